@@ -12,6 +12,7 @@ use crate::{
     draft::Draft,
     failure,
     keys::FoundKey,
+    request::unwritable,
     sse::{BYTE_ORDER_MARK, Frame, Framer, SseFramer, too_large},
 };
 
@@ -98,6 +99,15 @@ pub trait Format: Send + Sync + 'static {
     /// # Errors
     /// What the format cannot express.
     fn body(&self, request: &Request, call: &ModelCall) -> Result<Value>;
+
+    /// Writes the JSON of a request, as [`body`](Self::body) has it. A format that can write it without building the JSON first does so
+    /// here.
+    ///
+    /// # Errors
+    /// What the format cannot express.
+    fn write_body(&self, request: &Request, call: &ModelCall, body: &mut Vec<u8>) -> Result<()> {
+        serde_json::to_writer(body, &self.body(request, call)?).map_err(unwritable)
+    }
 
     /// Headers beside the content type and the key.
     fn headers(&self, call: &ModelCall) -> Vec<(Cow<'static, str>, String)> {

@@ -1,6 +1,7 @@
 //! Adapters over HTTP: a format, an address and a key.
 
 use std::{
+    borrow::Cow,
     cell::RefCell,
     fmt,
     sync::{Arc, OnceLock},
@@ -10,7 +11,7 @@ use std::{
 use mynah_data::{Error, Metadata, ModelRef, Request, Result};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, SystemWorld, World as _};
 use reqwest::{
-    Response, Url,
+    Method, Response, Url,
     header::{
         ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName,
         HeaderValue,
@@ -20,7 +21,12 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use self::{answering::Answering, context::ErrorContext, secrets::Secrets};
+use self::{
+    address::{Address, Addresses},
+    answering::Answering,
+    context::ErrorContext,
+    secrets::Secrets,
+};
 pub use self::{
     client::{Http, HttpBuilder},
     embed::HttpEmbedder,
@@ -86,7 +92,7 @@ mod secrets;
 /// ```
 #[derive(Clone)]
 pub struct HttpAdapter {
-    name: String,
+    name: Arc<str>,
     format: Arc<dyn Format>,
     base_url: Option<Url>,
     /// The environment variable that names another.
@@ -98,6 +104,7 @@ pub struct HttpAdapter {
     headers: HeaderMap,
     /// Made when it is first needed: to read what the system trusts takes a while.
     http: Arc<OnceLock<Http>>,
+    addresses: Arc<Addresses>,
 }
 
 impl HttpAdapter {
@@ -133,7 +140,7 @@ impl HttpAdapter {
     pub fn named(name: &str) -> Result<Self> {
         let preset = Preset::named(name).ok_or_else(|| unknown(name))?;
         let mut adapter = Self::new(preset.name, preset.format());
-        adapter.version = preset.version.to_owned();
+        adapter = adapter.with_version(preset.version);
         adapter.key_variables = preset.key_variables.iter().map(|&name| name.to_owned()).collect();
         adapter.needs_key = preset.needs_key();
         if !preset.base_url.is_empty() {
@@ -144,7 +151,7 @@ impl HttpAdapter {
     }
 
     /// An adapter for a server of one's own. It needs a base URL, and no key unless variables are named.
-    pub fn new(name: impl Into<String>, format: Arc<dyn Format>) -> Self {
+    pub fn new(name: impl Into<Arc<str>>, format: Arc<dyn Format>) -> Self {
         Self {
             name: name.into(),
             format,
@@ -156,6 +163,7 @@ impl HttpAdapter {
             keys: Keys::new(),
             headers: HeaderMap::new(),
             http: Arc::default(),
+            addresses: Arc::default(),
         }
     }
 
@@ -174,6 +182,7 @@ impl HttpAdapter {
     /// Puts this between the base URL and the format's path, unless the URL names a version. Empty text is none.
     pub fn with_version(mut self, version: impl Into<String>) -> Self {
         self.version = version.into();
+        self.addresses = Arc::default();
         self
     }
 
@@ -196,6 +205,7 @@ impl HttpAdapter {
     /// Uses this HTTP client, and shares its connections.
     pub fn with_http(mut self, http: Http) -> Self {
         self.http = Arc::new(OnceLock::from(http));
+        self.addresses = Arc::default();
         self
     }
 
@@ -213,7 +223,7 @@ impl HttpAdapter {
     /// # Errors
     /// No address, and an environment that names what is none.
     pub fn url(&self, path: &str) -> Result<String> {
-        self.address(path, &ModelCall::default())
+        self.address(path, &ModelCall::default()).map(|address| address.url.clone())
     }
 
     /// The address of the server where an environment variable names it, and the caller does not.
@@ -255,7 +265,7 @@ impl HttpAdapter {
     /// The request with the model as the server knows it: `groq:llama` names that of an engine.
     fn with_own_name(&self, mut request: Request) -> Request {
         if let Some(model) = &mut request.model
-            && let Some(id) = model.id.strip_prefix(&self.name).and_then(|id| id.strip_prefix(':'))
+            && let Some(id) = model.id.strip_prefix(&*self.name).and_then(|id| id.strip_prefix(':'))
         {
             model.id = id.to_owned();
         }
@@ -277,21 +287,22 @@ impl HttpAdapter {
     fn write(&self, request: Request, call: &ModelCall) -> Result<Written> {
         let mut request = self.with_own_name(request);
         let origin = match self.format.maker(&request) {
-            Some(maker) => format!("{}/{maker}", self.name),
-            None => self.name.clone(),
+            Some(maker) => format!("{}/{maker}", self.name).into(),
+            None => Arc::clone(&self.name),
         };
         origin::only_own(&origin, &mut request);
         origin::own_options(&self.name, &mut request.options);
         let (key, context) = self.admission(call)?;
-        let path = self.format.path(&request).into_owned();
-        let body = match self.format.needs_structured_finalize(&request) {
+        let path = self.format.path(&request);
+        let mut body = Vec::with_capacity(BODY);
+        let written = match self.format.needs_structured_finalize(&request) {
             true => Err(unsupported(
                 "this model cannot call tools and give its answer a form in one call: a chat does it in two",
             )),
-            false => self.format.body(&request, call),
+            false => self.format.write_body(&request, call, &mut body),
         };
-        match body {
-            Ok(body) => Ok(Written { request, origin, key, path, body, context }),
+        match written {
+            Ok(()) => Ok(Written { request, origin, key, path, body, context }),
             Err(error) => Err(context.complete(error)),
         }
     }
@@ -301,37 +312,42 @@ impl HttpAdapter {
         let variables: Vec<&str> = self.key_variables.iter().map(String::as_str).collect();
         let is_ours = !self.keys.wants_key();
         let stored = |name: &&str| Some(FoundKey::stored(name, self.stored(name)?));
-        let key = match self.keys.find(&self.name, &variables, call.api_key.as_ref()) {
-            Ok(key) => Some(key),
-            Err(_) if !self.needs_key && is_ours => None,
-            Err(error) => match variables.iter().find_map(stored).filter(|_| is_ours) {
+        let key = match self.keys.look(&self.name, &variables, call.api_key.as_ref()) {
+            Some(key) => Some(key),
+            None if !self.needs_key && is_ours => None,
+            None => match variables.iter().find_map(stored).filter(|_| is_ours) {
                 None if is_ours && self.is_here(call) => None,
-                None => return Err(hinted(error, self.format.key_hint())),
+                None => {
+                    let error = self.keys.missing(&self.name, &variables);
+                    return Err(hinted(error, self.format.key_hint()));
+                }
                 key => key,
             },
         };
         let mut secrets = Secrets::default();
         secrets.add(key.iter().map(|key| SecretString::from(key.expose())));
-        Ok((key, ErrorContext::new(&self.name, secrets)))
+        Ok((key, ErrorContext::new(Arc::clone(&self.name), secrets)))
     }
 
     /// Sends JSON to a path. A status that is not success is an error.
     async fn post(
         &self,
         path: &str,
-        body: Value,
+        body: Vec<u8>,
         call: &ModelCall,
         key: Option<&FoundKey>,
         context: &mut ErrorContext,
     ) -> Result<Response> {
-        let url = self.address(path, call)?;
-        let body = body.to_string();
-        let headers = self.headers(&url, body.as_bytes(), call, key, context)?;
+        let address = self.address(path, call)?;
+        let headers = self.headers(&address.url, &body, call, key, context)?;
         let is_keyless = key.is_none() && !headers.contains_key(AUTHORIZATION);
         let (silence, begun_at) = (longest_silence(call), Instant::now());
-        let http = self.http()?;
-        context.calling(&url, http.proxy(&url));
-        let sent = http.client(&url).post(url).headers(headers).body(body).send();
+        let way = address.way(self.http()?)?;
+        let mut request = reqwest::Request::new(Method::POST, way.url.clone());
+        *request.headers_mut() = headers;
+        *request.body_mut() = Some(body.into());
+        context.calling(address.clone());
+        let sent = way.client.execute(request);
         let response = context.unless_silent(silence, sent).await?;
         if response.status().is_success() {
             return match packing(&response) {
@@ -381,15 +397,16 @@ impl HttpAdapter {
     }
 
     /// Where a request goes: to the server that the caller names, or that the environment does.
-    fn address(&self, path: &str, call: &ModelCall) -> Result<String> {
+    fn address(&self, path: &str, call: &ModelCall) -> Result<Arc<Address>> {
         let said = call.adapter_opts.get("base_url").and_then(Value::as_str);
         let named = match said {
             Some(url) => Some(address::parsed("base_url", url)?.into()),
             None => self.environment_url()?,
         };
-        let base = match named.or_else(|| self.base_url.clone().map(String::from)) {
+        let own = self.base_url.as_ref().map(|url| Cow::Borrowed(url.as_str()));
+        let base = match named.map(Cow::Owned).or(own) {
             Some(base) => Some(base),
-            None => self.format.base_url(call, &|name| self.setting(name))?,
+            None => self.format.base_url(call, &|name| self.setting(name))?.map(Cow::Owned),
         };
         let base = base.ok_or_else(|| {
             let variable = self.url_variable.map(|name| format!(", or set {name}"));
@@ -398,12 +415,12 @@ impl HttpAdapter {
                 variable.unwrap_or_default()
             ))
         })?;
-        Ok(address::joined(&base, &self.version, path))
+        Ok(self.addresses.of(&base, &self.version, path))
     }
 
     /// Whether the call goes to this machine.
     fn is_here(&self, call: &ModelCall) -> bool {
-        self.address("", call).is_ok_and(|url| client::is_local(&url))
+        self.address("", call).is_ok_and(|address| client::is_local(&address.url))
     }
 
     fn no_key_hint(&self) -> String {
@@ -481,7 +498,7 @@ impl Adapter for HttpAdapter {
         // What stands in the body does not decide whether it can be signed.
         let headers = self
             .address(&path, call)
-            .and_then(|url| self.headers(&url, &[], call, key.as_ref(), &mut context));
+            .and_then(|to| self.headers(&to.url, &[], call, key.as_ref(), &mut context));
         headers.map(drop).map_err(|error| context.complete(error))
     }
 
@@ -501,12 +518,15 @@ impl Adapter for HttpAdapter {
 /// A request that is ready to be sent.
 struct Written {
     request: Request,
-    origin: String,
+    origin: Arc<str>,
     key: Option<FoundKey>,
-    path: String,
-    body: Value,
+    path: Cow<'static, str>,
+    body: Vec<u8>,
     context: ErrorContext,
 }
+
+/// Room for the body of a short conversation.
+const BODY: usize = 4 << 10;
 
 /// The error with what else a person can do.
 fn hinted(error: Error, hint: Option<&str>) -> Error {

@@ -147,49 +147,61 @@ impl Keys {
         variables: &[&str],
         call: Option<&SecretString>,
     ) -> Result<FoundKey> {
-        let mut checked = Vec::new();
-        let mut found = |source: String, key: Option<SecretString>| {
-            checked.push(source.clone());
-            key.and_then(trimmed).map(|key| FoundKey { key, source, is_stored: false })
+        self.look(provider, variables, call).ok_or_else(|| self.missing(provider, variables))
+    }
+
+    /// The same; none if there is no key.
+    pub(crate) fn look(
+        &self,
+        provider: &str,
+        variables: &[&str],
+        call: Option<&SecretString>,
+    ) -> Option<FoundKey> {
+        let found = |source: &str, key: Option<SecretString>| {
+            let key = key.and_then(trimmed)?;
+            Some(FoundKey { key, source: source.to_owned(), is_stored: false })
         };
         let set = || {
             let set = self.set.read().unwrap_or_else(PoisonError::into_inner);
             set.get(provider).cloned()
         };
-        let variables = match &self.variable {
-            Some(name) => vec![name.as_str()],
-            None => variables.to_vec(),
+        let in_environment = |name: &&str| found(name, (self.environment)(name).map(Into::into));
+        let in_dotenv = |name: &&str| {
+            let path = self.dotenv.as_deref()?;
+            found(&in_path(name, path), in_file(path, name))
         };
-        let in_environment = |name: &str| (self.environment)(name).map(SecretString::from);
-        let mut key =
-            found("call".to_owned(), call.cloned()).or_else(|| found("set".to_owned(), set()));
-        for name in &variables {
-            key = key.or_else(|| found((*name).to_owned(), in_environment(name)));
-        }
-        for name in self.dotenv.iter().flat_map(|_| &variables) {
-            let path = self.dotenv.as_deref().unwrap_or(Path::new(""));
-            let place = format!("{name} in {}", path.display());
-            key = key.or_else(|| found(place, in_file(path, name)));
-        }
-        key.ok_or_else(|| {
-            let advice = variables.first().map(|name| format!("; set {name}")).unwrap_or_default();
-            let named = |place: &String| match place.as_str() {
-                "call" => "the call".to_owned(),
-                "set" => "what the program set".to_owned(),
-                variable => variable.to_owned(),
-            };
-            let places: Vec<String> = checked.iter().map(named).collect();
-            let absent = self.dotenv.as_ref().filter(|path| !path.exists());
-            let absent = absent.map(|path| format!("; {} does not exist", path.display()));
-            Error::engine(EngineReason::MissingKey)
-                .with_message(format!(
-                    "engine error: missing_key: no API key for {provider}{advice} (looked at {}{})",
-                    places.join(", "),
-                    absent.unwrap_or_default()
-                ))
-                .with_provider(provider)
-                .with("checked", checked)
-        })
+        let own = self.variable.as_deref();
+        let variables = own.as_slice().iter().chain(variables.iter().filter(|_| own.is_none()));
+        found("call", call.cloned())
+            .or_else(|| found("set", set()))
+            .or_else(|| variables.clone().find_map(in_environment))
+            .or_else(|| variables.clone().find_map(in_dotenv))
+    }
+
+    pub(crate) fn missing(&self, provider: &str, variables: &[&str]) -> Error {
+        let own = self.variable.as_deref();
+        let variables = own.as_ref().map_or(variables, std::slice::from_ref);
+        let advice = variables.first().map(|name| format!("; set {name}")).unwrap_or_default();
+        let named = variables.iter().map(|name| (*name).to_owned());
+        let in_file = self
+            .dotenv
+            .iter()
+            .flat_map(|path| variables.iter().map(|name| in_path(name, path)).collect::<Vec<_>>());
+        let named: Vec<String> = named.chain(in_file).collect();
+        let told = ["the call", "what the program set"].map(str::to_owned);
+        let places: Vec<String> = told.into_iter().chain(named.iter().cloned()).collect();
+        let absent = self.dotenv.as_ref().filter(|path| !path.exists());
+        let absent = absent.map(|path| format!("; {} does not exist", path.display()));
+        let checked: Vec<String> =
+            ["call", "set"].map(str::to_owned).into_iter().chain(named).collect();
+        Error::engine(EngineReason::MissingKey)
+            .with_message(format!(
+                "engine error: missing_key: no API key for {provider}{advice} (looked at {}{})",
+                places.join(", "),
+                absent.unwrap_or_default()
+            ))
+            .with_provider(provider)
+            .with("checked", checked)
     }
 }
 
@@ -200,6 +212,11 @@ impl fmt::Debug for Keys {
             .field("dotenv", &self.dotenv)
             .finish_non_exhaustive()
     }
+}
+
+/// A variable in a file, as errors name it.
+fn in_path(name: &str, path: &Path) -> String {
+    format!("{name} in {}", path.display())
 }
 
 /// Without what surrounds it, such as the end of the line of the file that it was read from; none if nothing is left.

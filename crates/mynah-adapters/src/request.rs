@@ -1,6 +1,6 @@
 //! What the formats ask of a request alike.
 
-use std::{borrow::Cow, collections::BTreeSet, fs};
+use std::{borrow::Cow, collections::BTreeSet, fs, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use mynah_data::{
@@ -8,9 +8,14 @@ use mynah_data::{
     ImageSource, Message, Metadata, Part, Request, Result, Role, ToolCall, ToolChoice, ToolSpec,
 };
 use mynah_step::ModelCall;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{fit, loose::tells, openai};
+use crate::{
+    fit::{self, FittedTool},
+    loose::tells,
+    openai,
+};
 
 /// The model's id as the provider spells it.
 pub(crate) fn model_id(request: &Request) -> Result<&str> {
@@ -76,12 +81,18 @@ pub(crate) fn dialogue(request: &Request) -> impl Iterator<Item = &Message> {
 }
 
 /// The texts of a message as one, each on a line of its own.
-pub(crate) fn joined_text(message: &Message) -> String {
-    let texts = message.parts().iter().filter_map(|part| match part {
+pub(crate) fn joined_text(message: &Message) -> Cow<'_, str> {
+    let mut texts = message.parts().iter().filter_map(|part| match part {
         Part::Text { text, .. } => Some(text.as_str()),
         _ => None,
     });
-    texts.collect::<Vec<_>>().join("\n")
+    let mut joined = Cow::Borrowed(texts.next().unwrap_or_default());
+    for text in texts {
+        let joined = joined.to_mut();
+        joined.push('\n');
+        joined.push_str(text);
+    }
+    joined
 }
 
 /// Refuses to forbid several calls at once, for formats that cannot say it.
@@ -144,9 +155,12 @@ pub(crate) fn is_error(result: &Message) -> bool {
 }
 
 /// What a tool's result says, for formats that have no other place to say that it failed.
-pub(crate) fn result_text(result: &Message) -> String {
+pub(crate) fn result_text(result: &Message) -> Cow<'_, str> {
     let text = joined_text(result);
-    if is_error(result) && !tells_failure(&text) { format!("error: {text}") } else { text }
+    match is_error(result) && !tells_failure(&text) {
+        true => format!("error: {text}").into(),
+        false => text,
+    }
 }
 
 /// Whether text says by itself that something failed: in its first word, or as an object with an `error`.
@@ -171,10 +185,11 @@ pub(crate) fn plain_id(id: &str) -> String {
 }
 
 /// The tools that were called in the conversation, of which no more is known.
-pub(crate) fn called_tools(request: &Request) -> Vec<ToolSpec> {
+pub(crate) fn called_tools(request: &Request) -> Vec<Arc<ToolSpec>> {
     let calls = request.messages.iter().flat_map(|message| message.tool_calls());
     let names: BTreeSet<&str> = calls.map(|call| call.name.as_str()).collect();
-    names.into_iter().map(|name| ToolSpec::new(name, "", json!({"type": "object"}))).collect()
+    let tool = |name| Arc::new(ToolSpec::new(name, "", json!({"type": "object"})));
+    names.into_iter().map(tool).collect()
 }
 
 /// `top_p` as `topP`.
@@ -205,30 +220,37 @@ pub(crate) fn extend_member(body: &mut Metadata, name: &str, members: Metadata) 
     }
 }
 
-/// A tool as OpenAI describes it, and whoever follows.
-pub(crate) fn function(tool: &ToolSpec, dialect: fit::Dialect) -> Result<Metadata> {
-    let fitted = fit::tool(tool, dialect)?;
-    let strict = fitted.strict_member(tool);
-    let mut function = Metadata::new();
-    function.insert("name".to_owned(), tool.name.as_str().into());
-    function.insert("description".to_owned(), tool.description.as_str().into());
-    function.insert("parameters".to_owned(), fitted.schema);
-    if let Some(strict) = strict {
-        function.insert("strict".to_owned(), strict.into());
-    }
-    Ok(function)
+/// A tool as OpenAI describes it, and servers that follow it.
+#[derive(Serialize)]
+pub(crate) struct Function<'t> {
+    name: &'t str,
+    description: &'t str,
+    parameters: Arc<FittedTool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strict: Option<bool>,
+}
+
+/// The tool with its schema as the dialect takes it.
+pub(crate) fn function(tool: &Arc<ToolSpec>, dialect: fit::Dialect) -> Result<Function<'_>> {
+    let parameters = fit::tool(tool, dialect)?;
+    let strict = parameters.fitted.strict_member(tool);
+    Ok(Function { name: &tool.name, description: &tool.description, parameters, strict })
 }
 
 /// How OpenAI is told to cache a prompt.
-pub(crate) fn prompt_cache(request: &Request, call: &ModelCall, retention: bool) -> Metadata {
-    let mut members = Metadata::new();
+pub(crate) fn prompt_cache(
+    request: &Request,
+    call: &ModelCall,
+    retention: bool,
+) -> Vec<(&'static str, Value)> {
+    let mut members = Vec::new();
     if let Some(cache) = &request.prompt_cache {
         if let Some(key) = cache.key.as_ref().or(call.session_id.as_ref()) {
-            members.insert("prompt_cache_key".to_owned(), key.as_str().into());
+            members.push(("prompt_cache_key", key.as_str().into()));
         }
         let is_known = retention && !openai::takes_breakpoints(model_name(request));
         if is_known && cache.retention == CacheRetention::Long {
-            members.insert("prompt_cache_retention".to_owned(), "24h".into());
+            members.push(("prompt_cache_retention", "24h".into()));
         }
     }
     members
@@ -324,6 +346,13 @@ pub(crate) fn key_header(own: Option<&'static str>, key: &str) -> (&'static str,
         Some(name) => (name, key.to_owned()),
         None => ("authorization", format!("Bearer {key}")),
     }
+}
+
+/// A request that cannot be written as JSON.
+pub(crate) fn unwritable(why: serde_json::Error) -> Error {
+    Error::adapter(AdapterReason::InvalidRequest).with_message(format!(
+        "adapter error: invalid_request: the request cannot be written: {why}"
+    ))
 }
 
 /// A request that the format cannot express.

@@ -7,7 +7,7 @@
     reason = "helpers fail as tests do"
 )]
 
-use std::slice;
+use std::{slice, sync::Arc};
 
 use mynah_adapters::presets::Preset;
 use mynah_data::{
@@ -54,6 +54,36 @@ fn every_format_writes_every_kind_of_request() {
             check(&format!("{name}, {cell}"), body, expected(name, cell));
         }
     }
+}
+
+#[test]
+fn what_is_written_is_the_body_also_the_second_time() {
+    for (name, model) in FORMATS {
+        for cell in CELLS {
+            let format = Preset::named(name).unwrap().format();
+            let request = request(name, cell).with_model(model);
+            let Ok(body) = format.body(&request, &ModelCall::default()) else { continue };
+            for _ in 0..2 {
+                let mut written = Vec::new();
+                format.write_body(&request, &ModelCall::default(), &mut written).unwrap();
+                assert_eq!(String::from_utf8(written).unwrap(), body.to_string(), "{name}, {cell}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tool_that_is_changed_is_sent_as_it_is_then() {
+    let format = Preset::named("vllm").unwrap().format();
+    let mut request = request("openai-chat", "tools").with_model("m");
+    let sent = |request: &Request| {
+        format.body(request, &ModelCall::default()).unwrap()["tools"][0].clone()
+    };
+    let before = sent(&request);
+    let spec = Arc::make_mut(&mut request.tools[0]);
+    spec.schema = json!({"type": "object", "properties": {"another": {"type": "string"}}});
+    assert_ne!(sent(&request), before);
+    assert!(sent(&request)["function"]["parameters"]["properties"]["another"].is_object());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A request as Messages wants it.
 
+use std::sync::Arc;
+
 use mynah_data::{
     Image, ImageSource, Message, Metadata, Part, Request, Result, Role, ToolCall, ToolChoice,
     ToolSpec,
@@ -315,14 +317,14 @@ fn tools(request: &Request, call: &ModelCall) -> Result<Option<Value>> {
     };
     // Calls in the conversation demand that their tools are described, and thinking that they are described as they were.
     let former = call.former_tools.iter().filter(|_| !has_tools(request));
-    let form = form_tool(request);
-    let all = request.tools.iter().chain(former).map(AsRef::as_ref).chain(&called).chain(&form);
+    let form = form_tool(request).map(Arc::new);
+    let all = request.tools.iter().chain(former).chain(&called).chain(&form);
     let tools = all.map(tool_spec).collect::<Result<Vec<Value>>>()?;
     Ok((!tools.is_empty()).then(|| tools.into()))
 }
 
-fn tool_spec(tool: &ToolSpec) -> Result<Value> {
-    let fitted = fit::tool(tool, Dialect::Anthropic)?;
+fn tool_spec(tool: &Arc<ToolSpec>) -> Result<Value> {
+    let fitted = &fit::tool(tool, Dialect::Anthropic)?.fitted;
     let strict = fitted.strict_member(tool);
     let mut spec =
         json!({"name": tool.name, "description": tool.description, "input_schema": fitted.schema});

@@ -1,5 +1,7 @@
 //! A request as Converse wants it.
 
+use std::sync::Arc;
+
 use mynah_data::{
     CacheRetention, Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result,
     Role, ToolChoice, ToolSpec,
@@ -312,7 +314,7 @@ pub(super) fn describes_tools(request: &Request) -> bool {
 
 fn tool_config(request: &Request, call: &ModelCall) -> Result<Metadata> {
     let model = model_name(request);
-    let form = form_tool(request);
+    let form = form_tool(request).map(Arc::new);
     let forced = form.as_ref().and_then(|form| forced(model, &form.name));
     let called = called_tools(request);
     let is_barred = is_barred(request);
@@ -320,14 +322,12 @@ fn tool_config(request: &Request, call: &ModelCall) -> Result<Metadata> {
         return Err(unsupported("this provider cannot keep a model from tools that it has called"));
     }
     let former = &call.former_tools;
-    let specs: Vec<&ToolSpec> = match !has_tools(request) || is_barred {
+    let specs: Vec<&Arc<ToolSpec>> = match !has_tools(request) || is_barred {
         // Thinking demands that tools are described as they were.
-        true if !former.is_empty() && claude::binds_thinking(model) => {
-            former.iter().map(AsRef::as_ref).collect()
-        }
+        true if !former.is_empty() && claude::binds_thinking(model) => former.iter().collect(),
         // Calls in the conversation demand that their tools are described.
         true => called.iter().collect(),
-        false => request.tools.iter().map(AsRef::as_ref).collect(),
+        false => request.tools.iter().collect(),
     };
     claude::check_choice(request)?;
     let choice = match &request.tool_choice {
@@ -357,10 +357,10 @@ fn tool_config(request: &Request, call: &ModelCall) -> Result<Metadata> {
     Ok(config)
 }
 
-fn tool_spec(tool: &ToolSpec, model: &str) -> Result<Value> {
-    let fitted = fit::tool(tool, dialect(model))?;
+fn tool_spec(tool: &Arc<ToolSpec>, model: &str) -> Result<Value> {
+    let fitted = &fit::tool(tool, dialect(model))?.fitted;
     let strict = fitted.strict_member(tool);
-    let fitted = fitted.schema;
+    let fitted = &fitted.schema;
     let own = tool.schema.get("description").filter(|_| fitted.get("description").is_none());
     let described = [Some(tool.description.as_str()), own.and_then(Value::as_str)];
     let described: Vec<&str> =

@@ -33,17 +33,19 @@
 mod cycles;
 mod disjoint;
 mod inline;
+mod memo;
 mod merge;
 mod neutral;
 mod root;
 mod rules;
 mod write;
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use mynah_data::{AdapterReason, Error, Metadata, Result, ToolSpec};
 use serde_json::Value;
 
+pub(crate) use memo::FittedTool;
 use neutral::Neutral;
 use write::Writer;
 
@@ -60,7 +62,7 @@ pub const MAX_NODES: usize = 100_000;
 pub const MAX_DEPTH: usize = 100;
 
 /// What a provider takes of JSON Schema.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Dialect {
     /// OpenAI Chat Completions.
@@ -321,10 +323,12 @@ pub(crate) fn is_closable(schema: &Value) -> bool {
 }
 
 /// The schema of a tool's arguments. The wish to be strict is the tool's: `strict` in its metadata.
-pub(crate) fn tool(tool: &ToolSpec, dialect: Dialect) -> Result<Fitted> {
-    let strict = tool.metadata.get("strict").and_then(Value::as_bool);
-    let fitted = fit(&tool.schema, Target::arguments(dialect).strict(strict));
-    finish(fitted, || format!("tool {:?}", tool.name))
+pub(crate) fn tool(tool: &Arc<ToolSpec>, dialect: Dialect) -> Result<Arc<FittedTool>> {
+    memo::kept(tool, dialect, || {
+        let strict = tool.metadata.get("strict").and_then(Value::as_bool);
+        let fitted = fit(&tool.schema, Target::arguments(dialect).strict(strict));
+        finish(fitted, || format!("tool {:?}", tool.name))
+    })
 }
 
 /// The schema of an answer.

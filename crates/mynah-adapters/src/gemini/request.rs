@@ -1,6 +1,6 @@
 //! A request as Gemini wants it.
 
-use std::collections::HashMap;
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
 use mynah_data::{
     Image, ImageSource, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolCall,
@@ -148,7 +148,7 @@ fn thinking(model: &str, effort: Value) -> Metadata {
 
 fn instructions(request: &Request) -> Option<String> {
     let messages = request.messages.iter().filter(|message| message.role() == Role::System);
-    let texts: Vec<String> =
+    let texts: Vec<Cow<'_, str>> =
         messages.map(|message| joined_text(message)).filter(|text| !text.is_empty()).collect();
     (!texts.is_empty()).then(|| texts.join("\n\n"))
 }
@@ -307,9 +307,9 @@ fn function_response(
     Ok(parts)
 }
 
-fn declaration(tool: &ToolSpec) -> Result<Value> {
+fn declaration(tool: &Arc<ToolSpec>) -> Result<Value> {
     let mut function = json!({"name": tool.name, "description": tool.description});
-    let fitted = |dialect| fit::tool(tool, dialect);
+    let fitted = |dialect| fit::tool(tool, dialect).map(|tool| tool.fitted.clone());
     let (name, schema) = member(fitted, "parameters", "parametersJsonSchema")?;
     let properties = schema.get("properties").and_then(Value::as_object);
     // An object without properties is refused.

@@ -1,9 +1,80 @@
 //! Where a server is.
 
-use std::net::Ipv6Addr;
+use std::{
+    net::Ipv6Addr,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
 
 use mynah_data::{Error, Result};
-use reqwest::Url;
+use reqwest::{Client, Url};
+
+use super::Http;
+
+/// The addresses that an adapter has called, kept: there are few, and parsing one takes longer than a call may.
+#[derive(Default)]
+pub(super) struct Addresses(Mutex<Vec<Arc<Address>>>);
+
+/// How many are kept.
+const KEPT: usize = 16;
+
+impl Addresses {
+    /// The address of a path of the server at this base URL.
+    pub(super) fn of(&self, base: &str, version: &str, path: &str) -> Arc<Address> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = kept.iter().find(|known| known.base == base && known.path == path) {
+            return Arc::clone(known);
+        }
+        let address = Arc::new(Address {
+            base: base.to_owned(),
+            path: path.to_owned(),
+            url: joined(base, version, path),
+            way: OnceLock::new(),
+        });
+        kept.truncate(KEPT - 1);
+        kept.insert(0, Arc::clone(&address));
+        address
+    }
+}
+
+/// Where a call goes.
+pub(super) struct Address {
+    base: String,
+    path: String,
+    pub(super) url: String,
+    way: OnceLock<Way>,
+}
+
+/// How an address is reached.
+pub(super) struct Way {
+    pub(super) url: Url,
+    pub(super) client: Client,
+    /// What errors say of the address. What else stands in it may be secret.
+    server: String,
+    proxy: Option<String>,
+}
+
+impl Address {
+    /// How it is reached with these connections.
+    pub(super) fn way(&self, http: &Http) -> Result<&Way> {
+        if let Some(way) = self.way.get() {
+            return Ok(way);
+        }
+        let url = parsed("base_url", &self.url)?;
+        let server = url.origin().ascii_serialization();
+        let (client, proxy) = (http.client(&self.url).clone(), http.proxy(&self.url));
+        Ok(self.way.get_or_init(|| Way { url, client, server, proxy }))
+    }
+
+    /// The server, for errors; empty before it was called.
+    pub(super) fn server(&self) -> &str {
+        self.way.get().map_or("", |way| &way.server)
+    }
+
+    /// The proxy that is asked for it.
+    pub(super) fn proxy(&self) -> Option<&str> {
+        self.way.get()?.proxy.as_deref()
+    }
+}
 
 /// What is said in this place, if it is the address of a server.
 pub(super) fn parsed(place: &str, url: &str) -> Result<Url> {

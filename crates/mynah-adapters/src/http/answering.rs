@@ -2,6 +2,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -24,6 +25,9 @@ use crate::{
 /// How long an answer that said its end mark is given to end its body, so that the connection can be used again.
 const LINGER: Duration = Duration::from_millis(250);
 
+/// How often the connection is given the chance to end the body before that time begins.
+const MAX_YIELDS: u8 = 3;
+
 /// The longest that a server may send nothing but keep-alives where the call does not say: some do for a model that is gone.
 const MAX_WORDLESS: Duration = Duration::from_secs(1800);
 
@@ -33,6 +37,8 @@ pub(super) struct Answering {
     body: Option<Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>>,
     reader: Reader,
     hash: Sha256,
+    /// How often the end of the body was looked for without a timer.
+    yields: u8,
     linger: Option<Pin<Box<Sleep>>>,
     max_silence: Duration,
     /// While nothing comes.
@@ -48,7 +54,7 @@ pub(super) struct Answering {
     context: ErrorContext,
     watch: Watch,
     /// Whose answer it is.
-    origin: String,
+    origin: Arc<str>,
 }
 
 impl Answering {
@@ -58,7 +64,7 @@ impl Answering {
         call: &ModelCall,
         response: Response,
         mut context: ErrorContext,
-        origin: String,
+        origin: Arc<str>,
     ) -> Self {
         let header = header_of(response.headers());
         let delivery = Delivery::of(header("content-type"));
@@ -70,6 +76,7 @@ impl Answering {
             watch: Watch::default(),
             body: Some(Box::pin(response.bytes_stream())),
             hash: Sha256::new(),
+            yields: 0,
             linger: None,
             max_silence: longest_silence(call),
             silence: None,
@@ -88,13 +95,19 @@ impl Answering {
         let Some(body) = &mut self.body else {
             return Poll::Ready(Ok(()));
         };
-        if self.reader.has_ended() {
-            let linger = self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
-            if linger.as_mut().poll(cx).is_ready() {
+        let Poll::Ready(next) = body.as_mut().poll_next(cx) else {
+            if self.reader.has_ended() {
+                // The end of the body is usually there when the connection is polled next: a timer would cost more than all that.
+                if self.yields < MAX_YIELDS {
+                    self.yields += 1;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                let linger =
+                    self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+                ready!(linger.as_mut().poll(cx));
                 return Poll::Ready(self.finish());
             }
-        }
-        let Poll::Ready(next) = body.as_mut().poll_next(cx) else {
             let left = self.max_wordless.saturating_sub(self.wordless_since.elapsed());
             let limit = self.max_silence.min(left);
             let silence = self.silence.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
@@ -121,14 +134,18 @@ impl Answering {
 
     fn finish(&mut self) -> Result<()> {
         self.body = None;
-        let hash: String =
-            self.hash.finalize_reset().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = hex(&self.hash.finalize_reset());
         let mut metadata = Metadata::from_iter([("raw_response_hash".to_owned(), hash.into())]);
         if let Some(id) = &self.context.request_id {
             metadata.insert("provider_request_id".to_owned(), id.as_str().into());
         }
         self.reader.finish(metadata)
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
 }
 
 impl Stream for Answering {

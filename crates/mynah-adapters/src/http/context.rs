@@ -1,34 +1,34 @@
 //! What errors of a call say, and what they must not.
 
-use std::{error::Error as StdError, io, time::Duration};
+use std::{error::Error as StdError, io, sync::Arc, time::Duration};
 
 use mynah_data::{AdapterReason, Error, Result};
-use reqwest::Url;
 use rustls::InvalidMessage;
 
-use super::secrets::Secrets;
+use super::{address::Address, secrets::Secrets};
 use crate::failure;
 
 /// What an error is told on its way out.
 pub(super) struct ErrorContext {
-    provider: String,
+    provider: Arc<str>,
     pub(super) secrets: Secrets,
     pub(super) request_id: Option<String>,
-    server: String,
-    proxy: Option<String>,
+    /// Where the call goes, once that is known.
+    address: Option<Arc<Address>>,
 }
 
 impl ErrorContext {
-    pub(super) fn new(provider: &str, secrets: Secrets) -> Self {
-        let (provider, server) = (provider.to_owned(), String::new());
-        Self { provider, secrets, request_id: None, server, proxy: None }
+    pub(super) fn new(provider: Arc<str>, secrets: Secrets) -> Self {
+        Self { provider, secrets, request_id: None, address: None }
     }
 
-    /// Says who is called. What else stands in the address is nobody's business.
-    pub(super) fn calling(&mut self, url: &str, proxy: Option<String>) {
-        let url = Url::parse(url);
-        self.server = url.map(|url| url.origin().ascii_serialization()).unwrap_or_default();
-        self.proxy = proxy;
+    /// Sets where the call goes.
+    pub(super) fn calling(&mut self, address: Arc<Address>) {
+        self.address = Some(address);
+    }
+
+    fn server(&self) -> &str {
+        self.address.as_ref().map_or("", |address| address.server())
     }
 
     /// What a server sends next.
@@ -79,14 +79,15 @@ impl ErrorContext {
     }
 
     fn network(&self, reason: AdapterReason, why: String) -> Error {
-        let Self { server, proxy, .. } = self;
-        let through = proxy.as_ref().map(|proxy| format!(" through the proxy {proxy}"));
+        let server = self.server();
+        let proxy = self.address.as_ref().and_then(|address| address.proxy());
+        let through = proxy.map(|proxy| format!(" through the proxy {proxy}"));
         let through = through.unwrap_or_default();
         let error = Error::adapter(reason)
             .with_message(format!("adapter error: {reason}: {why}, calling {server}{through}"))
-            .with("server", server.as_str());
+            .with("server", server);
         match proxy {
-            Some(proxy) => error.with("proxy", proxy.as_str()),
+            Some(proxy) => error.with("proxy", proxy),
             None => error,
         }
     }
@@ -101,13 +102,13 @@ impl ErrorContext {
     pub(super) fn complete(&self, error: Error) -> Error {
         let mut error = self.secrets.out_of_error(error);
         let is_other = failure::is_malformed(&error) || failure::is_of_network(&error);
-        if is_other && !self.server.is_empty() {
-            error = error.with("server", self.server.as_str());
+        if is_other && !self.server().is_empty() {
+            error = error.with("server", self.server());
         }
         if let (Some(id), false) = (&self.request_id, error.metadata().contains_key("request_id")) {
             error = error.with("request_id", id.as_str());
         }
-        error.with_provider(self.provider.as_str())
+        error.with_provider(&*self.provider)
     }
 }
 

@@ -71,7 +71,7 @@ impl HttpEmbedder {
     /// is known here.
     pub fn named(name: &str) -> Result<Self> {
         let (adapter, model) = HttpAdapter::for_model(name)?;
-        if let name @ ("anthropic" | "bedrock") = adapter.name.as_str() {
+        if let name @ ("anthropic" | "bedrock") = &*adapter.name {
             return Err(unsupported(&format!("{name} gives no embeddings in a known form"))
                 .with_provider(name));
         }
@@ -81,7 +81,7 @@ impl HttpEmbedder {
     /// A model of the server that this adapter calls: with its address, its keys and its connections. Servers other than
     /// `gemini` and `ollama` are spoken to as OpenAI is.
     pub fn new(adapter: HttpAdapter, model: impl Into<String>) -> Self {
-        let wire = match adapter.name.as_str() {
+        let wire = match &*adapter.name {
             "gemini" => Wire::Gemini,
             "ollama" => Wire::Ollama,
             _ => Wire::OpenAi,
@@ -91,7 +91,7 @@ impl HttpEmbedder {
         if let (Wire::Gemini, Some(id)) = (wire, model.strip_prefix("models/")) {
             model = id.to_owned();
         }
-        let own = BATCHES.iter().find(|(name, _)| *name == adapter.name);
+        let own = BATCHES.iter().find(|(name, _)| *name == &*adapter.name);
         let batch = own.map_or(BATCH, |(_, batch)| *batch);
         let retry = RetryPolicy::default();
         let (dimensions, params) = (None, Metadata::new());
@@ -182,7 +182,7 @@ impl HttpEmbedder {
     async fn call(&self, texts: &[String], length: Option<usize>) -> Result<Embeddings> {
         let call = ModelCall::default();
         let (key, mut context) = self.adapter.admission(&call)?;
-        let (path, body) = (self.path(), self.body(texts));
+        let (path, body) = (self.path(), self.body(texts).to_string().into_bytes());
         let sent = self.adapter.post(&path, body, &call, key.as_ref(), &mut context).await;
         let read = match sent {
             Ok(response) => {
@@ -226,7 +226,7 @@ impl HttpEmbedder {
         match self.wire {
             Wire::OpenAi => with(
                 json!({"model": self.model, "input": texts, "encoding_format": "float"}),
-                if self.adapter.name == "mistral" { "output_dimension" } else { "dimensions" },
+                if &*self.adapter.name == "mistral" { "output_dimension" } else { "dimensions" },
             ),
             Wire::Ollama => with(json!({"model": self.model, "input": texts}), "dimensions"),
             Wire::Gemini => {

@@ -9,12 +9,12 @@ use std::borrow::Cow;
 
 use mynah_data::{Request, Result};
 use mynah_step::ModelCall;
-use serde_json::Value;
+use serde_json::{Value, to_value, to_writer};
 
 use crate::{
     fit,
     format::{Decoder, Format},
-    request::{has_tools, key_header, model_name, openai_headers},
+    request::{has_tools, key_header, model_name, openai_headers, unwritable},
 };
 
 /// The Chat Completions format. Calls of a custom tool have its text as their argument `input`.
@@ -164,7 +164,12 @@ impl Format for OpenAiChat {
     }
 
     fn body(&self, request: &Request, call: &ModelCall) -> Result<Value> {
-        request::body(&self.dialect, request, call)
+        to_value(request::body(&self.dialect, request, call)?).map_err(unwritable)
+    }
+
+    fn write_body(&self, request: &Request, call: &ModelCall, body: &mut Vec<u8>) -> Result<()> {
+        let written = request::body(&self.dialect, request, call)?;
+        to_writer(body, &written).map_err(unwritable)
     }
 
     fn headers(&self, call: &ModelCall) -> Vec<(Cow<'static, str>, String)> {

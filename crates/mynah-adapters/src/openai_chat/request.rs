@@ -1,19 +1,24 @@
 //! A request as Chat Completions wants it.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, mem::take};
 
 use mynah_data::{
-    Image, ImageDetail, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolChoice,
+    Image, ImageDetail, Message, Part, Request, ResponseFormat, Result, Role, ToolCall, ToolChoice,
 };
 use mynah_step::ModelCall;
+use serde::{
+    Serialize, Serializer,
+    ser::{SerializeMap as _, SerializeSeq as _},
+};
 use serde_json::{Value, json};
 
 use super::{ChatDialect, CompletionTokens, JsonSchemas, PromptCaching, ReasoningBack};
 use crate::{
     fit::{self, Fitted},
+    loose::tells,
     openai,
     request::{
-        CacheMarks, add_tools, argument_object, cache_control, chooses, function, has_tools,
+        CacheMarks, Function, argument_object, cache_control, chooses, function, has_tools,
         image_url, joined_text, model_id, prompt_cache, result_text, tell_left_away, turns,
         unsupported, unsupported_form,
     },
@@ -25,7 +30,67 @@ pub(super) const CUSTOM: &str = "custom";
 /// The argument that holds such text.
 pub(super) const INPUT: &str = "input";
 
-pub(super) fn body(dialect: &ChatDialect, request: &Request, call: &ModelCall) -> Result<Value> {
+/// A member of the body. It borrows from the request, so that nothing is copied before it is written.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Member<'r> {
+    Messages(Vec<Said<'r>>),
+    /// Messages that were joined.
+    Joined(Vec<Value>),
+    Tools(Tools<'r>),
+    Text(&'r str),
+    Option(&'r Value),
+    Value(Value),
+}
+
+impl Member<'_> {
+    fn is_false(&self) -> bool {
+        let no = Value::Bool(false);
+        matches!(self, Self::Option(value) if **value == no)
+            || matches!(self, Self::Value(value) if *value == no)
+    }
+}
+
+/// The body of a request.
+pub(super) struct Body<'r>(Vec<(&'r str, Member<'r>)>);
+
+impl<'r> Body<'r> {
+    fn set(&mut self, name: &'r str, member: Member<'r>) {
+        match self.get_mut(name) {
+            Some(known) => *known = member,
+            None => self.0.push((name, member)),
+        }
+    }
+
+    fn get_mut(&mut self, name: &str) -> Option<&mut Member<'r>> {
+        self.0.iter_mut().find(|(known, _)| *known == name).map(|(_, member)| member)
+    }
+
+    /// Adds the provider's own tools, one or several, after ours.
+    fn add_tools(&mut self, own: &'r Value) {
+        let own = match own {
+            own if !tells(own) => return,
+            Value::Array(several) => several.as_slice(),
+            only => std::slice::from_ref(only),
+        };
+        match self.get_mut("tools") {
+            Some(Member::Tools(tools)) => tools.own = own,
+            _ => self.set("tools", Member::Tools(Tools { ours: Vec::new(), own })),
+        }
+    }
+}
+
+impl Serialize for Body<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, member)| (name, member)))
+    }
+}
+
+pub(super) fn body<'r>(
+    dialect: &ChatDialect,
+    request: &'r Request,
+    call: &ModelCall,
+) -> Result<Body<'r>> {
     let model = model_id(request)?;
     let short_call_ids = dialect.short_call_ids || model.starts_with("mistralai/");
     let reasoning_back = match dialect.reasoning_back {
@@ -34,15 +99,20 @@ pub(super) fn body(dialect: &ChatDialect, request: &Request, call: &ModelCall) -
         other => other,
     };
     let dialect = &ChatDialect { short_call_ids, reasoning_back, ..*dialect };
-    let mut body = Metadata::new();
-    let mut set = |name: &str, value: Value| body.insert(name.to_owned(), value);
-    set("model", model.into());
-    set("messages", messages(dialect, request)?.into());
+    let mut body = Body(Vec::with_capacity(8));
+    body.set("model", Member::Text(model));
+    let messages = messages(dialect, request)?;
+    body.set(
+        "messages",
+        if dialect.turns { in_turns(messages)? } else { Member::Messages(messages) },
+    );
     if !request.tools.is_empty() {
         let tool =
-            |tool| Ok(json!({"type": "function", "function": function(tool, dialect.schemas)?}));
-        set("tools", request.tools.iter().map(|spec| tool(spec)).collect::<Result<_>>()?);
+            |tool| Ok(Described { r#type: "function", function: function(tool, dialect.schemas)? });
+        let ours = request.tools.iter().map(tool).collect::<Result<_>>()?;
+        body.set("tools", Member::Tools(Tools { ours, own: &[] }));
     }
+    let mut set = |name: &'static str, value: Value| body.set(name, Member::Value(value));
     if let Some(choice) = request.tool_choice.as_ref().filter(|_| chooses(request)) {
         set("tool_choice", tool_choice(choice));
     }
@@ -66,7 +136,11 @@ pub(super) fn body(dialect: &ChatDialect, request: &Request, call: &ModelCall) -
         set("stream_options", json!({"include_usage": true}));
     }
     match (dialect.prompt_cache, &request.prompt_cache) {
-        (PromptCaching::OpenAi, _) => body.extend(prompt_cache(request, call, true)),
+        (PromptCaching::OpenAi, _) => {
+            prompt_cache(request, call, true)
+                .into_iter()
+                .for_each(|(name, value)| set(name, value));
+        }
         // Where the whole prompt is to be cached, no provider is asked that cannot do it.
         (PromptCaching::CacheControl, Some(cache)) if model.starts_with("anthropic/") => {
             set("cache_control", cache_control(cache.retention));
@@ -76,36 +150,60 @@ pub(super) fn body(dialect: &ChatDialect, request: &Request, call: &ModelCall) -
     // Who names the maker as well is a gateway, which knows by itself what its models take.
     let is_openais = dialect.openai_models && !model.contains('/');
     let is_certain = is_openais && !dialect.deployments;
-    for (name, value) in request.options.clone() {
+    for (name, value) in &request.options {
         match name.as_str() {
             "reasoning_effort" if is_certain && openai::reasons(model) == Some(false) => {
-                tell_left_away(&name, request);
+                tell_left_away(name, request);
             }
             // Thoughts are not summed up in this format.
-            "reasoning_summary" if is_openais => tell_left_away(&name, request),
-            "tools" => add_tools(&mut body, value),
-            _ => drop(body.insert(name, value)),
+            "reasoning_summary" if is_openais => tell_left_away(name, request),
+            "tools" => body.add_tools(value),
+            name => body.set(name, Member::Option(value)),
         }
     }
-    if body.get("stream") == Some(&Value::Bool(false)) {
-        body.shift_remove("stream_options");
+    if body.get_mut("stream").is_some_and(|stream| stream.is_false()) {
+        body.0.retain(|(name, _)| *name != "stream_options");
     }
     if is_openais && has_tools(request) && openai::reasons_or_calls(model) {
         keep_from_reasoning(model, &mut body)?;
     }
-    Ok(Value::Object(body))
+    Ok(body)
 }
 
 /// Says that the model is not to reason, unless the caller says how.
-fn keep_from_reasoning(model: &str, body: &mut Metadata) -> Result<()> {
+fn keep_from_reasoning(model: &str, body: &mut Body<'_>) -> Result<()> {
     const EFFORT: &str = "reasoning_effort";
-    if !body.contains_key(EFFORT) && openai::always_reasons(model) {
+    if body.get_mut(EFFORT).is_some() {
+        return Ok(());
+    }
+    if openai::always_reasons(model) {
         return Err(unsupported(&format!(
             "{model} takes tools by Responses alone: call it with `openai:`, on Azure with `azure-responses:`"
         )));
     }
-    body.entry(EFFORT).or_insert("none".into());
+    body.set(EFFORT, Member::Text("none"));
     Ok(())
+}
+
+/// The tools of a request: ours, then the provider's own.
+struct Tools<'r> {
+    ours: Vec<Described<'r>>,
+    own: &'r [Value],
+}
+
+impl Serialize for Tools<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.ours.len() + self.own.len()))?;
+        self.ours.iter().try_for_each(|tool| list.serialize_element(tool))?;
+        self.own.iter().try_for_each(|tool| list.serialize_element(tool))?;
+        list.end()
+    }
+}
+
+#[derive(Serialize)]
+struct Described<'r> {
+    r#type: &'static str,
+    function: Function<'r>,
 }
 
 /// Whether an open model is called as one that reasons.
@@ -113,7 +211,88 @@ fn reasons(model: &str) -> bool {
     ["gpt-oss", "qwen3", "deepseek-r1"].iter().any(|name| model.contains(name))
 }
 
-fn messages(dialect: &ChatDialect, request: &Request) -> Result<Vec<Value>> {
+/// A message.
+struct Said<'r> {
+    role: &'static str,
+    tool_call_id: Option<Cow<'r, str>>,
+    content: Content<'r>,
+    /// Where reasoning goes back in a member of its own: its name, and what it holds.
+    reasoning: Option<(&'static str, Value)>,
+    tool_calls: Vec<Call<'r>>,
+    name: Option<&'r str>,
+}
+
+impl<'r> Said<'r> {
+    fn new(role: &'static str, content: Content<'r>) -> Self {
+        let (tool_call_id, reasoning, tool_calls, name) = (None, None, Vec::new(), None);
+        Self { role, tool_call_id, content, reasoning, tool_calls, name }
+    }
+
+    /// Whether the model said nothing. Some servers refuse an answer without anything in it.
+    fn is_empty_answer(&self) -> bool {
+        let is_empty = matches!(&self.content, Content::Text(text) if text.is_empty());
+        self.role == "assistant"
+            && is_empty
+            && self.reasoning.is_none()
+            && self.tool_calls.is_empty()
+    }
+}
+
+impl Serialize for Said<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut members = serializer.serialize_map(None)?;
+        members.serialize_entry("role", self.role)?;
+        if let Some(id) = &self.tool_call_id {
+            members.serialize_entry("tool_call_id", id)?;
+        }
+        members.serialize_entry("content", &self.content)?;
+        if let Some((name, reasoning)) = &self.reasoning {
+            members.serialize_entry(name, reasoning)?;
+        }
+        if !self.tool_calls.is_empty() {
+            members.serialize_entry("tool_calls", &self.tool_calls)?;
+        }
+        if let Some(name) = self.name {
+            members.serialize_entry("name", name)?;
+        }
+        members.end()
+    }
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Content<'r> {
+    Null,
+    Text(Cow<'r, str>),
+    Parts(Vec<Value>),
+}
+
+/// A call of the model. The type stands after the id.
+#[derive(Serialize)]
+struct Call<'r> {
+    id: Cow<'r, str>,
+    r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function: Option<Called<'r>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    custom: Option<Custom<'r>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra_content: Option<&'r Value>,
+}
+
+#[derive(Serialize)]
+struct Called<'r> {
+    name: &'r str,
+    arguments: &'r str,
+}
+
+#[derive(Serialize)]
+struct Custom<'r> {
+    name: &'r str,
+    input: &'r str,
+}
+
+fn messages<'r>(dialect: &ChatDialect, request: &'r Request) -> Result<Vec<Said<'r>>> {
     let marks = match dialect.prompt_cache {
         PromptCaching::Never => CacheMarks::Nothing,
         PromptCaching::OpenAi => CacheMarks::of_openai(model_id(request)?),
@@ -124,38 +303,37 @@ fn messages(dialect: &ChatDialect, request: &Request) -> Result<Vec<Value>> {
     let mut images = Vec::new();
     for message in request.messages.iter() {
         if message.role() != Role::Tool && !images.is_empty() {
-            messages.push(json!({"role": "user", "content": std::mem::take(&mut images)}));
+            messages.push(Said::new("user", Content::Parts(take(&mut images))));
         }
-        let mut wire = match message.role() {
-            Role::System => json!({"role": "system", "content": content(message, marks)?}),
-            Role::User => json!({"role": "user", "content": content(message, marks)?}),
+        let mut said = match message.role() {
+            Role::System => Said::new("system", content(message, marks)?),
+            Role::User => Said::new("user", content(message, marks)?),
             Role::Assistant => assistant(dialect, message),
             Role::Tool => {
                 let id = call_id(dialect, message.tool_call_id().unwrap_or_default());
                 images.extend(tool_images(message, &id)?);
-                json!({"role": "tool", "tool_call_id": id, "content": result(message, marks)})
+                Said { tool_call_id: Some(id), ..Said::new("tool", result(message, marks)) }
             }
         };
-        // An answer without anything in it is refused by some.
-        if wire == json!({"role": "assistant", "content": ""}) {
+        if said.is_empty_answer() {
             continue;
         }
-        if let (Some(name), true) = (message.name(), dialect.names && message.role() != Role::Tool)
-        {
-            wire["name"] = name.into();
+        if dialect.names && message.role() != Role::Tool {
+            said.name = message.name();
         }
-        messages.push(wire);
+        messages.push(said);
     }
     if !images.is_empty() {
-        messages.push(json!({"role": "user", "content": images}));
+        messages.push(Said::new("user", Content::Parts(images)));
     }
-    if dialect.turns { in_turns(messages) } else { Ok(messages) }
+    Ok(messages)
 }
 
 /// Instructions first, then one message for what user or model says in a row. Results stay apart: each has the id of its call.
-fn in_turns(messages: Vec<Value>) -> Result<Vec<Value>> {
+fn in_turns(messages: Vec<Said<'_>>) -> Result<Member<'static>> {
+    let messages = messages.iter().map(|said| json!(said));
     let (mut written, said): (Vec<Value>, Vec<Value>) =
-        messages.into_iter().partition(|message| message["role"] == "system");
+        messages.partition(|message| message["role"] == "system");
     let sides = said.into_iter().map(|message| Ok((message["role"].clone(), vec![message])));
     for (side, said) in turns(sides)? {
         match side == "tool" {
@@ -163,7 +341,7 @@ fn in_turns(messages: Vec<Value>) -> Result<Vec<Value>> {
             false => written.extend(said.into_iter().reduce(joined)),
         }
     }
-    Ok(written)
+    Ok(Member::Joined(written))
 }
 
 /// Two messages of one side as one.
@@ -186,10 +364,10 @@ fn joined(mut first: Value, mut second: Value) -> Value {
     first
 }
 
-fn content(message: &Message, marks: CacheMarks) -> Result<Value> {
+fn content(message: &Message, marks: CacheMarks) -> Result<Content<'_>> {
     let has_images = message.parts().iter().any(|part| matches!(part, Part::Image { .. }));
     if !has_images && !marks.are_in(message) {
-        return Ok(joined_text(message).into());
+        return Ok(Content::Text(joined_text(message)));
     }
     let parts = message.parts().iter().filter_map(|part| match part {
         Part::Text { text, metadata } => {
@@ -200,14 +378,17 @@ fn content(message: &Message, marks: CacheMarks) -> Result<Value> {
         }
         _ => None,
     });
-    Ok(marks.put_last(parts.collect::<Result<_>>()?, message).into())
+    Ok(Content::Parts(marks.put_last(parts.collect::<Result<_>>()?, message)))
 }
 
-fn result(message: &Message, marks: CacheMarks) -> Value {
+fn result(message: &Message, marks: CacheMarks) -> Content<'_> {
     let text = result_text(message);
     match marks.are_in(message) {
-        true => marks.put_last(vec![json!({"type": "text", "text": text})], message).into(),
-        false => text.into(),
+        true => {
+            let part = json!({"type": "text", "text": text});
+            Content::Parts(marks.put_last(vec![part], message))
+        }
+        false => Content::Text(text),
     }
 }
 
@@ -247,12 +428,12 @@ fn call_id<'i>(dialect: &ChatDialect, id: &'i str) -> Cow<'i, str> {
     letters.collect()
 }
 
-fn assistant(dialect: &ChatDialect, message: &Message) -> Value {
-    let mut text = message.text().into_owned();
+fn assistant<'r>(dialect: &ChatDialect, message: &'r Message) -> Said<'r> {
+    let mut text = message.text();
     let (mut reasoning, mut details) = (String::new(), Vec::new());
     for part in message.parts() {
         match part {
-            Part::Refusal { text: refusal } => text.push_str(refusal),
+            Part::Refusal { text: refusal } => text.to_mut().push_str(refusal),
             Part::Reasoning { text, data, .. } => {
                 reasoning.push_str(text);
                 let kept = data.as_ref().and_then(|data| data.get("reasoning_details")?.as_array());
@@ -261,47 +442,45 @@ fn assistant(dialect: &ChatDialect, message: &Message) -> Value {
             _ => {}
         }
     }
-    let calls: Vec<Value> = message
-        .tool_calls()
-        .map(|call| {
-            let id = call_id(dialect, &call.id);
-            if call.metadata.contains_key(CUSTOM) {
-                let input = call.arguments.get(INPUT).and_then(Value::as_str).unwrap_or_default();
-                let custom = json!({"name": call.name, INPUT: input});
-                return json!({"id": id, "type": "custom", "custom": custom});
-            }
-            let function = json!({"name": call.name, "arguments": argument_object(call)});
-            let mut wire = json!({"id": id, "type": "function", "function": function});
-            if let Some(extra) = call.metadata.get("extra_content") {
-                wire["extra_content"] = extra.clone();
-            }
-            wire
-        })
-        .collect();
-    let content = match text.is_empty() && !calls.is_empty() {
-        true => Value::Null,
-        false => text.into(),
-    };
-    let mut wire = json!({"role": "assistant", "content": content});
+    let mut said = Said::new("assistant", Content::Null);
+    said.tool_calls = message.tool_calls().map(|call| called(dialect, call)).collect();
+    if !text.is_empty() || said.tool_calls.is_empty() {
+        said.content = Content::Text(text);
+    }
     match dialect.reasoning_back {
-        ReasoningBack::Field(name) if !reasoning.is_empty() => wire[name] = reasoning.into(),
-        ReasoningBack::Details if !details.is_empty() => wire["reasoning_details"] = details.into(),
-        ReasoningBack::Details if !reasoning.is_empty() => wire["reasoning"] = reasoning.into(),
+        ReasoningBack::Field(name) if !reasoning.is_empty() => {
+            said.reasoning = Some((name, reasoning.into()));
+        }
+        ReasoningBack::Details if !details.is_empty() => {
+            said.reasoning = Some(("reasoning_details", details.into()));
+        }
+        ReasoningBack::Details if !reasoning.is_empty() => {
+            said.reasoning = Some(("reasoning", reasoning.into()));
+        }
         ReasoningBack::Thinking if !reasoning.is_empty() => {
             let mut parts = vec![
                 json!({"type": "thinking", "thinking": [{"type": "text", "text": reasoning}]}),
             ];
-            if let Value::String(text) = wire["content"].take() {
+            if let Content::Text(text) = &said.content {
                 parts.push(json!({"type": "text", "text": text}));
             }
-            wire["content"] = parts.into();
+            said.content = Content::Parts(parts);
         }
         _ => {}
     }
-    if !calls.is_empty() {
-        wire["tool_calls"] = calls.into();
+    said
+}
+
+fn called<'r>(dialect: &ChatDialect, call: &'r ToolCall) -> Call<'r> {
+    let id = call_id(dialect, &call.id);
+    if call.metadata.contains_key(CUSTOM) {
+        let input = call.arguments.get(INPUT).and_then(Value::as_str).unwrap_or_default();
+        let custom = Some(Custom { name: &call.name, input });
+        return Call { id, r#type: "custom", function: None, custom, extra_content: None };
     }
-    wire
+    let function = Some(Called { name: &call.name, arguments: argument_object(call) });
+    let extra_content = call.metadata.get("extra_content");
+    Call { id, r#type: "function", function, custom: None, extra_content }
 }
 
 fn tool_choice(choice: &ToolChoice) -> Value {

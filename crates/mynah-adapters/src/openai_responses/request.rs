@@ -1,6 +1,6 @@
 //! A request as Responses wants it.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use mynah_data::{
     Image, ImageDetail, Message, Metadata, Part, Request, ResponseFormat, Result, Role, ToolCall,
@@ -80,7 +80,8 @@ pub(super) fn body(
         }
     }
     set("stream", true.into());
-    body.extend(prompt_cache(request, call, dialect.cache_retention));
+    let cache = prompt_cache(request, call, dialect.cache_retention);
+    body.extend(cache.into_iter().map(|(name, value)| (name.to_owned(), value)));
     let mut options = request.options.clone();
     if reasons == Some(false) {
         for name in [EFFORT, SUMMARY] {
@@ -260,10 +261,11 @@ fn reasoning(encrypted: Option<&String>, data: &Metadata, stored: bool) -> Optio
 }
 
 /// The provider takes a schema for strict unless it is told otherwise, and makes members required that are not.
-fn tool_spec(tool: &ToolSpec, dialect: fit::Dialect) -> Result<Value> {
+fn tool_spec(tool: &Arc<ToolSpec>, dialect: fit::Dialect) -> Result<Value> {
     let mut spec = json!({"type": "function", "strict": false});
-    if let Value::Object(spec) = &mut spec {
-        spec.extend(function(tool, dialect)?);
+    if let (Value::Object(spec), Value::Object(told)) = (&mut spec, json!(function(tool, dialect)?))
+    {
+        spec.extend(told);
     }
     Ok(spec)
 }
