@@ -69,6 +69,7 @@ mod engine;
 mod follow;
 mod fork;
 mod handle;
+mod in_flight;
 mod loaded;
 mod options;
 mod prepare;
@@ -92,6 +93,7 @@ pub use engine::Engine;
 pub use follow::{Follow, follow};
 pub use fork::{Fork, Forked, fork_run};
 pub use handle::{Decision, Run, Waiting};
+pub use in_flight::InFlight;
 pub use mynah_adapters as adapters;
 pub use mynah_data::{
     AdapterReason, Breach, BreachTime, Budget, Catalog, ChatResult, Collector, Difference,
