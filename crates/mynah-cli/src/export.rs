@@ -16,9 +16,7 @@ use mynah::log::{
 use serde_json::{Value, json};
 
 use crate::{
-    Failure, LogArgs,
-    export_html::{self, BundleLines},
-    runtime, show,
+    Failure, LogArgs, runtime, show,
     store::{self, Place},
     text::{line, plain},
     verify::described,
@@ -49,6 +47,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "output")]
     records: bool,
     /// Write one page that shows the run and verifies it in a browser, without a network.
+    #[cfg(feature = "serve")]
     #[arg(long, conflicts_with = "records")]
     html: bool,
     /// Leave out the content of these records: a number, or a kind. The log is not changed, and the file still verifies.
@@ -60,7 +59,11 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: LogArgs { log, json }, run, output, records, html, redact, force } =
+    #[cfg(feature = "serve")]
+    let html = arguments.html;
+    #[cfg(not(feature = "serve"))]
+    let html = false;
+    let Arguments { log: LogArgs { log, json }, run, output, records, redact, force, .. } =
         arguments;
     let output = output.filter(|path| path != Path::new("-"));
     if let Some(path) = output.as_ref().filter(|path| path.is_dir()) {
@@ -165,15 +168,23 @@ impl Exported<'_> {
     }
 
     async fn write(&self, out: &mut impl Write) -> Result<Bundle, Failure> {
+        if self.html { self.write_page(out).await } else { self.write_bundle(out).await }
+    }
+
+    #[cfg(feature = "serve")]
+    async fn write_page(&self, out: &mut impl Write) -> Result<Bundle, Failure> {
+        use mynah_server::page::{BundleLines, write_head, write_tail};
         // What the output says of its errors is kept in it.
         let unwritten = |error: io::Error| Failure::file(error.to_string());
-        if !self.html {
-            return self.write_bundle(out).await;
-        }
-        export_html::write_head(self.run, out).map_err(unwritten)?;
+        write_head(self.run, out).map_err(unwritten)?;
         let bundle = self.write_bundle(&mut BundleLines::new(&mut *out)).await?;
-        export_html::write_tail(out).and_then(|()| out.flush()).map_err(unwritten)?;
+        write_tail(out).and_then(|()| out.flush()).map_err(unwritten)?;
         Ok(bundle)
+    }
+
+    #[cfg(not(feature = "serve"))]
+    async fn write_page(&self, out: &mut impl Write) -> Result<Bundle, Failure> {
+        self.write_bundle(out).await
     }
 
     async fn write_bundle(&self, out: &mut impl Write) -> Result<Bundle, Failure> {

@@ -8,7 +8,6 @@ mod demo;
 mod diff;
 mod doctor;
 mod export;
-mod export_html;
 mod failure;
 mod fork;
 mod generate;

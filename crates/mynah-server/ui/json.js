@@ -88,7 +88,7 @@ export function wordDiff(before, after) {
 }
 
 /** The longest common subsequence, walked from its beginning. */
-function* common(a, b) {
+export function* common(a, b) {
   const width = b.length + 1;
   const table = new Uint16Array((a.length + 1) * width);
   for (let i = a.length - 1; i >= 0; i -= 1) {

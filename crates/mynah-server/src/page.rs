@@ -26,7 +26,10 @@ const MODULES: &[(&str, &str)] = &[
 const STYLE: &str = include_str!("../ui/style.css");
 
 /// Writes what stands before the bundle in the page.
-pub(crate) fn write_head(run: &str, out: &mut impl Write) -> io::Result<()> {
+///
+/// # Errors
+/// An output that cannot be written to.
+pub fn write_head(run: &str, out: &mut impl Write) -> io::Result<()> {
     let title = run.replace('&', "&amp;").replace('<', "&lt;");
     let (script, style) = (source_hash(&script()), source_hash(STYLE));
     write!(
@@ -43,7 +46,10 @@ pub(crate) fn write_head(run: &str, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// Writes what stands after the bundle in the page.
-pub(crate) fn write_tail(out: &mut impl Write) -> io::Result<()> {
+///
+/// # Errors
+/// An output that cannot be written to.
+pub fn write_tail(out: &mut impl Write) -> io::Result<()> {
     write!(out, "</script>\n<script>{}</script>\n</body>\n</html>\n", script())
 }
 
@@ -79,13 +85,15 @@ fn source_hash(source: &str) -> String {
 
 /// Writes the lines of a bundle as they may stand in a page: without the facts beside the bytes, which the page reads from the
 /// bytes, and with nothing that could end the element around them.
-pub(crate) struct BundleLines<W> {
+#[derive(Debug)]
+pub struct BundleLines<W> {
     out: W,
     line: Vec<u8>,
 }
 
 impl<W: Write> BundleLines<W> {
-    pub(crate) fn new(out: W) -> Self {
+    /// Writes to this.
+    pub fn new(out: W) -> Self {
         Self { out, line: Vec::new() }
     }
 
@@ -118,6 +126,7 @@ impl<W: Write> Write for BundleLines<W> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
