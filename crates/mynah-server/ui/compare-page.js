@@ -50,8 +50,10 @@ function align(left, right) {
 
 function judge([one, two]) {
   if (!one || !two) return { state: one ? "only-left" : "only-right", one, two };
-  if (["sealed"].includes(one.kind) && one.kind === two.kind) return { state: "same", one, two };
-  const fields = jsonDiff(essence(one.fact), essence(two.fact));
+  if (one.kind === "sealed" && two.kind === "sealed") return { state: "same", one, two };
+  // The estimate of a prompt follows from what was said before.
+  const facts = [one, two].map(({ kind, fact }) => essence(kind === "turn_started" ? { turn: fact?.turn } : fact));
+  const fields = jsonDiff(...facts);
   return { state: fields.length ? "differs" : "same", fields, one, two };
 }
 

@@ -94,7 +94,7 @@ export class Conversation {
     if (response) {
       const usage = response.usage ?? {};
       if (response.model) facts.push(String(response.model));
-      if (item.duration !== null && item.duration !== undefined) facts.push(span(item.duration));
+      if (item.duration !== null && item.duration !== undefined) facts.push(item.duration ? span(item.duration) : "< 1 ms");
       if (usage.input_tokens != null) facts.push(`${count(usage.input_tokens)} in${usage.cached_input_tokens ? ` (${count(usage.cached_input_tokens)} cached)` : ""}`);
       if (usage.output_tokens != null) facts.push(`${count(usage.output_tokens)} out${usage.reasoning_tokens ? ` (${count(usage.reasoning_tokens)} reasoning)` : ""}`);
       if (usage.total_cost != null) facts.push(money(usage.total_cost));
@@ -128,7 +128,7 @@ export class Conversation {
     const text = call.part.raw_arguments ?? JSON.stringify(call.part.arguments ?? null);
     return h("details", { class: `call state-${state}`, "data-key": `call ${call.id}` },
       h("summary", {}, icon("chevron"), h("span", { class: "call-name" }, icon("tool"), say(call.name)), h("code", { class: "call-brief" }, say(text.length > 120 ? `${text.slice(0, 119)}…` : text)),
-        h("span", { class: `call-state` }, call.verdict ? say(`${call.verdict} · `) : null, words, last?.duration != null ? ` · ${span(last.duration)}` : null, call.attempts.length > 1 ? ` · ${call.attempts.length} attempts` : null)),
+        h("span", { class: `call-state` }, call.verdict ? say(`${call.verdict} · `) : null, words, last?.duration != null ? ` · ${last.duration ? span(last.duration) : "< 1 ms"}` : null, call.attempts.length > 1 ? ` · ${call.attempts.length} attempts` : null)),
       h("div", { class: "call-body" },
         h("div", { class: "call-head" }, h("h4", {}, "Arguments"), copyButton(text, "Copy arguments"), h("span", { class: "facts" }, "call ", h("code", {}, say(call.id)))),
         valueView(text),
@@ -142,7 +142,7 @@ export class Conversation {
     const lost = attempt.span?.state === "lost" && attempt.state === "running";
     return [
       h("div", { class: "call-head" }, h("h4", {}, title), attempt.content ? copyButton(attempt.content, "Copy result") : null,
-        attempt.duration != null ? h("span", { class: "facts" }, span(attempt.duration)) : null,
+        attempt.duration != null ? h("span", { class: "facts" }, attempt.duration ? span(attempt.duration) : "< 1 ms") : null,
         h("button", { type: "button", class: "seq", "aria-label": `Select record ${attempt.doneSeq ?? attempt.seq}`, onclick: () => this.select(attempt.doneSeq ?? attempt.seq) }, `#${attempt.doneSeq ?? attempt.seq}`)),
       attempt.effects.map((effect) => h("div", { class: "effect" }, icon("bolt"), "side effect ", h("code", {}, say(effect.name)), " ", h("code", {}, say("failed" in (effect.effect ?? {}) ? `failed: ${effect.effect.failed}` : JSON.stringify(effect.effect?.done ?? null))))),
       lost ? h("p", { class: "lost" }, "The process died while it ran: its outcome is unknown.") : null,

@@ -167,6 +167,7 @@ export function money(dollars) {
 export function span(ms) {
   if (ms == null || !Number.isFinite(ms)) return "–";
   const value = Math.max(0, ms);
+  if (value === 0) return "0";
   if (value < 1) return `${Math.round(value * 1000)} µs`;
   if (value < 100) return `${value < 10 ? value.toFixed(1).replace(/\.0$/u, "") : Math.round(value)} ms`;
   if (value < 1000) return `${Math.round(value)} ms`;

@@ -27,7 +27,7 @@ export async function runsPage(root, query, go) {
     return h("label", { class: "filter" }, h("span", {}, label), input);
   };
   const options = (pairs) => pairs.map(([value, words]) => h("option", { value }, words));
-  const search = h("input", { type: "search", placeholder: "Run id begins with", autocomplete: "off", spellcheck: "false" });
+  const search = h("input", { type: "search", placeholder: "id begins with", autocomplete: "off", spellcheck: "false" });
   const filters = h("form", { class: "filters", role: "search", "aria-label": "Filters", onsubmit: (event) => { event.preventDefault(); document.activeElement?.blur(); } },
     field("prefix", "Run", search),
     field("status", "Status", h("select", {}, options([["", "any"], ["running", "Running"], ["suspended", "Waiting"], ["completed", "Completed"], ["failed", "Failed"], ["cancelled", "Cancelled"], ["abandoned", "Abandoned"]]))),
