@@ -3,16 +3,17 @@
 use mynah::RunId;
 use std::{
     fs::{self, File},
-    io::{self, BufWriter, Write},
+    io::{self, BufWriter, Cursor, Write},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use clap::Args;
 use mynah::log::{
-    Log,
+    Log, MemoryLog, Redact, Warrant,
     bundle::{self, Bundle},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs, runtime, show,
@@ -27,6 +28,9 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah verify run.ndjson                  verify the file, without the log
   tools/verify.py run.ndjson               verify it without this program
   mynah export last | gzip > run.gz        write to standard output
+  mynah export last --html -o run.html     write a page that shows and verifies the run offline
+  mynah export last --html -o run.html --redact run_started --redact 5
+                                           leave out the content of these records
   mynah export last --records | jq .fact   print the records as JSON, for reading only
   mynah export log:maintenance             export the account of what was pruned and redacted";
 
@@ -42,13 +46,25 @@ pub(crate) struct Arguments {
     /// Print the records as JSON, one per line. The output cannot be verified.
     #[arg(long, conflicts_with = "output")]
     records: bool,
+    /// Write one page that shows the run and verifies it in a browser, without a network.
+    #[cfg(feature = "serve")]
+    #[arg(long, conflicts_with = "records")]
+    html: bool,
+    /// Leave out the content of these records: a number, or a kind. The log is not changed, and the file still verifies.
+    #[arg(long, value_name = "SEQ|KIND", conflicts_with = "records")]
+    redact: Vec<String>,
     /// Overwrite an existing file.
     #[arg(long, requires = "output")]
     force: bool,
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: LogArgs { log, json }, run, output, records, force } = arguments;
+    #[cfg(feature = "serve")]
+    let html = arguments.html;
+    #[cfg(not(feature = "serve"))]
+    let html = false;
+    let Arguments { log: LogArgs { log, json }, run, output, records, redact, force, .. } =
+        arguments;
     let output = output.filter(|path| path != Path::new("-"));
     if let Some(path) = output.as_ref().filter(|path| path.is_dir()) {
         let why = format!("{}: it is a folder; give the name of a file in it", path.display());
@@ -77,15 +93,16 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             listed(&needed)
         );
     }
+    let file = Exported { log, run: &run, redact: &redact, html };
     let Some(path) = output else {
         let mut out = Noted::new(BufWriter::new(io::stdout().lock()));
-        let done = runtime.block_on(bundle::export(log.as_ref(), &run, &mut out));
+        let done = runtime.block_on(file.write(&mut out));
         return match out.failed {
             Some(error) => written(Err(error)),
-            None => done.map(drop).map_err(|error| Failure::of(&error)),
+            None => done.map(drop),
         };
     };
-    let bundle = runtime.block_on(to_file(log.as_ref(), &run, &path))?;
+    let bundle = runtime.block_on(file.to_file(&path))?;
     let mut out = io::stdout().lock();
     written(if json {
         let report = bundle.report;
@@ -103,43 +120,111 @@ fn listed(ids: &[RunId]) -> String {
     if ids.len() > SHOWN { format!("{shown}, … ({} in all)", ids.len()) } else { shown }
 }
 
-/// Writes it beside the file first, so that what has the file's name is whole. A link is followed, and what is no file, as a
-/// device, is written to as it is.
-async fn to_file(log: &dyn Log, run: &str, path: &Path) -> Result<Bundle, Failure> {
-    let failed = |error: io::Error| Failure::file(format!("{}: {error}", path.display()));
-    let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    if path.metadata().is_ok_and(|there| !there.is_file()) {
-        return to_open(log, run, File::options().write(true).open(path), failed).await;
+/// A run, and how it is written.
+struct Exported<'a> {
+    log: Arc<dyn Log>,
+    run: &'a RunId,
+    redact: &'a [String],
+    html: bool,
+}
+
+impl Exported<'_> {
+    /// Writes it beside the file first, so that what has the file's name is whole. A link is followed, and what is no file, as a
+    /// device, is written to as it is.
+    async fn to_file(&self, path: &Path) -> Result<Bundle, Failure> {
+        let failed = |error: io::Error| Failure::file(format!("{}: {error}", path.display()));
+        let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if path.metadata().is_ok_and(|there| !there.is_file()) {
+            return self.to_open(File::options().write(true).open(path), failed).await;
+        }
+        let mut name = path.as_os_str().to_owned();
+        name.push(".part");
+        let part = PathBuf::from(name);
+        match self.to_open(File::create(&part), failed).await {
+            Ok(bundle) => {
+                fs::rename(&part, path).map_err(failed)?;
+                Ok(bundle)
+            }
+            Err(failure) => {
+                // The failure tells more than this could.
+                let _ = fs::remove_file(&part);
+                Err(failure)
+            }
+        }
     }
-    let mut name = path.as_os_str().to_owned();
-    name.push(".part");
-    let part = PathBuf::from(name);
-    match to_open(log, run, File::create(&part), failed).await {
-        Ok(bundle) => {
-            fs::rename(&part, path).map_err(failed)?;
-            Ok(bundle)
+
+    /// Writes it to a file that was opened, if it could be.
+    async fn to_open(
+        &self,
+        file: io::Result<File>,
+        failed: impl Fn(io::Error) -> Failure,
+    ) -> Result<Bundle, Failure> {
+        let mut out = Noted::new(BufWriter::new(file.map_err(&failed)?));
+        let done = self.write(&mut out).await;
+        match out.failed {
+            Some(error) => Err(failed(error)),
+            None => done,
         }
-        Err(failure) => {
-            // The failure tells more than this could.
-            let _ = fs::remove_file(&part);
-            Err(failure)
+    }
+
+    async fn write(&self, out: &mut impl Write) -> Result<Bundle, Failure> {
+        if self.html { self.write_page(out).await } else { self.write_bundle(out).await }
+    }
+
+    #[cfg(feature = "serve")]
+    async fn write_page(&self, out: &mut impl Write) -> Result<Bundle, Failure> {
+        use mynah_server::page::{BundleLines, write_head, write_tail};
+        // What the output says of its errors is kept in it.
+        let unwritten = |error: io::Error| Failure::file(error.to_string());
+        write_head(self.run, out).map_err(unwritten)?;
+        let bundle = self.write_bundle(&mut BundleLines::new(&mut *out)).await?;
+        write_tail(out).and_then(|()| out.flush()).map_err(unwritten)?;
+        Ok(bundle)
+    }
+
+    #[cfg(not(feature = "serve"))]
+    async fn write_page(&self, out: &mut impl Write) -> Result<Bundle, Failure> {
+        self.write_bundle(out).await
+    }
+
+    async fn write_bundle(&self, out: &mut impl Write) -> Result<Bundle, Failure> {
+        if self.redact.is_empty() {
+            return Ok(bundle::export(self.log.as_ref(), self.run, out).await?);
         }
+        // What is left out has a tombstone, which takes a log: a copy of the run in memory.
+        let mut whole = Vec::new();
+        let original = bundle::export(self.log.as_ref(), self.run, &mut whole).await?;
+        let copy = MemoryLog::new();
+        bundle::import(&copy, Cursor::new(whole)).await?;
+        let warrant = Warrant::new("mynah export", "left out of this file", crate::now());
+        for rule in self.redact {
+            let redact = match rule.parse() {
+                Ok(seq) => Redact::records(&**self.run, [seq]),
+                Err(_) => Redact::kind(&**self.run, rule),
+            };
+            redact.perform(&copy, &warrant).await?;
+        }
+        let mut lines = Vec::new();
+        let mut redacted = bundle::export(&copy, self.run, &mut lines).await?;
+        redacted.inclusion = original.inclusion;
+        write_with_proof(&lines, &redacted, out)
+            .map_err(|error| Failure::file(error.to_string()))?;
+        Ok(redacted)
     }
 }
 
-/// Writes it to a file that was opened, if it could be.
-async fn to_open(
-    log: &dyn Log,
-    run: &str,
-    file: io::Result<File>,
-    failed: impl Fn(io::Error) -> Failure,
-) -> Result<Bundle, Failure> {
-    let mut out = Noted::new(BufWriter::new(file.map_err(&failed)?));
-    let done = bundle::export(log, run, &mut out).await;
-    match out.failed {
-        Some(error) => Err(failed(error)),
-        None => done.map_err(|error| Failure::of(&error)),
+/// Writes a bundle, with the proof that the seal is in the tree of the log that the run came from.
+fn write_with_proof(lines: &[u8], bundle: &Bundle, out: &mut impl Write) -> io::Result<()> {
+    for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        if line.starts_with(b"{\"end\":") {
+            let mut end: Value = serde_json::from_slice(line)?;
+            end["end"]["inclusion"] = json!(bundle.inclusion);
+            writeln!(out, "{end}")?;
+        } else {
+            out.write_all(line)?;
+        }
     }
+    out.flush()
 }
 
 /// What a run is written to, and why that failed: not every error of an export is the log's.

@@ -18,6 +18,7 @@ mod guard;
 mod log_routes;
 mod metrics;
 mod openapi;
+pub mod page;
 mod pages;
 mod problem;
 mod query;

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::{runtime::Handle, sync::mpsc};
 
 use crate::{
-    App, now,
+    App, now, page,
     problem::{Problem, Result},
     query::{Id, Query},
     records::is_damage,
@@ -70,14 +70,23 @@ pub(crate) async fn proof(State(app): State<App>, Id(id): Id, uri: Uri) -> Resul
 
 /// `GET /v1/runs/{id}/export`
 pub(crate) async fn export(State(app): State<App>, Id(id): Id, uri: Uri) -> Result {
-    Query::of(&uri).end()?;
+    let mut query = Query::of(&uri);
+    let html = match query.take("format")?.as_deref() {
+        None | Some("bundle") => false,
+        Some("html") => true,
+        Some(other) => {
+            return Err(Problem::bad(format!("format={other}: give bundle or html")));
+        }
+    };
+    query.end()?;
     runs::found(&app, &id).await?;
     let (sender, receiver) = sync_channel(4);
     let log = runs::log(&app);
     // A bundle is written by blocking calls, so a client that reads slowly holds it up, and memory does not grow.
     tokio::task::spawn_blocking(move || {
         let out = io::BufWriter::with_capacity(64 << 10, Pipe(sender.clone()));
-        if let Err(error) = Handle::current().block_on(bundle::export(log.as_ref(), &id, out)) {
+        let written = Handle::current().block_on(write_export(log.as_ref(), &id, html, out));
+        if let Err(error) = written {
             // Without its last line a bundle does not verify; the broken connection says the same.
             let _ = sender.send(Err(io::Error::other(error.to_string())));
         }
@@ -86,8 +95,29 @@ pub(crate) async fn export(State(app): State<App>, Id(id): Id, uri: Uri) -> Resu
         let next = move || receiver.recv().map(|chunk| (chunk, receiver));
         tokio::task::spawn_blocking(next).await.ok()?.ok()
     });
-    let kind = HeaderValue::from_static("application/x-ndjson");
-    Ok(([(header::CONTENT_TYPE, kind)], Body::from_stream(chunks)).into_response())
+    let kind = if html { "text/html; charset=utf-8" } else { "application/x-ndjson" };
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
+        // What a run says is never a page of this server.
+        (header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment")),
+    ];
+    Ok((headers, Body::from_stream(chunks)).into_response())
+}
+
+async fn write_export(
+    log: &dyn Log,
+    run: &str,
+    html: bool,
+    mut out: impl Write,
+) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    if !html {
+        bundle::export(log, run, out).await?;
+        return Ok(());
+    }
+    page::write_head(run, &mut out)?;
+    bundle::export(log, run, page::BundleLines::new(&mut out)).await?;
+    page::write_tail(&mut out)?;
+    Ok(out.flush()?)
 }
 
 /// Sends what is written to a client.

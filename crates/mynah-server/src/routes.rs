@@ -112,6 +112,7 @@ pub(crate) fn all() -> Vec<Route> {
         .and("post", "Verify a run"),
         Route::get("/v1/runs/{id}/proof", "Prove that the log has a run", get(log_routes::proof)),
         Route::get("/v1/runs/{id}/export", "Export a run as a bundle", get(log_routes::export))
+            .query(&[("format", "bundle or html")])
             .also("application/x-ndjson"),
         Route::get("/v1/sessions/{id}", "Describe a session", get(sessions::one)),
         Route::get("/v1/log", "Describe the log", get(log_routes::about)),

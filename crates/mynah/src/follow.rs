@@ -2,15 +2,18 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    pin::pin,
     sync::Arc,
 };
 
+use futures_util::future::{Either, select};
 use mynah_data::{
     Error, ErrorKind, Event, HaltReason, LogReason, Response, Result, RunId, ToolCall,
 };
 use mynah_log::{Corrupt, Cut, DirectCall, Fact, Kind, Log, Record, Resolution, expand};
 
 use crate::{
+    in_flight::InFlight,
     run::tell,
     run_event::{EventId, FollowedEvent, RunEvent},
 };
@@ -58,7 +61,10 @@ pub struct Follow {
     derived: Derived,
     events: VecDeque<FollowedEvent>,
     skip: Option<Skip>,
+    /// Whether the last record that was read starts a turn.
+    in_turn: bool,
     is_over: bool,
+    in_flight: Option<InFlight>,
 }
 
 /// What the reader has had.
@@ -81,8 +87,26 @@ impl Follow {
                 Some(_) => Skip::Answer { seq, events },
             }
         });
-        let (ready, events) = (VecDeque::new(), VecDeque::new());
-        Self { log, run, seen: 0, ready, derived: Derived::default(), events, skip, is_over: false }
+        Self {
+            log,
+            run,
+            seen: 0,
+            ready: VecDeque::new(),
+            derived: Derived::default(),
+            events: VecDeque::new(),
+            skip,
+            in_turn: false,
+            is_over: false,
+            in_flight: None,
+        }
+    }
+
+    /// Shows answers of runs in this process while they stream, before they are recorded.
+    ///
+    /// Their events have ids such as `3~1.0`. When the answer is recorded, the events follow that the reader has not had.
+    pub fn in_flight(mut self, all: &InFlight) -> Self {
+        self.in_flight = Some(all.clone());
+        self
     }
 
     /// The next event, when it is there; none after the seal.
@@ -93,6 +117,8 @@ impl Follow {
     /// A log that cannot be read, or a record that is damaged. The next call attempts it again.
     pub async fn next(&mut self) -> Result<Option<FollowedEvent>> {
         loop {
+            let mut answer = self.in_flight.as_ref().and_then(|all| all.of(&self.run));
+            let generation = answer.as_mut().map(|answer| answer.borrow_and_update().generation);
             if let Some(event) = self.next_ready().await? {
                 return Ok(Some(event));
             }
@@ -104,13 +130,52 @@ impl Follow {
                     .with_message(format!("there is no run {} in this log", self.run))
                     .with("run_id", &self.run));
             }
-            match self.log.wait(&self.run, self.seen).await {
+            // If the same answer was in flight before and after the records were read, it is the one that follows them.
+            if let Some(answer) = &answer {
+                let answer = answer.borrow();
+                if Some(answer.generation) == generation && self.take_off(&answer.events) {
+                    continue;
+                }
+            }
+            let log = Arc::clone(&self.log);
+            let recorded = log.wait(&self.run, self.seen);
+            let waited = match &mut answer {
+                // A run that left this process says no more here.
+                Some(answer) => match select(recorded, pin!(answer.changed())).await {
+                    Either::Left((waited, _)) => waited,
+                    Either::Right((Ok(()), _)) => continue,
+                    Either::Right((Err(_), recorded)) => recorded.await,
+                },
+                None => recorded.await,
+            };
+            match waited {
                 Err(error) if error.kind() == ErrorKind::Log(LogReason::Sealed) => {
                     self.is_over = true;
                 }
                 waited => waited?,
             }
         }
+    }
+
+    /// Queues what the reader has not had of the answer in flight. Returns whether there is something.
+    fn take_off(&mut self, answer: &[Event]) -> bool {
+        if !self.in_turn {
+            return false;
+        }
+        let seq = self.seen;
+        let had = match self.skip {
+            Some(Skip::Answer { seq: turn, events }) if turn == seq => events,
+            _ => 0,
+        };
+        let new = answer.iter().zip(0..).skip(usize::try_from(had).unwrap_or(usize::MAX));
+        self.events.extend(new.map(|(event, index)| {
+            FollowedEvent::new(EventId::in_flight(seq, 1, index), None, event.clone().into())
+        }));
+        let events = had.max(answer.len() as u64);
+        if events > 0 {
+            self.skip = Some(Skip::Answer { seq, events });
+        }
+        !self.events.is_empty()
     }
 
     /// The next event if it is recorded already; none otherwise.
@@ -134,7 +199,7 @@ impl Follow {
                 .take_in(&record)
                 .map_err(|what| Corrupt::new(record.envelope().run.clone(), record.seq(), what))?;
             let (seq, ts) = (record.seq(), record.envelope().ts);
-            let had = self.had(&record);
+            let had = self.had(&record, events.len());
             self.events = events
                 .into_iter()
                 .zip(0..)
@@ -142,6 +207,7 @@ impl Follow {
                 .map(|(event, i)| FollowedEvent::new(EventId::recorded(seq, i), Some(ts), event))
                 .collect();
             self.is_over = record.kind() == Kind::Sealed;
+            self.in_turn = record.kind() == Kind::TurnStarted;
             self.seen = seq;
             self.ready.pop_front();
         }
@@ -152,8 +218,14 @@ impl Follow {
         self.is_over && self.events.is_empty()
     }
 
-    /// How many events of a record the reader has had.
-    fn had(&mut self, record: &Record) -> usize {
+    /// How many events of a record with so many the reader has had.
+    fn had(&mut self, record: &Record, events: usize) -> usize {
+        let answer = match record.kind() {
+            Kind::AssistantCompleted => events,
+            // The last tells how the run or the answer was stopped.
+            Kind::Cancelled | Kind::BudgetExceeded => events.saturating_sub(1),
+            _ => 0,
+        };
         const ALL: usize = usize::MAX;
         let limit = |events: u64| usize::try_from(events).unwrap_or(ALL);
         let seq = record.seq();
@@ -165,11 +237,9 @@ impl Follow {
             }
             Some(Skip::Recorded { seq: last, events }) if seq == last => limit(events),
             Some(Skip::Answer { seq: turn, .. }) if seq == turn => ALL,
-            Some(Skip::Answer { seq: turn, events })
-                if seq == turn + 1 && may_hold_answer(record.kind()) =>
-            {
+            Some(Skip::Answer { seq: turn, events }) if seq == turn + 1 => {
                 self.skip = None;
-                limit(events)
+                limit(events).min(answer)
             }
             _ => {
                 self.skip = None;
@@ -177,11 +247,6 @@ impl Follow {
             }
         }
     }
-}
-
-/// Whether a record of this kind may begin with the events of an answer.
-fn may_hold_answer(kind: Kind) -> bool {
-    matches!(kind, Kind::AssistantCompleted | Kind::Cancelled | Kind::BudgetExceeded)
 }
 
 /// What the events of a record depend on besides the record.

@@ -84,6 +84,12 @@ impl Fork {
         Self { log, run: run.into(), at, world, id: Some(id.into()) }
     }
 
+    /// The id of the new run, instead of a fresh one.
+    pub fn run_id(mut self, id: impl Into<RunId>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
     /// Takes the new run's id and times from a world of the caller's own.
     pub fn world(mut self, world: impl World) -> Self {
         self.world = Arc::new(world);

@@ -11,6 +11,7 @@ mod engine;
 mod follow;
 mod fork;
 mod handle;
+mod in_flight;
 mod loaded;
 mod options;
 mod prepare;
@@ -35,6 +36,7 @@ pub use engine::Engine;
 pub use follow::{Follow, follow};
 pub use fork::{Fork, Forked, fork_run};
 pub use handle::{Decision, Run, Waiting};
+pub use in_flight::InFlight;
 #[doc(inline)]
 pub use mynah_adapters as adapters;
 #[doc(inline)]

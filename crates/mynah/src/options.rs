@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::{
     cancel::CancelHandle,
     engine::overlay_tools,
+    in_flight::InFlight,
     run::{ApprovalPolicy, ErrorPolicy, HaltWhen, Observer},
     values::{NAMES, ToolErrors, Values},
 };
@@ -40,6 +41,7 @@ pub struct Options {
     pub(crate) on_tool_error: Option<ErrorPolicy>,
     pub(crate) approval: Option<ApprovalPolicy>,
     pub(crate) on_event: Option<Observer>,
+    pub(crate) in_flight: Option<InFlight>,
     pub(crate) executor: Option<Arc<dyn ToolExecutor>>,
     pub(crate) encoder: Option<Arc<dyn ToolResultEncoder>>,
     /// What records say of code that need not be given again.
@@ -121,6 +123,7 @@ impl Options {
             self.approval = over.approval.or(self.approval);
         }
         self.on_event = over.on_event.or(self.on_event);
+        self.in_flight = over.in_flight.or(self.in_flight);
         self.executor = over.executor.or(self.executor);
         self.encoder = over.encoder.or(self.encoder);
         self.told.extend(over.told);
@@ -398,6 +401,12 @@ macro_rules! setters_of {
         /// Observes every event of the model, whatever is streamed.
         pub fn on_event(mut $self_, observe: impl Fn(&mynah_data::Event) + Send + Sync + 'static) -> Self {
             $options.on_event = Some(std::sync::Arc::new(observe));
+            $self_
+        }
+
+        /// Shares the answers of a recorded run with readers in this process while they stream; see [`InFlight`](crate::InFlight).
+        pub fn in_flight(mut $self_, all: &$crate::InFlight) -> Self {
+            $options.in_flight = Some(all.clone());
             $self_
         }
 

@@ -427,6 +427,7 @@ impl Asked<'_> {
                 .map_or(8, |tools| usize::try_from(tools).unwrap_or(usize::MAX)),
             deadline: values.deadline.map(Duration::from_millis),
             on_event: options.on_event,
+            in_flight: options.in_flight,
             rerun: Rerun::default(),
             require_raw_response_hash: values.require_raw_response_hash.unwrap_or(false),
         }

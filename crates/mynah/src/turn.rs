@@ -548,6 +548,20 @@ impl SessionStream {
         (session, result)
     }
 
+    /// Waits until the turn is accepted, before its first event; see [`EventStream::started`].
+    ///
+    /// # Errors
+    /// Why the turn was refused.
+    pub async fn started(mut self) -> Result<Self> {
+        self.events = self.events.started().await?;
+        Ok(self)
+    }
+
+    /// The id of the turn's run, if it is recorded and has begun.
+    pub fn run_id(&self) -> Option<&RunId> {
+        self.events.run_id()
+    }
+
     /// A handle that ends the run and lets the stream come to its result.
     pub fn cancel_handle(&mut self) -> CancelHandle {
         self.events.cancel_handle()

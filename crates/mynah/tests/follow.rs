@@ -2,9 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::{StreamExt as _, stream};
 use mynah::{
-    Engine, EventId, FollowedEvent, Result, RunEvent, Tool, ToolOutcome, follow, log::MemoryLog,
-    testing::Scripted,
+    Adapter, BoxFuture, Engine, Event, EventId, FollowedEvent, InFlight, ModelCall, ModelStream,
+    Request, Result, RunEvent, Tool, ToolOutcome, follow, log::MemoryLog, testing::Scripted,
 };
 use serde_json::{Value, json};
 
@@ -136,4 +137,128 @@ async fn a_run_that_is_not_there_is_an_error() {
     let log = Arc::new(MemoryLog::new());
     let error = follow(&log, "none", None).next().await.unwrap_err();
     assert_eq!(error.reason(), "run_not_found");
+}
+
+/// A model that says its pieces one by one, each when it is allowed to.
+struct Paced {
+    pieces: Vec<Event>,
+    permits: Arc<tokio::sync::Semaphore>,
+}
+
+impl Adapter for Paced {
+    fn name(&self) -> &str {
+        "paced"
+    }
+
+    fn open(self: Arc<Self>, _: Request, _: ModelCall) -> BoxFuture<Result<ModelStream>> {
+        let pieces = self.pieces.clone().into_iter();
+        let stream = stream::unfold((pieces, self), async |(mut pieces, paced)| {
+            let piece = pieces.next()?;
+            paced.permits.acquire().await.ok()?.forget();
+            Some((Ok(piece), (pieces, paced)))
+        });
+        Box::pin(async move { Ok(stream.boxed()) })
+    }
+}
+
+#[tokio::test]
+async fn an_answer_in_flight_is_shown_before_it_is_recorded_and_continues_with_its_record()
+-> Result<()> {
+    let permits = Arc::new(tokio::sync::Semaphore::new(0));
+    let raw = Event::RawChunk { chunk: json!({"n": 1}) };
+    let pieces = vec![
+        raw,
+        Event::message_started(),
+        Event::text_delta("It "),
+        Event::text_delta("rains."),
+        Event::message_completed(None),
+    ];
+    let engine = Engine::new(Paced { pieces, permits: Arc::clone(&permits) });
+    let (log, all) = (MemoryLog::new(), InFlight::new());
+    let mut chat =
+        engine.chat("hi").record(&log).run_id("r").in_flight(&all).stream().started().await?;
+    let task = tokio::spawn(async move {
+        while let Some(event) = chat.next().await {
+            event?;
+        }
+        Ok::<_, mynah::Error>(())
+    });
+    let mut events = follow(&log, "r", None).in_flight(&all);
+    let mut seen = Vec::new();
+    permits.add_permits(3);
+    while seen.len() < 5 {
+        seen.extend(events.next().await?);
+    }
+    let ids: Vec<String> = seen.iter().map(|event| event.id.to_string()).collect();
+    assert_eq!(ids, ["1.0", "2.0", "2~1.0", "2~1.1", "2~1.2"]);
+
+    // Another reader comes from there, and a third begins in the middle of the answer.
+    let mut second = follow(&log, "r", seen[3].id).in_flight(&all);
+    assert_eq!(second.next().await?.as_ref(), seen.last());
+    permits.add_permits(2);
+    while let Some(event) = events.next().await? {
+        seen.push(event);
+    }
+    task.await.unwrap()?;
+    let whole = self::all(&log, "r", None).await?;
+    let only =
+        |list: &[FollowedEvent]| list.iter().map(|event| event.event.clone()).collect::<Vec<_>>();
+    assert_eq!(only(&seen), only(&whole));
+    let mut rest = vec![seen[4].clone()];
+    while let Some(event) = second.next().await? {
+        rest.push(event);
+    }
+    assert_eq!(only(&rest), only(&whole[4..]));
+    assert_eq!(format!("{all:?}"), "InFlight(0)", "a run that ended is not held");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_restarted_once() -> Result<()> {
+    let permits = Arc::new(tokio::sync::Semaphore::new(3));
+    let mut pieces =
+        vec![Event::message_started(), Event::text_delta("It "), Event::text_delta("rains.")];
+    let engine = Engine::new(Paced { pieces: pieces.clone(), permits: Arc::clone(&permits) });
+    let (log, all) = (MemoryLog::new(), InFlight::new());
+    let mut chat = engine.chat("hi").record(&log).run_id("r").in_flight(&all).stream();
+    for _ in 0..2 {
+        chat.next().await.unwrap()?;
+    }
+    let mut events = follow(&log, "r", None).in_flight(&all);
+    let mut seen = Vec::new();
+    while seen.len() < 4 {
+        seen.extend(events.next().await?);
+    }
+    assert_eq!(seen.last().unwrap().id.to_string(), "2~1.1");
+    // The run leaves this process in the middle of its answer.
+    drop(chat);
+    pieces.push(Event::message_completed(None));
+    permits.add_permits(9);
+    let engine = Engine::new(Paced { pieces, permits });
+    engine.resume(&log, "r").await?;
+    while let Some(event) = events.next().await? {
+        seen.push(event);
+    }
+    let names = names(&seen).join(" ");
+    assert!(names.starts_with("run_started turn_started message_started text_delta resumed turn_restarted turn_started message_started text_delta text_delta"), "{names}");
+    assert_eq!(names.matches("turn_restarted").count(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_that_is_cancelled_after_its_process_died_tells_so() -> Result<()> {
+    let permits = Arc::new(tokio::sync::Semaphore::new(2));
+    let pieces =
+        vec![Event::message_started(), Event::text_delta("It "), Event::text_delta("rains.")];
+    let engine = Engine::new(Paced { pieces, permits });
+    let (log, all) = (MemoryLog::new(), InFlight::new());
+    let mut chat = engine.chat("hi").record(&log).run_id("r").in_flight(&all).stream();
+    for _ in 0..2 {
+        chat.next().await.unwrap()?;
+    }
+    drop(chat);
+    mynah::cancel_run(&log, "r").await?;
+    let rest = self::all(&log, "r", Some(EventId::in_flight(2, 1, 1))).await?;
+    assert_eq!(names(&rest), ["cancelled", "sealed"]);
+    Ok(())
 }

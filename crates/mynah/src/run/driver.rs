@@ -59,9 +59,11 @@ impl Driver {
     ) -> Self {
         let Beginning { before, thread, extent, about } = beginning;
         let (len, recorded) = (before.len(), recorder.is_some());
-        let machine = Machine::new(setup, VecDeque::new(), len, RunState::new(before), recorded);
+        let mut machine =
+            Machine::new(setup, VecDeque::new(), len, RunState::new(before), recorded);
         let resumption = Resumption { fact: None, message: None, active: Default::default() };
         let journal = recorder.map(Journal::recording);
+        machine.share(journal.as_deref());
         let door = Live::new(journal.clone(), resumption, &machine);
         let mut driver = Self::with(machine, Box::new(door), journal, cancel, extent);
         driver.commit(Fact::RunStarted { thread, extent, about });
@@ -78,8 +80,9 @@ impl Driver {
         recorder: Recorder,
     ) -> Self {
         let extent = state.extent;
-        let machine = Machine::new(setup, VecDeque::new(), before, state, true);
+        let mut machine = Machine::new(setup, VecDeque::new(), before, state, true);
         let journal = Some(Journal::recording(recorder));
+        machine.share(journal.as_deref());
         let door = Live::new(journal.clone(), resumption, &machine);
         Self { refusal, ..Self::with(machine, Box::new(door), journal, cancel, extent) }
     }

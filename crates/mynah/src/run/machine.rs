@@ -7,7 +7,7 @@ use mynah_data::{
     StepResult, StepThread, StreamReason, ToolCall,
 };
 use mynah_log::{End, Extent, Fact, Hash, Plan, Resolution, cbor};
-use mynah_step::{ErrorPolicy, Hearing, Settled, settle, uncertain};
+use mynah_step::{ErrorPolicy, Hearing, Journal, Settled, settle, uncertain};
 
 use super::{
     Setup,
@@ -17,6 +17,7 @@ use super::{
     tell::tell,
 };
 use crate::context_policy::ContextView;
+use crate::in_flight::Flight;
 
 /// The decision maker of a run.
 ///
@@ -36,6 +37,8 @@ pub(super) struct Machine {
     prompt: PromptDigest,
     /// The answer in flight.
     hearing: Option<Hearing>,
+    /// Where it is shared with readers in this process.
+    flight: Option<Flight>,
     /// How many calls are in flight.
     running: usize,
     /// Where to look for the next call to start.
@@ -72,11 +75,18 @@ impl Machine {
             recorded,
             prompt: PromptDigest::new(before),
             hearing: None,
+            flight: None,
             running: 0,
             next_call: 0,
             stop: None,
             held: None,
         }
+    }
+
+    /// Shares the answers of a recorded run, if that is wanted.
+    pub(super) fn share(&mut self, journal: Option<&Journal>) {
+        let all = self.setup.in_flight.as_ref();
+        self.flight = all.zip(journal).map(|(all, journal)| all.open(journal.run_id()));
     }
 
     /// What comes next.
@@ -254,6 +264,7 @@ impl Machine {
     pub(super) fn begin_hearing(&mut self) {
         let pricing = self.state.spent.pricing().copied();
         self.hearing = Some(Hearing::new(pricing, self.recorded));
+        self.flight.iter().for_each(Flight::begin);
     }
 
     /// Whether a user message may come before an action: nothing is in flight, and the model is to be called or the run ends.
@@ -281,6 +292,7 @@ impl Machine {
         if let Some(on_event) = &self.setup.on_event {
             on_event(&event);
         }
+        self.flight.iter().for_each(|flight| flight.hear(&event));
         let budget = self.setup.policy.budget.as_ref();
         match budget.and_then(|budget| hearing.passed(&self.state.spent, budget)) {
             Some(breach) => (event, self.handle(Input::LimitReached(breach))),
@@ -314,6 +326,7 @@ impl Machine {
     }
 
     fn break_off(&mut self, error: Error) {
+        self.flight.iter().for_each(Flight::end);
         let Some(hearing) = &mut self.hearing else { return };
         let event = hearing.hear(Event::Error { error }, Some(&self.setup.call.request_id));
         if let Some(on_event) = &self.setup.on_event {
@@ -330,6 +343,7 @@ impl Machine {
             self.break_off(error);
         }
         let Some(hearing) = self.hearing.take() else { return Vec::new() };
+        self.flight.iter().for_each(Flight::end);
         let paused = hearing.is_paused();
         let (mut response, cuts) = hearing.into_answer();
         response.request_id.get_or_insert_with(|| self.setup.call.request_id.clone());
@@ -344,6 +358,7 @@ impl Machine {
     /// What the model had said when the run was stopped. Nothing is in flight any more.
     fn cut_off(&mut self) -> (Option<Box<mynah_data::Response>>, Vec<mynah_log::Cut>) {
         self.running = 0;
+        self.flight.iter().for_each(Flight::end);
         match self.hearing.take().filter(Hearing::has_started) {
             Some(hearing) => {
                 let (response, cuts) = hearing.into_answer();

@@ -10,7 +10,7 @@ use mynah_step::{
 };
 
 use super::{ErrorPolicy, Policy};
-use crate::replay::Rerun;
+use crate::{in_flight::InFlight, replay::Rerun};
 
 /// Sees every event of the model, whatever the filters say.
 pub(crate) type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
@@ -36,6 +36,8 @@ pub(crate) struct Setup {
     pub(crate) max_concurrency: usize,
     pub(crate) deadline: Option<Duration>,
     pub(crate) on_event: Option<Observer>,
+    /// Where the answers in flight are shared.
+    pub(crate) in_flight: Option<InFlight>,
     pub(crate) metrics: Option<Arc<dyn MetricsSink>>,
     /// The tools that a replay runs again.
     pub(crate) rerun: Rerun,

@@ -1,0 +1,157 @@
+//! The page that `mynah export --html` writes, opened from disk in a real browser.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod chromium;
+mod common;
+
+use std::fs;
+
+use chromium::Browser;
+use common::Store;
+
+const TOOLS: &str = include_str!("../../../scenarios/tools/values_become_text_or_json.json");
+
+/// The newest run of a log as a page beside it.
+fn exported(store: &Store, name: &str, arguments: &[&str]) -> String {
+    let path = store.beside(name);
+    store.ok(&[&["export", "last", "--html", "-o", &path], arguments].concat());
+    path
+}
+
+const STATUS: &str = "(document.querySelector('.proof-line')?.dataset.status ?? 'undefined') \
+                      !== 'undefined' && document.querySelector('.proof-line').dataset.status";
+
+fn verdict(browser: &Browser) -> String {
+    browser.wait("!document.querySelector('.proof-line progress') && !document.querySelector('[data-status=unchecked]')");
+    browser.wait(STATUS).as_str().unwrap().to_owned()
+}
+
+#[test]
+fn an_exported_page_shows_and_verifies_its_run_without_a_network() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(TOOLS);
+    let path = exported(&store, "run.html", &[]);
+    browser.offline(true);
+    browser.requested();
+    browser.open(&format!("file://{path}"));
+    assert_eq!(verdict(&browser), "verified");
+    let hash = common::text(&store.json(&["runs"])[0], "hash");
+    assert_eq!(browser.text(".fingerprint"), hash);
+    for (tab, content) in
+        [("conversation", ".message"), ("timeline", ".bar"), ("records", ".record-row.row")]
+    {
+        browser.click(&format!("#tab-{tab}"));
+        browser.wait(&format!("document.querySelectorAll('{content}').length > 1"));
+    }
+    let only: Vec<_> = browser.requested();
+    let own = |url: &String| url.starts_with(&format!("file://{path}")) || url == "about:blank";
+    assert!(only.iter().all(own), "{only:?}");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn a_changed_byte_of_any_record_is_found_and_its_record_named() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(TOOLS);
+    let path = exported(&store, "run.html", &[]);
+    let page = fs::read_to_string(&path).unwrap();
+    let lines: Vec<&str> = page.lines().filter(|line| line.starts_with("{\"record\":")).collect();
+    assert!(lines.len() > 4);
+    for (index, line) in lines.iter().enumerate() {
+        // A digit in the middle of the payload, and one of the commitment in the envelope.
+        for mark in ["\"payload\":\"", "5820"] {
+            let at = line.find(mark).unwrap() + mark.len() + 20;
+            let other = if line.as_bytes()[at] == b'0' { "1" } else { "0" };
+            let mut changed = (*line).to_owned();
+            changed.replace_range(at..=at, other);
+            let damaged = page.replacen(line, &changed, 1);
+            let name = store.file("damaged.html", &damaged);
+            browser.open(&format!("file://{name}"));
+            assert_eq!(verdict(&browser), "corrupt", "record {} at {mark}", index + 1);
+            let told = browser.text(".proof-line strong");
+            assert_eq!(told, format!("Damaged: record {}", index + 1), "{mark}");
+        }
+    }
+    browser.click(".proof-line button.small");
+    assert_eq!(browser.text(".record-row.damaged .number"), lines.len().to_string());
+}
+
+#[test]
+fn the_page_judges_every_vector_of_the_format_as_the_library_does() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(TOOLS);
+    let page = fs::read_to_string(exported(&store, "run.html", &[])).unwrap();
+    let (head, rest) = page.split_once("id=\"bundle\">\n").unwrap();
+    let (_, tail) = rest.split_once("</script>").unwrap();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../mynah-log/tests/vectors");
+    let mut judged = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let vector = entry.unwrap().path();
+        let name = vector.file_stem().unwrap().to_str().unwrap().to_owned();
+        // The page reads facts from the bytes and never shows those beside them.
+        if ["corrupt-fact-that-is-shown", "corrupt-key-twice"].contains(&&*name) {
+            continue;
+        }
+        let bundle = fs::read_to_string(&vector).unwrap().replace('<', "\\u003c");
+        let text = format!("{head}id=\"bundle\">\n{bundle}</script>{tail}");
+        browser.open(&format!("file://{}", store.file("vector.html", &text)));
+        let expected: &[&str] = match name.split('-').next().unwrap() {
+            "good" => &["verified", "in_progress"],
+            class => &[class],
+        };
+        browser.wait("document.querySelector('.banner.bad, .proof-line')");
+        let is_unreadable =
+            browser.run("return document.querySelector('main > .banner.bad') !== null");
+        let found = if is_unreadable == true { "corrupt".to_owned() } else { verdict(&browser) };
+        assert!(expected.contains(&&*found), "{name}: {found}");
+        judged += 1;
+    }
+    assert!(judged > 40);
+}
+
+#[test]
+fn what_is_redacted_on_export_is_not_in_the_page_and_the_page_verifies() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(TOOLS);
+    let path = exported(&store, "run.html", &["--redact", "tool_completed", "--redact", "1"]);
+    let page = fs::read_to_string(&path).unwrap();
+    let kind: String = "tool_completed".bytes().map(|byte| format!("{byte:02x}")).collect();
+    let kinds = |text: &str| text.matches(&kind).count();
+    let whole = fs::read_to_string(exported(&store, "whole.html", &[])).unwrap();
+    // Envelopes name their kind; payloads do too, where they are there.
+    assert_eq!(2 * kinds(&page), kinds(&whole));
+    browser.open(&format!("file://{path}"));
+    assert_eq!(verdict(&browser), "verified");
+    browser.wait("document.querySelector('.proof-line').innerText.includes('redacted')");
+    browser.click("#tab-records");
+    browser.wait("document.querySelector('.record-row.row .says').innerText === 'redacted'");
+    // The log still has everything.
+    assert!(!store.ok(&["show", "last"]).contains("redacted"));
+}
+
+#[test]
+fn the_keys_move_through_all_views_and_a_link_leads_to_a_record() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(TOOLS);
+    let path = exported(&store, "run.html", &[]);
+    browser.open(&format!("file://{path}#view=records&record=2"));
+    assert_eq!(verdict(&browser), "verified");
+    browser.wait("document.querySelector('.record-detail h2').innerText.startsWith('#2')");
+    browser.press("j");
+    browser.wait("document.querySelector('.record-detail h2').innerText.startsWith('#3')");
+    browser.press("k");
+    browser.wait("document.querySelector('.record-detail h2').innerText.startsWith('#2')");
+    browser.press("1");
+    browser.wait("document.querySelector('#tab-conversation').ariaSelected === 'true'");
+    browser
+        .wait("location.hash.includes('record=2') && location.hash.includes('view=conversation')");
+    browser.press("/");
+    browser.wait("document.activeElement.type === 'search'");
+    browser.press("tool_scheduled\u{e007}");
+    browser
+        .wait("document.querySelector('.record-detail h2').innerText.includes('tool_scheduled')");
+    browser.press("\u{e00c}");
+    browser.press("?");
+    browser.wait("document.querySelector('dialog[open]') !== null");
+}

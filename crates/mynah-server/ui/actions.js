@@ -1,0 +1,138 @@
+// What a person can do with a run. Every action is confirmed with what it will do.
+
+import { post, runPath } from "./api.js";
+import { announce, h, icon, say } from "./dom.js";
+
+/**
+ * Asks for confirmation, then acts. `fields` are labelled inputs, `act(values)` sends the request. Resolves to what came of it, or null
+ * if the dialog was closed.
+ */
+export function confirmed({ title, words, fields = [], button, danger = false, act }) {
+  return new Promise((resolve) => {
+    const values = () => Object.fromEntries(fields.map(({ name, input }) => [name, input.type === "checkbox" ? input.checked : input.value]));
+    const failure = h("p", { class: "error", role: "alert", hidden: true });
+    const send = h("button", { class: danger ? "danger" : "primary", type: "submit" }, button);
+    const dialog = h("dialog", { class: "action", "aria-labelledby": "action-title" },
+      h("form", {
+        onsubmit: async (event) => {
+          event.preventDefault();
+          send.disabled = true;
+          failure.hidden = true;
+          try {
+            result = await act(values());
+            announce(`${title}: done`);
+            dialog.close();
+          } catch (error) {
+            failure.replaceChildren(...say(error.message));
+            failure.hidden = false;
+            send.disabled = false;
+          }
+        },
+      }, h("h2", { id: "action-title" }, say(title)), h("p", {}, words),
+      fields.map(({ label, input, hint }) => h("label", { class: "field" }, h("span", {}, label), input, hint ? h("small", { class: "muted" }, hint) : null)),
+      failure, h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => dialog.close() }, "Close"), send)));
+    let result = null;
+    document.body.append(dialog);
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(result);
+    });
+    dialog.showModal();
+  });
+}
+
+const signal = (run, body) => post(runPath(run, "/signals"), body);
+
+/** A choice of the server's agents; nothing to choose where there is one. */
+function agentField(agents, label = "Agent") {
+  const input = h("select", {}, agents.map(({ name, model }) => h("option", { value: name }, say(model ? `${name} (${model})` : name))));
+  return { name: "agent", label, input };
+}
+
+export const cancel = (run) => confirmed({
+  title: "Cancel the run", words: "The run ends here. It is sealed and cannot be continued, only forked.", button: "Cancel the run", danger: true, act: () => signal(run, { cancel: true }),
+});
+
+export const resume = (run) => confirmed({
+  title: "Resume the run",
+  words: "Another process continues where the records end. Completed model calls and tools are not repeated.",
+  fields: [{
+    name: "on_uncertain", label: "Calls whose outcome is unknown", hint: "Calls that ran when the process died, of tools that are not idempotent.",
+    input: h("select", {}, h("option", { value: "suspend" }, "wait for a person"), h("option", { value: "rerun" }, "run them again"), h("option", { value: "fail" }, "report them to the model as failed")),
+  }],
+  button: "Resume", act: ({ on_uncertain }) => signal(run, { resume: true, on_uncertain }),
+});
+
+export const message = (run) => confirmed({
+  title: "Send a message", words: "The message is recorded in the run as one of the user, and the run continues with it.",
+  fields: [{ name: "text", label: "Message", input: h("textarea", { required: true }) }], button: "Send", act: ({ text }) => signal(run, { message: text }),
+});
+
+export const fork = (run, seq, text) => confirmed({
+  title: `Fork at record ${seq}`, words: `Records 1 to ${seq} are copied into a new run. This run stays as it is.`,
+  fields: [
+    { name: "message", label: "Message of the user, in place of the last one", input: h("textarea", {}, text ?? ""), hint: "Leave it as it is to keep the message." },
+    { name: "resume", label: "Continue the new run at once", input: h("input", { type: "checkbox" }) },
+  ],
+  button: "Fork",
+  act: ({ message: words, resume: now }) => post(runPath(run, "/fork"), { at: seq, ...(words && words !== text ? { message: words } : {}), ...(now ? { resume: true } : {}) }),
+});
+
+export const replay = (run, agents) => confirmed({
+  title: "Replay the run", words: "The run is executed again from its records, and compared. The model is not called, and nothing is recorded.",
+  fields: [
+    ...(agents.length ? [{ name: "agent", label: "Agent", input: h("select", {}, h("option", { value: "" }, "as recorded"), agents.map(({ name }) => h("option", { value: name }, say(name)))) }] : []),
+    { name: "system", label: "Another system prompt", input: h("textarea", {}), hint: "Empty: as recorded." },
+    { name: "rerun_tools", label: "Run idempotent tools again", input: h("input", { type: "checkbox" }) },
+  ],
+  button: "Replay",
+  act: ({ agent, system, rerun_tools }) => post(runPath(run, "/replay"), { ...(agent ? { agent } : {}), ...(system ? { system } : {}), rerun_tools }),
+});
+
+export const start = (agents) => confirmed({
+  title: "Start a run", words: "The agent begins a new run with this input. It continues whether or not this page is open.",
+  fields: [agentField(agents), { name: "input", label: "Input", input: h("textarea", { required: true }, agents[0]?.input ?? "") }, { name: "session", label: "Session", input: h("input", {}), hint: "Empty: a run of its own." }],
+  button: "Start", act: ({ agent, input, session }) => post("/v1/runs", { agent, input, ...(session ? { session } : {}) }),
+});
+
+/** What a suspended run waits for, as a form. `done` is called after it was sent. */
+export function waitingForm(run, waiting, done) {
+  const failure = h("p", { class: "error", role: "alert", hidden: true });
+  const sent = async (title, words, body) => {
+    const result = await confirmed({ title, words, button: title, act: () => signal(run, body()) });
+    if (result) done(result);
+  };
+  if (waiting.for === "answer") {
+    const text = h("textarea", { "aria-label": "Answer", name: "answer", required: true });
+    return h("form", { class: "waiting", onsubmit: (event) => { event.preventDefault(); sent("Send the answer", ["The run continues with this answer: ", h("q", {}, say(text.value))], () => ({ answer: text.value })); } },
+      h("h2", {}, icon("pause"), "Waits for an answer"), h("p", { class: "question" }, say(waiting.question ?? "")), text, failure, h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, "Answer")));
+  }
+  if (waiting.for === "resume") {
+    return h("div", { class: "waiting" }, h("h2", {}, icon("pause"), "Waits to be resumed"), h("p", {}, "Its process died several times without progress."), h("div", { class: "buttons" }, h("button", { class: "primary", type: "button", onclick: async () => { const result = await resume(run); if (result) done(result); } }, "Resume")));
+  }
+  const isOutcome = waiting.for === "outcome";
+  const choices = isOutcome ? [["result", "It ran; this is its result"], ["reject", "It did not run"]] : [["approve", "Approve"], ["reject", "Reject"], ["result", "Give a result instead"]];
+  const rows = (waiting.calls ?? []).map((call) => {
+    const choice = h("select", { "aria-label": `Decision about ${call.name}`, "data-call": call.id }, choices.map(([value, words]) => h("option", { value }, words)));
+    const text = h("textarea", { "aria-label": "Reason or result", hidden: choices[0][0] === "approve", placeholder: isOutcome ? "The result, as the model reads it" : "" });
+    choice.addEventListener("change", () => {
+      text.hidden = choice.value === "approve";
+      text.placeholder = choice.value === "reject" ? "Why; the model reads it" : "The result, as the model reads it";
+    });
+    return { call, choice, text, element: h("li", { class: "decision" }, h("div", { class: "decision-head" }, h("strong", {}, icon("tool"), say(call.name)), h("code", { class: "muted" }, say(call.id))),
+      h("pre", { class: "result exact", tabindex: "0", role: "region", "aria-label": "exact arguments" }, say(call.raw_arguments ?? JSON.stringify(call.arguments ?? null))), choice, text) };
+  });
+  const body = () => {
+    const made = { approve: [], reject: {}, results: {} };
+    for (const { call, choice, text } of rows) {
+      if (choice.value === "approve") made.approve.push(call.id);
+      else if (choice.value === "reject") made.reject[call.id] = text.value;
+      else made.results[call.id] = text.value;
+    }
+    return Object.fromEntries(Object.entries(made).filter(([, value]) => Object.keys(value).length));
+  };
+  const told = () => h("ul", {}, rows.map(({ call, choice, text }) => h("li", {}, { approve: "run ", reject: "do not run ", result: "take the given result for " }[choice.value], h("strong", {}, say(call.name)), choice.value === "approve" ? [" with ", h("code", {}, say(call.raw_arguments ?? ""))] : text.value ? [": ", h("q", {}, say(text.value))] : null)));
+  return h("form", { class: "waiting", onsubmit: (event) => { event.preventDefault(); sent("Send the decision", ["The run continues with this:", told()], body); } },
+    h("h2", {}, icon("pause"), isOutcome ? "Waits: the outcome of these calls is unknown" : "Waits for approval"), h("p", {}, isOutcome ? "The process died while they ran. Find out whether they did." : "The model wants to call:"),
+    h("ul", { class: "decisions" }, rows.map(({ element }) => element)), failure, h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, "Decide")));
+}

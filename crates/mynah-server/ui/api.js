@@ -1,0 +1,66 @@
+// The HTTP API, as everybody uses it.
+
+/** What the server answered in place of what was asked for. */
+export class ApiError extends Error {
+  constructor(status, problem) {
+    super(problem?.detail ?? problem?.title ?? `the server answered ${status}`);
+    Object.assign(this, { status, code: problem?.code ?? "", problem });
+  }
+}
+
+async function ask(path, options) {
+  let response;
+  try {
+    response = await fetch(path, { ...options, credentials: "same-origin", cache: "no-store", redirect: "error" });
+  } catch {
+    throw new ApiError(0, { detail: "the server cannot be reached; is it still running?" });
+  }
+  if (response.ok) return response;
+  const problem = await response.json().catch(() => null);
+  throw new ApiError(response.status, problem);
+}
+
+/** A path with parameters; those without a value are left out. */
+export function withQuery(path, parameters) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) if (value !== undefined && value !== null && value !== "") query.set(name, value);
+  return query.size ? `${path}?${query}` : path;
+}
+
+/** The path of a run's resource. */
+export const runPath = (id, rest = "") => `/v1/runs/${encodeURIComponent(id)}${rest}`;
+
+export async function get(path, parameters = {}) {
+  const response = await ask(withQuery(path, parameters), { headers: { accept: "application/json" } });
+  return response.status === 204 ? null : response.json();
+}
+
+/** The text of a bundle. */
+export async function bundleOf(id) {
+  return (await ask(runPath(id, "/export"), {})).text();
+}
+
+export async function post(path, body) {
+  // Pages of other sites cannot send this header: it is what the server knows its own pages by.
+  const headers = { accept: "application/json", "content-type": "application/json", "mynah-request": "1" };
+  const response = await ask(path, { method: "POST", headers, body: JSON.stringify(body) });
+  const text = await response.text();
+  return text ? JSON.parse(text) : null;
+}
+
+/** What the server allows: `{actions, agents}`. Asked once. */
+let allowed = null;
+export const abilities = () => allowed ??= get("/v1/agents").catch((error) => {
+  if (error.status === 401) {
+    allowed = null;
+    throw error;
+  }
+  return { actions: false, agents: [] };
+});
+
+/** Server-sent events. `on` has a listener for each kind of event. Returns what closes the stream. */
+export function listen(path, on) {
+  const source = new EventSource(path);
+  for (const [kind, hear] of Object.entries(on)) source.addEventListener(kind, (event) => hear(event, source));
+  return () => source.close();
+}

@@ -1,0 +1,100 @@
+// The inspector: which page an address names.
+
+import { ApiError, post, withQuery } from "./api.js";
+import { comparePage } from "./compare-page.js";
+import { h, icon, logo, say } from "./dom.js";
+import { keys } from "./run-view.js";
+import { runPage } from "./run-page.js";
+import { runsPage } from "./runs-page.js";
+import { sessionPage } from "./session-page.js";
+import { verifyPage } from "./verify-page.js";
+
+const root = h("main", { class: "page", id: "main", tabindex: "-1" });
+const links = [["/", "Runs"], [withQuery("/", { verify: "log" }), "Verification"]].map(([href, words]) => h("a", { href }, words));
+document.getElementById("app").replaceChildren(h("header", { class: "site" }, h("a", { class: "brand", href: "/" }, logo(), "Mynah"), h("nav", { "aria-label": "Pages" }, links), h("span", { class: "site-note" }, "Press ", h("kbd", {}, "?"), " for keys")), root);
+
+let page = null;
+let shown = 0;
+
+function pageOf(query) {
+  if (query.has("run")) return runPage;
+  if (query.has("compare")) return comparePage;
+  if (query.has("session") && !query.has("list") && query.size === 1) return sessionPage;
+  if (query.has("verify")) return verifyPage;
+  return runsPage;
+}
+
+async function show() {
+  const query = new URLSearchParams(location.search);
+  const turn = shown += 1;
+  page?.close();
+  page = null;
+  const make = pageOf(query);
+  for (const link of links) {
+    const isHere = (make === runsPage && link === links[0]) || (make === verifyPage && link === links[1]);
+    if (isHere) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  // A page that is left while it loads writes into nothing.
+  const place = h("div", {});
+  root.replaceChildren(place);
+  try {
+    const made = await make(place, query, go);
+    if (turn !== shown) return made.close();
+    page = made;
+    document.title = `${made.title} · Mynah`;
+  } catch (error) {
+    if (turn !== shown) return;
+    if (!(error instanceof ApiError)) console.error(error);
+    place.replaceChildren(error.status === 401 ? login() : failure(error));
+  }
+}
+
+/** Goes to another state of the list. */
+function go(state) {
+  history.pushState(null, "", withQuery("/", state));
+  show();
+}
+
+function failure(error) {
+  const words = error.status === 404 ? "Not found" : error.status === 410 ? "Pruned" : error.status === 0 ? "No connection" : "That did not work";
+  return h("div", { class: "empty" }, logo(), h("h1", {}, words), h("p", {}, say(error.message)), error.code ? h("code", { class: "muted" }, say(error.code)) : null, h("div", { class: "buttons" }, h("button", { type: "button", onclick: show }, "Try again"), h("a", { class: "button", href: "/" }, "All runs")));
+}
+
+function login() {
+  const token = h("input", { type: "password", autocomplete: "current-password", required: true, id: "token" });
+  const told = h("p", { class: "error", role: "alert" });
+  return h("form", {
+    class: "empty login",
+    onsubmit: async (event) => {
+      event.preventDefault();
+      try {
+        await post("/v1/login", { token: token.value });
+        show();
+      } catch (error) {
+        told.replaceChildren(...say(error.message));
+      }
+    },
+  }, logo(), h("h1", {}, "Token"), h("p", {}, "This server asks for the token that it was started with."), h("label", { for: "token", class: "visually-hidden" }, "Token"), token, told, h("button", { class: "primary" }, icon("check"), "Continue"));
+}
+
+// Links within the inspector change the page without loading it again.
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[href]");
+  if (!link || event.defaultPrevented || event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey || link.target || link.hasAttribute("download")) return;
+  const to = new URL(link.href, location.href);
+  if (to.origin !== location.origin || to.pathname !== "/" || to.hash) return;
+  event.preventDefault();
+  history.pushState(null, "", to.pathname + to.search);
+  show();
+  scrollTo(0, 0);
+});
+addEventListener("popstate", show);
+keys((event) => {
+  if (event.key === "g") {
+    go({});
+    return true;
+  }
+  return page?.key(event) ?? false;
+}, () => [...(page?.keys ?? []), ["g", "all runs"]]);
+show();

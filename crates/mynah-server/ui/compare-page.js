@@ -1,0 +1,130 @@
+// Two runs side by side: aligned, the first difference marked, words and fields that differ shown.
+
+import { get, runPath, withQuery } from "./api.js";
+import { count, h, icon, plural, say, shortId, statusChip } from "./dom.js";
+import { fromApi, summary, textOf } from "./facts.js";
+import { common, jsonDiff, wordDiff } from "./json.js";
+import { toneOf } from "./records.js";
+import { runHref, shownStatus } from "./runs-page.js";
+
+const MAX_ALIGNED = 3000;
+const SHOWN_AT_ONCE = 400;
+// Ids, times and hashes differ in any two runs, and say nothing of what happened.
+const IGNORED = new Set(["request_id", "duration_ms", "prompt", "root", "parent", "behaviour", "previous", "cuts"]);
+
+async function records(id) {
+  const all = [];
+  let next = 1;
+  while (next !== null) {
+    const page = await get(runPath(id, "/records"), { from: next, limit: 1000 });
+    all.push(...page.records.map(fromApi));
+    next = page.next;
+  }
+  return all;
+}
+
+/** What is compared of a record. */
+function essence(value, key = "") {
+  if (Array.isArray(value)) return value.map((item) => essence(item));
+  if (value === null || typeof value !== "object") return value;
+  const isResponse = key === "response";
+  return Object.fromEntries(Object.entries(value).filter(([name, item]) => !IGNORED.has(name) && item !== null && !(isResponse && name === "id")).map(([name, item]) => [name, essence(item, name)]));
+}
+
+const nameOf = ({ kind, fact }) => `${kind} ${kind === "tool_scheduled" ? fact?.attempt : kind === "side_effect" ? fact?.name : ""}`;
+
+/** Pairs of records, in order; one side is null where only the other run has something. */
+function align(left, right) {
+  if (left.length > MAX_ALIGNED || right.length > MAX_ALIGNED) {
+    return Array.from({ length: Math.max(left.length, right.length) }, (_, place) => [left[place] ?? null, right[place] ?? null]);
+  }
+  const pairs = [];
+  let [i, j] = [0, 0];
+  for (const [, side] of common(left.map(nameOf), right.map(nameOf))) {
+    if (side === "both") pairs.push([left[i++], right[j++]]);
+    else if (side === "before") pairs.push([left[i++], null]);
+    else pairs.push([null, right[j++]]);
+  }
+  return pairs;
+}
+
+function judge([one, two]) {
+  if (!one || !two) return { state: one ? "only-left" : "only-right", one, two };
+  if (one.kind === "sealed" && two.kind === "sealed") return { state: "same", one, two };
+  // The estimate of a prompt follows from what was said before.
+  const facts = [one, two].map(({ kind, fact }) => essence(kind === "turn_started" ? { turn: fact?.turn } : fact));
+  const fields = jsonDiff(...facts);
+  return { state: fields.length ? "differs" : "same", fields, one, two };
+}
+
+function differences({ fields, one, two }) {
+  const [before, after] = [mainText(one), mainText(two)];
+  const nodes = [];
+  if (before !== after && before && after) nodes.push(h("div", { class: "word-diff" }, wordDiff(before, after).map(({ text, side }) => side === "both" ? say(text) : h(side === "before" ? "del" : "ins", {}, say(text)))));
+  const shown = fields.slice(0, 60).map(({ path, before: was, after: is }) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, say(path))), h("td", {}, was === undefined ? h("span", { class: "muted" }, "not there") : h("del", {}, say(short(was)))), h("td", {}, is === undefined ? h("span", { class: "muted" }, "not there") : h("ins", {}, say(short(is))))));
+  nodes.push(h("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Fields that differ" }, h("table", { class: "field-diff" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Field"), h("th", { scope: "col" }, "Left"), h("th", { scope: "col" }, "Right"))), h("tbody", {}, shown))));
+  if (fields.length > 60) nodes.push(h("p", { class: "muted" }, `${fields.length - 60} more fields differ`));
+  return nodes;
+}
+
+const short = (value) => {
+  const text = typeof value === "string" ? value : JSON.stringify(value);
+  return text.length > 400 ? `${text.slice(0, 399)}…` : text;
+};
+
+function mainText({ kind, fact }) {
+  if (!fact) return "";
+  if (kind === "assistant_completed") return textOf(fact.response?.message);
+  if (kind === "tool_completed") return fact.content ?? "";
+  if (kind === "user_message" || kind === "resumed") return textOf(fact.message);
+  if (kind === "run_started") return (fact.thread?.messages ?? []).map(textOf).join("\n");
+  return "";
+}
+
+export async function comparePage(root, query) {
+  const ids = [query.get("compare"), query.get("with")];
+  root.replaceChildren(h("div", { class: "skeleton", style: { height: "200px" } }));
+  const [runs, sides] = await Promise.all([Promise.all(ids.map((id) => get(runPath(id)))), Promise.all(ids.map(records))]);
+  const rows = align(...sides).map(judge);
+  const differing = rows.map(({ state }, place) => state === "same" ? -1 : place).filter((place) => place >= 0);
+  const first = differing[0] ?? -1;
+  let at = first;
+  const body = h("ol", { class: "compare-rows" });
+  const cell = (record, side) => record ? h("a", { class: "compare-cell", href: runHref(ids[side], { view: "records", record: record.seq }) }, h("span", { class: "number" }, `#${record.seq}`), h("span", { class: "kind" }, h("span", { class: `dot tone-${toneOf(record.kind)}`, "aria-hidden": "true" }), say(record.kind)), h("span", { class: "says" }, say(summary(record)))) : h("span", { class: "compare-cell nothing" }, "–");
+  const words = { same: "same", differs: "differs", "only-left": "only left", "only-right": "only right" };
+  const element = (row, place) => h("li", { class: `compare-row ${row.state}${place === first ? " first" : ""}`, id: `row-${place}`, tabindex: "-1" }, h("div", { class: "compare-cells" }, cell(row.one, 0), h("span", { class: "verdict" }, place === first ? "first difference" : words[row.state]), cell(row.two, 1)),
+    row.state === "differs" ? h("details", { open: place === first }, h("summary", {}, icon("chevron"), plural(row.fields.length, "field"), row.fields.length === 1 ? " differs" : " differ"), differences(row)) : null);
+  let drawn = 0;
+  const more = h("button", { type: "button", onclick: () => draw(drawn + SHOWN_AT_ONCE) });
+  const draw = (until) => {
+    body.append(...rows.slice(drawn, until).map((row, place) => element(row, drawn + place)));
+    drawn = Math.min(rows.length, Math.max(drawn, until));
+    more.hidden = drawn >= rows.length;
+    more.textContent = `Show more (${count(rows.length - drawn)} left)`;
+  };
+  const goTo = (place) => {
+    if (place < 0) return;
+    at = place;
+    if (place >= drawn) draw(place + 50);
+    const target = document.getElementById(`row-${place}`);
+    target.scrollIntoView({ block: "center" });
+    target.focus({ preventScroll: true });
+  };
+  const head = (run, side) => h("div", { class: "compare-run" }, h("span", { class: "muted" }, side), h("a", { href: runHref(run.run_id), title: run.run_id }, h("code", {}, say(shortId(run.run_id)))), statusChip(shownStatus(run)), h("span", { class: "muted" }, `${plural(run.records, "record")}${run.model ? ` · ${run.model}` : ""}`));
+  draw(Math.max(SHOWN_AT_ONCE, first + 50));
+  root.replaceChildren(h("div", { class: "page-head" }, h("h1", {}, "Compare"), h("div", { class: "buttons" }, h("a", { class: "button", href: withQuery("/", { compare: ids[1], with: ids[0] }) }, "Swap"), first >= 0 ? h("button", { type: "button", onclick: () => goTo(first) }, "First difference") : null)),
+    h("div", { class: "compare-heads" }, head(runs[0], "Left"), head(runs[1], "Right")),
+    h("p", { class: `banner ${first < 0 ? "ok" : "warn"}` }, icon(first < 0 ? "check" : "fork"), h("span", {}, first < 0 ? h("strong", {}, "No difference. ") : h("strong", {}, `${plural(differing.length, "difference")}. `), first < 0 ? "Ids, times and hashes are not compared." : `The first is at record ${rows[first].one?.seq ?? "–"} on the left, ${rows[first].two?.seq ?? "–"} on the right. Ids, times and hashes are not compared.`)),
+    body, more);
+  return {
+    title: "Compare",
+    close: () => {},
+    keys: [["j / k", "next, previous difference"]],
+    key: (event) => {
+      if (event.key === "j") goTo(differing.find((place) => place > at) ?? at);
+      else if (event.key === "k") goTo(differing.findLast((place) => place < at) ?? at);
+      else return false;
+      return true;
+    },
+  };
+}

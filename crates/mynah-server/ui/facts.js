@@ -1,0 +1,130 @@
+// Records as the views read them: one form for those of a bundle, which are bytes, and those of the API, which are JSON.
+
+import { Float, decode } from "./cbor.js";
+import { brief } from "./dom.js";
+import { hex, unhex } from "./verify.js";
+
+// Members that hold free-form JSON, which payloads keep as text.
+const FREE = new Set(["schema", "metadata", "params", "options", "context", "tool_usage", "extra", "data", "done", "replaced", "ok", "opts", "event", "halt"]);
+
+/** What people read: free-form JSON nested, floats as numbers, bytes in hexadecimal. */
+function plain(value, key = "", within = null) {
+  if (value instanceof Float) return value.value;
+  if (typeof value === "bigint") return String(value);
+  if (value instanceof Uint8Array) return hex(value);
+  if (Array.isArray(value)) return value.map((item) => plain(item, key));
+  if (typeof value === "string") {
+    const isFree = FREE.has(key) || (key === "arguments" && within && "raw_arguments" in within) || (key === "error" && within && ("transient" in within || Object.keys(within).length === 1));
+    return isFree ? parsed(value) : value;
+  }
+  if (value === null || typeof value !== "object") return value;
+  // A record of the world, not an object: a key may have any name.
+  const members = Object.create(null);
+  for (const [name, item] of Object.entries(value)) members[name] = plain(item, name, value);
+  return members;
+}
+
+/** The value of a JSON text, or the text where it is none. */
+export function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
+
+/** A record of a bundle, shown whatever it holds: checking it is another matter. */
+export function fromEntry(entry, place) {
+  const record = { seq: place, kind: "unreadable", ts: null, hash: null, prev: null, fact: null, redacted: !("payload" in entry), raw: entry };
+  try {
+    const envelope = decode(unhex(entry.envelope));
+    Object.assign(record, { kind: String(envelope.kind), ts: Number(envelope.ts) / 1e6, ns: String(envelope.ts), prev: envelope.prev ? hex(envelope.prev) : null });
+    if (!record.redacted) {
+      const tagged = decode(unhex(entry.payload));
+      record.fact = plain(Object.values(tagged)[0]);
+    }
+  } catch (error) {
+    record.unreadable = error.message;
+  }
+  return record;
+}
+
+/** A record of the API. */
+export function fromApi(record) {
+  const { kind: _, ...fact } = record.fact ?? {};
+  return { seq: record.seq, kind: record.kind, ts: Number(record.ts) / 1e6, ns: String(record.ts), hash: record.hash, prev: record.prev ?? null, fact: record.fact ? fact : null, redacted: !record.fact, raw: null };
+}
+
+/** The parts of a message. */
+export function partsOf(message) {
+  const content = message?.content;
+  if (typeof content === "string") return content === "" ? [] : [{ type: "text", text: content }];
+  return Array.isArray(content) ? content.filter((part) => part && typeof part === "object") : [];
+}
+
+/** The text of a message, without reasoning. */
+export function textOf(message) {
+  return partsOf(message).map((part) => part.type === "text" || part.type === "refusal" ? part.text : part.type === "image" ? "[image]" : "").filter(Boolean).join("\n");
+}
+
+/** The tool calls of a message. */
+export const callsOf = (message) => partsOf(message).filter((part) => part.type === "tool_call");
+
+/** The text of an error, of which few members are certain. */
+export function errorText(error) {
+  if (typeof error === "string") return error;
+  if (!error || typeof error !== "object") return "it failed";
+  const words = error.message ?? error.metadata?.message ?? error.reason;
+  return typeof words === "string" ? words : JSON.stringify(error);
+}
+
+/** What an end says beside its reason. */
+export function endDetail(end) {
+  const metadata = end?.metadata ?? {};
+  if (typeof metadata.pending_question === "string") return metadata.pending_question;
+  if (metadata.error) return errorText(metadata.error);
+  if (metadata.breach) return breachText(metadata.breach);
+  return "";
+}
+
+export function breachText(breach) {
+  return breach && typeof breach === "object" ? `${breach.limit ?? "limit"}: ${breach.actual ?? "?"} of ${breach.cap ?? "?"}` : String(breach ?? "");
+}
+
+/** What a record says, in a few words. */
+export function summary({ kind, fact, redacted, unreadable }) {
+  if (unreadable) return `unreadable: ${unreadable}`;
+  if (redacted || !fact) return "redacted";
+  return brief(words(kind, fact));
+}
+
+function words(kind, fact) {
+  switch (kind) {
+    case "run_started": return textOf(fact.thread?.messages?.at?.(-1));
+    case "resumed": {
+      const answered = [...(fact.tool_results ?? []).map(([id, text]) => `[${id}] ${text}`), ...(fact.approved ?? []).map((id) => `[${id}] approved`),
+        ...(fact.rejected ?? []).map(([id, why]) => `[${id}] rejected${why ? `: ${why}` : ""}`), ...(fact.given_up ?? []).map((id) => `[${id}] given up`)];
+      return [...answered, fact.message ? textOf(fact.message) : ""].filter(Boolean).join("  ") || "another process continued";
+    }
+    case "user_message": return textOf(fact.message);
+    case "turn_started": return `turn ${fact.turn}${fact.input_tokens ? `, about ${fact.input_tokens} input tokens` : ""}`;
+    case "turn_lost": return `turn ${fact.turn}: its answer was lost with its process`;
+    case "finalize_started": return fact.conversation?.reason ?? "";
+    case "finalize_failed": return errorText(fact.error);
+    case "assistant_completed": {
+      const calls = callsOf(fact.response?.message).map((call) => `→ ${call.name} ${call.raw_arguments ?? ""}`);
+      return [textOf(fact.response?.message), ...calls].filter(Boolean).join("  ");
+    }
+    case "tool_scheduled": return `[${fact.call_id}]${fact.call ? ` ${fact.call.name}` : ""}${fact.attempt > 1 ? ` attempt ${fact.attempt}` : ""}`;
+    case "tool_completed": return `[${fact.call_id}] ${fact.content}`;
+    case "tool_failed": return `[${fact.call_id}] ${errorText(fact.error)}`;
+    case "side_effect": return `${fact.inside ? `[${fact.inside.call_id}] ` : ""}${fact.name} ${"failed" in (fact.effect ?? {}) ? `failed: ${fact.effect.failed}` : JSON.stringify(fact.effect?.done ?? null)}`;
+    case "context_truncated": return `${fact.strategy}: ${fact.messages_before} → ${fact.messages_after} messages`;
+    case "budget_exceeded": return breachText(fact.breach);
+    case "suspended": case "completed": case "failed": return [fact.reason, endDetail(fact)].filter(Boolean).join(": ");
+    case "cancelled": return [fact.end?.reason, endDetail(fact.end)].filter(Boolean).join(": ");
+    case "sealed": return fact.root ?? "";
+    case "removed": return `${fact.removed?.run ? "run" : "bodies of run"} ${fact.run_id} by ${fact.by}: ${fact.reason}`;
+    default: return "";
+  }
+}

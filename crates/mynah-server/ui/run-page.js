@@ -1,0 +1,184 @@
+// The page of one run: its views, live while it runs, and what can be done with it.
+
+import { cancel, fork, message, replay, resume, waitingForm } from "./actions.js";
+import { abilities, bundleOf, get, listen, runPath, withQuery } from "./api.js";
+import { announce, count, h, icon, plural, say, shortId } from "./dom.js";
+import { fromApi, textOf } from "./facts.js";
+import { RUN_KEYS, RunView } from "./run-view.js";
+import { runHref, shownStatus } from "./runs-page.js";
+import { Story } from "./story.js";
+import { canVerify, hex, readLines, verifyLines } from "./verify.js";
+
+const PORTION = 1000;
+/** Runs up to this size are verified when they are opened. */
+const SMALL = 2000;
+
+export async function runPage(root, query) {
+  const id = query.get("run");
+  root.replaceChildren(h("div", { class: "run-head", "aria-busy": "true" }, h("div", { class: "skeleton", style: { height: "32px", width: "320px" } }), h("div", { class: "skeleton", style: { height: "44px" } }), h("div", { class: "skeleton", style: { height: "42px" } }), h("div", { class: "skeleton", style: { height: "180px" } })));
+  const [first, rights] = await Promise.all([get(runPath(id)), abilities()]);
+  let run = first;
+  const story = new Story();
+  const live = { text: "", reasoning: "", turn: null };
+  let closed = false;
+
+  const load = async () => {
+    const page = await get(runPath(id, "/records"), { from: story.records.length + 1, limit: PORTION });
+    for (const record of page.records) if (record.seq === story.records.length + 1) story.add(fromApi(record));
+    return page.next;
+  };
+  let next = await load();
+
+  const raw = async (record) => {
+    const page = await get(runPath(id, "/records"), { from: record.seq, limit: 1, raw: true });
+    return Object.fromEntries(Object.entries(page.records[0].raw).map(([name, text]) => [name, hex(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)))]));
+  };
+  const changed = ({ view: name, record }) => {
+    const state = withQuery("/", { run: id, view: name, record });
+    if (name && state !== location.pathname + location.search) history.replaceState(null, "", state);
+  };
+  const view = new RunView(story, {
+    id, raw, changed, hrefOf: (other, seq) => runHref(other, { record: seq }), linkOf: (seq) => new URL(runHref(id, { view: view.view, record: seq }), location.href).href,
+    actions: (record) => rights.actions && record.kind !== "sealed" ? [h("button", { type: "button", class: "small", onclick: () => forkAt(record) }, icon("fork"), "Fork here")] : [],
+    links: () => [
+      run.session_id ? relation("Session", withQuery("/", { session: run.session_id }), run.session_id) : null,
+      run.parent ? relation("Fork of", runHref(run.parent.run_id, { record: run.parent.seq }), run.parent.run_id) : null,
+      run.previous ? relation("Turn before", runHref(run.previous.run_id), run.previous.run_id) : null,
+      run.agent ? h("div", { class: "fact" }, h("dt", {}, "Agent"), h("dd", {}, say(run.agent))) : null],
+  });
+  view.status = shownStatus(run);
+  root.replaceChildren(view.element);
+
+  const forkAt = async (record) => {
+    const before = story.records.slice(0, record.seq).findLast((one) => ["run_started", "user_message", "resumed"].includes(one.kind) && one.fact);
+    const last = before?.fact.message ?? before?.fact.thread?.messages?.findLast?.((one) => one.role === "user");
+    const made = await fork(id, record.seq, last ? textOf(last) : "");
+    if (made) location.href = runHref(made.run_id);
+  };
+
+  const drawNotices = () => {
+    const notices = [];
+    if (run.abandoned) notices.push(h("p", { class: "banner warn" }, icon("bolt"), h("span", {}, h("strong", {}, "Abandoned. "), "It has not ended, and no process holds it.", rights.actions ? "" : " `mynah resume` continues it.")));
+    if (run.waiting && rights.actions) notices.push(waitingForm(id, run.waiting, refresh));
+    else if (run.waiting) notices.push(h("p", { class: "banner wait" }, icon("pause"), h("span", {}, h("strong", {}, "Waits. "), say(run.waiting.question ?? { approval: "It needs an approval. ", outcome: "The outcome of calls is unknown. " }[run.waiting.for] ?? ""), " This server allows no actions; `mynah resume` continues the run.")));
+    // A person who writes is not interrupted.
+    if (!view.notices.contains(document.activeElement)) view.notices.replaceChildren(...notices);
+  };
+  const act = async (what) => {
+    const result = await what;
+    if (result) refresh(result);
+  };
+  const drawButtons = () => {
+    const ended = ["completed", "failed", "cancelled"].includes(run.status);
+    const button = (words, what, kind = "") => h("button", { type: "button", class: kind, onclick: what }, words);
+    view.buttons.replaceChildren(...[
+      rights.actions && run.abandoned ? button("Resume", () => act(resume(id)), "primary") : null,
+      rights.actions && !ended && !run.waiting ? button("Message", () => act(message(id))) : null,
+      rights.actions && !ended ? button("Cancel", () => act(cancel(id)), "danger") : null,
+      rights.actions ? button("Replay", () => showReplay(replay(id, rights.agents))) : null,
+      run.parent ? h("a", { class: "button", href: withQuery("/", { compare: run.parent.run_id, with: id }) }, "Compare with its parent") : null,
+      h("a", { class: "button", href: withQuery("/", { verify: id }) }, icon("seal"), "Verify"),
+      h("a", { class: "button", href: runPath(id, "/export"), download: `${id.replace(/[^\w.-]+/gu, "_")}.ndjson` }, icon("download"), "Bundle"),
+      h("a", { class: "button", href: runPath(id, "/export?format=html"), download: `${id.replace(/[^\w.-]+/gu, "_")}.html` }, icon("download"), "HTML")].filter(Boolean));
+  };
+  const showReplay = async (asked) => {
+    const result = await asked;
+    if (!result) return;
+    const differs = result.status !== "equal";
+    const at = result.err?.metadata?.seq;
+    view.notices.replaceChildren(h("p", { class: `banner ${differs ? "warn" : "ok"}` }, icon(differs ? "cross" : "check"), h("span", {}, h("strong", {}, differs ? "The replay differs. " : "The replay is equal. "), differs ? say(result.err?.message ?? "") : `${plural(result.records, "record")} made again, each the same.`), at ? h("button", { type: "button", class: "small", onclick: () => view.select(Number(at)) }, `Show record ${at}`) : null));
+  };
+
+  const refresh = async (known = null) => {
+    run = known?.run_id === id ? known : await get(runPath(id));
+    view.status = shownStatus(run);
+    drawButtons();
+    drawNotices();
+    view.drawHeader();
+  };
+
+  drawButtons();
+  drawNotices();
+  view.open(query.get("view"));
+  while (next !== null && !closed) {
+    next = await load();
+    view.grew();
+  }
+  const wanted = Number(query.get("record"));
+  if (wanted > 0) view.select(wanted);
+
+  /** What the server finds, where this browser cannot look itself: a damaged run is not exported. */
+  const ask = async () => {
+    const { err, ...report } = await get(runPath(id, "/verify"));
+    const { seq = 0, what = err?.message } = err?.metadata ?? {};
+    view.verified(err ? { status: report.status, what, seq: Number(seq) } : report);
+  };
+  const verify = async () => {
+    if (closed) return;
+    if (!canVerify()) return ask();
+    view.verified({ progress: [0, story.records.length] });
+    try {
+      const lines = readLines(await bundleOf(id));
+      view.verified(await verifyLines(lines, (done, total) => view.verified({ progress: [done, total] })));
+    } catch (error) {
+      await ask();
+    }
+  };
+  if (story.records.length <= SMALL) verify();
+
+  // The stream says that there is more; the records themselves are what is shown.
+  let loading = false;
+  let again = false;
+  const catchUp = async () => {
+    if (loading) {
+      again = true;
+      return;
+    }
+    loading = true;
+    do {
+      again = false;
+      const before = story.records.length;
+      try {
+        while (await load() !== null && !closed);
+        if (story.records.length > before) {
+          const kinds = story.records.slice(before).map((record) => record.kind);
+          if (kinds.includes("assistant_completed") || kinds.includes("turn_lost") || story.status !== "running") clearLive();
+          view.grew();
+          announce(`${count(story.records.length - before)} new records`);
+          if (kinds.some((kind) => ["suspended", "resumed", "completed", "failed", "cancelled", "sealed"].includes(kind))) await refresh();
+          if (kinds.includes("sealed")) verify();
+        }
+      } catch {
+        // The stream reconnects by itself, and this is done again then.
+      }
+    } while (again && !closed);
+    loading = false;
+  };
+  const clearLive = () => {
+    Object.assign(live, { text: "", reasoning: "", turn: null });
+    view.views.conversation?.stream(null);
+  };
+  const hear = ({ lastEventId, data }) => {
+    const { event } = JSON.parse(data);
+    if (lastEventId.includes("~")) {
+      const turn = lastEventId.split(".")[0];
+      if (live.turn !== turn) Object.assign(live, { turn, text: "", reasoning: "" });
+      if (event.type === "text_delta") live.text += event.delta;
+      else if (event.type === "reasoning_delta") live.reasoning += event.delta;
+      else return;
+      if (Number(turn.split("~")[0]) >= (story.records.findLast((record) => record.kind === "assistant_completed")?.seq ?? 0)) view.views.conversation?.stream(live.text, live.reasoning);
+      return;
+    }
+    if (Number(lastEventId.split(".")[0]) > story.records.length) catchUp();
+  };
+  let stop = () => {};
+  if (!story.sealed) {
+    const path = withQuery(runPath(id, "/events"), { after: story.records.length ? `${story.records.length}.0` : null });
+    stop = listen(path, { message: hear, open: catchUp, end: (_, source) => { source.close(); catchUp(); } });
+  }
+  return { title: `Run ${shortId(id)}`, close: () => { closed = true; stop(); }, key: (event) => view.key(event), keys: RUN_KEYS };
+}
+
+function relation(name, href, id) {
+  return h("div", { class: "fact" }, h("dt", {}, name), h("dd", {}, h("a", { href, title: id }, say(shortId(id)))));
+}

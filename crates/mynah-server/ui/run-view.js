@@ -1,0 +1,218 @@
+// One run: its header, and three linked views of the same records.
+
+import { Conversation } from "./conversation.js";
+import { compact, copyButton, count, exactly, h, icon, idChip, money, plural, say, span, statusChip, when } from "./dom.js";
+import { recordDetail, Records } from "./records.js";
+import { Timeline } from "./timeline.js";
+
+const VIEWS = [["conversation", "Conversation"], ["timeline", "Timeline"], ["records", "Records"]];
+
+export class RunView {
+  /**
+   * `raw(record)` loads the bytes of a record, `changed({view, record})` keeps the state in the address, `linkOf(seq)` is the address
+   * of a record, `hrefOf(run, seq)` that of another run. `buttons` stand in the header, `actions(record)` beside a record.
+   */
+  constructor(story, { id, raw = null, changed = () => {}, linkOf = null, hrefOf = null, buttons = [], actions = () => [], links = () => [] }) {
+    Object.assign(this, { story, id, raw, changed, linkOf, actions, links, selected: null, view: null, verification: null, held: true });
+    const select = (seq) => this.select(seq);
+    this.make = {
+      conversation: () => new Conversation(story, { select, hrefOf }),
+      timeline: () => new Timeline(story, { select }),
+      records: () => new Records(story, { select }),
+    };
+    this.views = {};
+    this.header = h("div", { class: "run-facts" });
+    this.proof = h("div", { class: "proof" });
+    this.notices = h("div", { class: "notices" });
+    this.search = h("input", { type: "search", placeholder: "Search records", "aria-label": "Search in the records of this run (/)", oninput: () => this.find(), onkeydown: (event) => this.searchKey(event) });
+    this.matches = h("span", { class: "matches", role: "status" });
+    this.tabs = VIEWS.map(([name, words], place) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "view", title: `${words} (${place + 1})`, onclick: () => this.open(name), onkeydown: (event) => this.tabKey(event, place) }, words));
+    this.stage = h("div", { class: "stage", id: "view", role: "tabpanel" });
+    this.panel = h("aside", { class: "panel", "aria-label": "Selected record", hidden: true });
+    this.buttons = h("div", { class: "buttons" }, buttons);
+    this.element = h("div", { class: "run" },
+      h("div", { class: "run-head" }, h("div", { class: "run-title" }, h("h1", {}, "Run ", idChip(id, "run id")), this.buttons), this.header, this.proof, this.notices),
+      h("div", { class: "run-bar" }, h("div", { role: "tablist", "aria-label": "Views of the run", class: "tabs" }, this.tabs), h("div", { class: "search" }, icon("search"), this.search, this.matches)),
+      h("div", { class: "run-body" }, this.stage, this.panel));
+    this.drawHeader();
+  }
+
+  drawHeader() {
+    const { story, header } = this;
+    const { totals, first, last, end } = story;
+    const fact = (name, value, hint, title) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", { title }, value, hint ? h("small", {}, hint) : null));
+    const active = end?.duration_ms;
+    const wall = first && last ? last.ts - first.ts : 0;
+    header.replaceChildren(statusChip(this.status ?? story.status),
+      h("dl", { class: "facts-list" },
+        first ? fact("Started", when(first.ts)) : null,
+        fact("Duration", span(wall), active != null && Math.abs(active - wall) > 1000 ? `${span(active)} active` : null, last ? `until ${exactly(last.ts)}` : null),
+        fact("Turns", count(totals.turns)), fact("Tool calls", count(totals.calls)),
+        fact("Input", compact(totals.input), totals.cached ? `${compact(totals.cached)} cached` : "tokens", `${count(totals.input)} tokens`),
+        fact("Output", compact(totals.output), totals.reasoning ? `${compact(totals.reasoning)} reasoning` : "tokens", `${count(totals.output)} tokens`),
+        fact("Cost", totals.priced ? money(totals.cost) : "–", null, totals.priced ? `$${totals.cost}` : "no price is known"),
+        fact("Model", h("span", { class: "models" }, say([...story.models].join(", ") || "–"))),
+        fact("Records", count(story.records.length)), this.links()));
+    this.drawProof();
+  }
+
+  /** What is known of the run's integrity; `{progress: [done, total]}` while it is checked. */
+  verified(found) {
+    this.verification = found;
+    for (const record of this.story.records) delete record.damaged;
+    const blamed = found?.seq ? this.story.records.find((record) => record.seq === found.seq) : null;
+    if (blamed) blamed.damaged = found.what;
+    this.drawProof();
+    this.views.records?.refresh();
+    if (this.selected !== null) this.drawPanel();
+  }
+
+  drawProof() {
+    const found = this.verification;
+    const hash = this.story.sealed ? this.story.last.hash : null;
+    const print = hash ? [h("span", { class: "muted" }, "fingerprint"), h("code", { class: "fingerprint", title: hash }, hash), copyButton(hash, "Copy fingerprint")] : [];
+    const state = (tone, drawing, words, ...more) => this.proof.replaceChildren(h("div", { class: `proof-line tone-${tone}`, role: "status", "data-status": found?.status ?? "unchecked" }, icon(drawing), h("strong", {}, words), h("span", { class: "proof-more" }, more)));
+    if (!found) state("muted", "seal", hash ? "Not verified yet" : "In progress", ...print);
+    else if (found.progress) {
+      const [done, total] = found.progress;
+      state("muted", "seal", `Verifying ${count(done)} of ${plural(total, "record")}`, h("progress", { max: total, value: done, "aria-label": "Verification" }));
+    } else if (found.status === "verified") {
+      state("ok", "seal", "Verified", h("span", {}, `${plural(found.records, "record")}, chain, seal and tree${found.redacted ? `, ${count(found.redacted)} redacted` : ""}`), ...print);
+    } else if (found.status === "in_progress") {
+      state("muted", "seal", "Intact so far", h("span", {}, `${plural(found.records, "record")} checked; there is no seal yet${found.redacted ? `; ${count(found.redacted)} redacted` : ""}`));
+    } else if (found.status === "unavailable") {
+      state("muted", "seal", "Cannot verify here", h("span", {}, found.what), ...print);
+    } else {
+      const go = found.seq ? h("button", { type: "button", class: "small", onclick: () => { this.open("records"); this.select(found.seq); } }, `Show record ${found.seq}`) : null;
+      state("bad", "cross", found.status === "too_new" ? "A newer version wrote this" : found.seq ? `Damaged: record ${found.seq}` : "Damaged", h("span", {}, say(found.what)), go);
+    }
+  }
+
+  /** Shows one of the views. */
+  open(name) {
+    const known = VIEWS.some(([view]) => view === name) ? name : "conversation";
+    if (this.view === known) return;
+    this.view = known;
+    for (const [place, [view]] of VIEWS.entries()) {
+      this.tabs[place].setAttribute("aria-selected", String(view === known));
+      this.tabs[place].tabIndex = view === known ? 0 : -1;
+    }
+    this.stage.setAttribute("aria-labelledby", `tab-${known}`);
+    this.element.dataset.view = known;
+    this.views[known] ??= this.make[known]();
+    this.stage.replaceChildren(this.views[known].element);
+    this.views[known].refresh();
+    if (known === "records") this.views.records.filter(this.search.value.trim());
+    if (this.selected !== null) this.views[known].reveal(this.selected);
+    this.changed({ view: known, record: this.selected });
+  }
+
+  get current() { return this.views[this.view]; }
+
+  select(seq) {
+    this.selected = seq;
+    this.current?.reveal(seq);
+    this.drawPanel();
+    this.changed({ view: this.view, record: seq });
+  }
+
+  drawPanel() {
+    const record = this.story.records[this.selected - 1];
+    this.panel.hidden = !record;
+    this.element.classList.toggle("with-panel", Boolean(record));
+    if (!record) return this.panel.replaceChildren();
+    const link = this.linkOf?.(record.seq);
+    this.panel.replaceChildren(recordDetail(record, { raw: this.raw, link, close: () => this.close(), actions: this.actions(record) }));
+  }
+
+  close() {
+    this.selected = null;
+    this.drawPanel();
+    this.current?.reveal(-1, false);
+    this.changed({ view: this.view, record: null });
+  }
+
+  /** The story has more records than before. */
+  grew() {
+    this.drawHeader();
+    this.current?.refresh();
+    this.find();
+  }
+
+  find() {
+    const words = this.search.value.trim().toLowerCase();
+    this.found = words === "" ? null : this.story.records.filter((record) => {
+      record.text ??= `${record.seq} ${record.kind} ${record.fact ? JSON.stringify(record.fact) : ""}`.toLowerCase();
+      return record.text.includes(words);
+    }).map((record) => record.seq);
+    this.matches.textContent = this.found ? plural(this.found.length, "match", "matches") : "";
+    if (this.view === "records") this.views.records.filter(words);
+  }
+
+  searchKey(event) {
+    if (event.key === "Escape") {
+      this.search.value = "";
+      this.find();
+      this.search.blur();
+    }
+    if (event.key !== "Enter" || !this.found?.length) return;
+    const now = this.selected ?? 0;
+    const next = event.shiftKey ? this.found.findLast((seq) => seq < now) ?? this.found.at(-1) : this.found.find((seq) => seq > now) ?? this.found[0];
+    this.select(next);
+    this.matches.textContent = `${this.found.indexOf(next) + 1} of ${plural(this.found.length, "match", "matches")}`;
+  }
+
+  tabKey(event, place) {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    const next = (place + by + VIEWS.length) % VIEWS.length;
+    this.open(VIEWS[next][0]);
+    this.tabs[next].focus();
+  }
+
+  /** Keys that hold in the whole page. Returns whether it was one. */
+  key(event) {
+    const step = { j: 1, k: -1 }[event.key];
+    if (step) {
+      const seq = this.current.step(step);
+      if (seq !== null && seq !== undefined) this.select(seq);
+      return true;
+    }
+    if (["1", "2", "3"].includes(event.key)) {
+      this.open(VIEWS[Number(event.key) - 1][0]);
+      return true;
+    }
+    if (event.key === "/") {
+      this.search.focus();
+      return true;
+    }
+    if (event.key === "Escape" && this.selected !== null) {
+      this.close();
+      return true;
+    }
+    return false;
+  }
+}
+
+export const RUN_KEYS = [["j / k", "next, previous"], ["1 2 3", "conversation, timeline, records"], ["/", "search; Enter for the next match"], ["Esc", "close the record"], ["+ − 0", "zoom the timeline, show all of it"], ["← →", "move along the timeline"]];
+
+/** Listens to keys, but where text is written. `?` shows what there is. */
+export function keys(handle, list) {
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select, dialog")) return;
+    if (event.key === "?") {
+      event.preventDefault();
+      help(list());
+    } else if (handle(event)) event.preventDefault();
+  });
+}
+
+function help(list) {
+  const dialog = h("dialog", { class: "help", "aria-labelledby": "help-title" }, h("h2", { id: "help-title" }, "Keys"),
+    h("dl", {}, [...list, ["?", "this list"]].map(([key, words]) => h("div", { class: "pair" }, h("dt", {}, h("kbd", {}, key)), h("dd", {}, words)))),
+    h("form", { method: "dialog" }, h("button", {}, "Close")));
+  document.body.append(dialog);
+  dialog.addEventListener("close", () => dialog.remove());
+  dialog.showModal();
+}

@@ -1,0 +1,68 @@
+// A session: the conversation over all of its runs.
+
+import { abilities, get, post, runPath, withQuery } from "./api.js";
+import { confirmed } from "./actions.js";
+import { Conversation } from "./conversation.js";
+import { compact, count, h, icon, money, plural, say, shortId, span, statusChip, when } from "./dom.js";
+import { fromApi } from "./facts.js";
+import { runHref, shownStatus } from "./runs-page.js";
+import { Story } from "./story.js";
+
+export async function sessionPage(root, query) {
+  const id = query.get("session");
+  root.replaceChildren(h("div", { class: "skeleton", style: { height: "240px" } }));
+  const [{ runs, unfinished }, rights] = await Promise.all([get(`/v1/sessions/${encodeURIComponent(id)}`), abilities()]);
+  const sum = (value) => runs.reduce((total, run) => total + value(run), 0);
+  const fact = (name, value) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", {}, value));
+  const views = [];
+  // A turn's records are loaded when it comes near the window.
+  const observer = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (!isIntersecting) continue;
+      observer.unobserve(target);
+      fill(target, runs[Number(target.dataset.place)]).catch((error) => target.append(h("p", { class: "error" }, say(error.message))));
+    }
+  }, { rootMargin: "1200px 0px" });
+  const fill = async (target, run) => {
+    const story = new Story();
+    let next = 1;
+    while (next !== null) {
+      const page = await get(runPath(run.run_id, "/records"), { from: next, limit: 1000 });
+      for (const record of page.records) story.add(fromApi(record));
+      next = page.next;
+    }
+    // What every turn has is not said again for each.
+    story.items = story.items.filter((item) => item.tone !== "seal" && !(item.tone === "ok") && !/^Continues/u.test(item.title ?? ""));
+    const view = new Conversation(story, { select: (seq) => { location.href = runHref(run.run_id, { record: seq }); }, hrefOf: runHref });
+    target.querySelector(".skeleton")?.replaceWith(view.element);
+    views.push(view);
+  };
+  const turns = runs.map((run, place) => {
+    const element = h("section", { class: "turn", "data-place": place, "aria-label": `Turn ${place + 1}` },
+      h("header", { class: "turn-head" }, h("strong", {}, `Turn ${place + 1}`), h("a", { href: runHref(run.run_id), title: run.run_id }, h("code", {}, say(shortId(run.run_id)))), statusChip(shownStatus(run)), h("span", { class: "muted" }, when(run.started / 1e6), ` · ${span((run.updated - run.started) / 1e6)} · ${compact(run.totals.input_tokens + run.totals.output_tokens)} tokens${run.totals.cost ? ` · ${money(run.totals.cost)}` : ""}`)),
+      h("div", { class: "skeleton", style: { height: "120px" } }));
+    return element;
+  });
+  const next = rights.actions && rights.agents.length ? h("button", { class: "primary", type: "button", onclick: async () => {
+    const agent = h("select", {}, rights.agents.map(({ name }) => h("option", { value: name }, say(name))));
+    const made = await confirmed({ title: "Send a message", words: "It is the next turn of the session, in a run of its own.", fields: [{ name: "agent", label: "Agent", input: agent }, { name: "text", label: "Message", input: h("textarea", { required: true }) }], button: "Send", act: ({ agent: name, text }) => post(`/v1/sessions/${encodeURIComponent(id)}/messages`, { agent: name, text }) });
+    if (made) location.href = runHref(made.run_id);
+  } }, "Send a message") : null;
+  root.replaceChildren(h("div", { class: "page-head" }, h("h1", {}, "Session ", h("code", {}, say(id))), h("div", { class: "buttons" }, h("a", { class: "button", href: withQuery("/", { session: id, list: "runs" }) }, "As a list"), next)),
+    h("dl", { class: "facts-list" }, fact("Turns", count(runs.length)), runs.length ? fact("Started", when(runs[0].started / 1e6)) : null, fact("Tokens", compact(sum((run) => run.totals.input_tokens + run.totals.output_tokens))), fact("Cost", sum((run) => run.totals.cost) ? money(sum((run) => run.totals.cost)) : "–"), fact("Tool calls", count(sum((run) => run.totals.tool_calls)))),
+    unfinished ? h("p", { class: "banner wait" }, icon("pause"), h("span", {}, "A turn has not ended: ", h("a", { href: runHref(unfinished.run_id ?? unfinished) }, say(unfinished.run_id ?? unfinished)))) : "",
+    runs.length ? h("div", { class: "turns" }, turns) : h("div", { class: "empty" }, h("h2", {}, "This session has no runs"), h("p", {}, `${plural(0, "run")} of it are in this log.`)));
+  for (const turn of turns) observer.observe(turn);
+  return {
+    title: `Session ${shortId(id)}`,
+    close: () => observer.disconnect(),
+    keys: [["j / k", "next, previous turn"]],
+    key: (event) => {
+      const by = { j: 1, k: -1 }[event.key];
+      if (!by) return false;
+      const now = turns.findIndex((turn) => turn.getBoundingClientRect().bottom > 120);
+      turns[Math.min(turns.length - 1, Math.max(0, now + by))]?.scrollIntoView({ block: "start" });
+      return true;
+    },
+  };
+}

@@ -1,0 +1,306 @@
+// What a run's records tell: the conversation, and the spans of time of the timeline. A fold, so that records can be added as they come.
+
+import { breachText, callsOf, endDetail, errorText, partsOf, textOf } from "./facts.js";
+
+export class Story {
+  constructor() {
+    this.records = [];
+    /** What was said and what happened, in order. */
+    this.items = [];
+    /** What took time: `{kind, label, from, to, seq, depth, state}`. */
+    this.spans = [];
+    this.calls = new Map();
+    this.totals = { turns: 0, calls: 0, input: 0, output: 0, cached: 0, reasoning: 0, cost: 0, priced: false };
+    this.status = "running";
+    this.about = {};
+    this.models = new Set();
+    this.turn = null;
+    this.waiting = null;
+    this.end = null;
+  }
+
+  get first() { return this.records[0] ?? null; }
+  get last() { return this.records.at(-1) ?? null; }
+  get sealed() { return this.last?.kind === "sealed"; }
+
+  /** The end that a suspended run waits after; null if it does not wait. */
+  get pending() { return this.status === "suspended" ? this.end : null; }
+
+  /** The time that spans reach to that have no end yet. */
+  get until() { return this.last?.ts ?? 0; }
+
+  add(record) {
+    const before = this.last;
+    this.records.push(record);
+    const { kind, fact } = record;
+    if (!fact) {
+      this.note(record, record.unreadable ? "bad" : "muted", record.unreadable ? "Unreadable record" : `Redacted: ${kind}`, record.unreadable ?? "");
+      this.follow(kind, record);
+      return;
+    }
+    const take = `on_${kind}`;
+    if (Object.hasOwn(Story.prototype, take)) this[take](fact, record, before);
+    else this.note(record, "muted", kind, "");
+  }
+
+  note(record, tone, title, detail = "", more = {}) {
+    const item = { type: "note", seq: record.seq, ts: record.ts, tone, title, detail, ...more };
+    this.items.push(item);
+    return item;
+  }
+
+  say(record, message, more = {}) {
+    const item = { type: "message", seq: record.seq, ts: record.ts, role: String(message?.role ?? "user"), message, ...more };
+    this.items.push(item);
+    return item;
+  }
+
+  open(kind, label, record, more = {}) {
+    const one = { kind, label, from: record.ts, to: null, seq: record.seq, last: record.seq, depth: 0, state: "open", ...more };
+    this.spans.push(one);
+    return one;
+  }
+
+  close(one, record, state = "ok") {
+    if (!one || one.to !== null) return;
+    Object.assign(one, { to: record.ts, last: record.seq, state });
+  }
+
+  /** What a redacted record still tells by its kind. */
+  follow(kind, record) {
+    if (kind === "turn_started") this.beginTurn(record, this.totals.turns + 1);
+    if (kind === "assistant_completed") this.close(this.turn?.model, record);
+    if (["completed", "failed", "cancelled"].includes(kind)) this.finish(kind, null, record);
+    if (kind === "suspended") this.status = "suspended";
+    if (kind === "resumed") this.status = "running";
+  }
+
+  beginTurn(record, number) {
+    this.close(this.turn?.span, record);
+    this.totals.turns += 1;
+    const one = this.open("turn", `Turn ${number}`, record);
+    this.turn = { number, span: one, model: this.open("model", "Model call", record, { depth: 1 }), record };
+  }
+
+  on_run_started(fact, record) {
+    this.learn(fact.about);
+    const session = fact.about?.session;
+    if (session?.previous?.messages > 0) this.note(record, "muted", `Continues ${session.previous.messages} earlier messages of its session`, "", { run: session.previous.run_id, at: session.previous.seq });
+    if (fact.about?.parent) this.note(record, "muted", "Forked from another run", "", { run: fact.about.parent.run_id, at: fact.about.parent.seq });
+    for (const message of fact.thread?.messages ?? []) this.adopt(record, message);
+  }
+
+  /** A message from before the run: its calls and results belong together too. */
+  adopt(record, message) {
+    if (message?.role === "tool") {
+      const call = this.calls.get(message.tool_call_id);
+      if (call) {
+        call.given = textOf(message);
+        return;
+      }
+    }
+    const item = this.say(record, message);
+    item.calls = callsOf(message).map((part) => this.learnCall(part));
+  }
+
+  learn(about) {
+    if (!about) return;
+    this.about = { ...this.about, ...about };
+    if (about.model) this.models.add(String(about.model));
+  }
+
+  learnCall(part) {
+    const call = { id: part.id, name: part.name, part, attempts: [], manual: false };
+    this.calls.set(part.id, call);
+    return call;
+  }
+
+  on_resumed(fact, record, before) {
+    const isSeam = !fact.message && !fact.tool_results?.length && !fact.approved?.length && !fact.rejected?.length && !fact.given_up?.length;
+    const waited = this.waiting;
+    this.close(waited, record);
+    this.waiting = null;
+    const after = fact.after ?? "crash";
+    if (before && isSeam && this.status === "running" && after === "crash") {
+      for (const one of this.spans) if (one.to === null && one.kind !== "turn") Object.assign(one, { to: before.ts, last: before.seq, state: "lost" });
+      this.spans.push({ kind: "crash", label: "Process died; another one continued", from: before.ts, to: record.ts, seq: record.seq, last: record.seq, depth: 0, state: "lost" });
+      this.note(record, "bad", "The process died here. Another one continued.", "");
+    } else if (isSeam && after === "branch") {
+      this.note(record, "muted", "The branch continues", "");
+    } else if (isSeam) {
+      this.note(record, "muted", "Continued", "");
+    }
+    this.status = "running";
+    this.end = null;
+    const model = this.about.model;
+    this.learn(fact.about);
+    if (fact.about?.model && fact.about.model !== model) this.note(record, "muted", `Model: ${model ?? "?"} → ${fact.about.model}`);
+    for (const [id, text] of fact.tool_results ?? []) this.give(record, id, { given: text });
+    for (const id of fact.approved ?? []) this.give(record, id, { verdict: "approved" });
+    for (const [id, why] of fact.rejected ?? []) this.give(record, id, { verdict: "rejected", why });
+    for (const id of fact.given_up ?? []) this.give(record, id, { verdict: "given up" });
+    if (fact.message) this.adopt(record, fact.message);
+  }
+
+  give(record, id, more) {
+    const call = this.calls.get(id);
+    if (call) Object.assign(call, more, { answeredSeq: record.seq });
+    const words = more.verdict ? `${more.verdict === "given up" ? "Given up" : more.verdict === "approved" ? "Approved" : "Rejected"}: ${call?.name ?? id}` : `Result given for ${call?.name ?? id}`;
+    this.note(record, more.verdict === "rejected" ? "wait" : "muted", words, more.why ?? "");
+  }
+
+  on_user_message(fact, record) {
+    this.adopt(record, fact.message);
+  }
+
+  on_turn_started(fact, record) {
+    this.beginTurn(record, fact.turn);
+  }
+
+  on_turn_lost(fact, record) {
+    this.totals.input += Number(fact.input_tokens ?? 0);
+    this.spend(fact.cost);
+    this.close(this.turn?.model, record, "lost");
+    this.note(record, "bad", `The answer of turn ${fact.turn} was lost with its process`);
+  }
+
+  spend(cost) {
+    if (cost == null) return;
+    this.totals.cost += Number(cost);
+    this.totals.priced = true;
+  }
+
+  usage(usage) {
+    this.totals.input += Number(usage?.input_tokens ?? 0);
+    this.totals.output += Number(usage?.output_tokens ?? 0);
+    this.totals.cached += Number(usage?.cached_input_tokens ?? 0);
+    this.totals.reasoning += Number(usage?.reasoning_tokens ?? 0);
+    this.spend(usage?.total_cost);
+  }
+
+  on_assistant_completed(fact, record) {
+    const { response = {} } = fact;
+    this.usage(response.usage);
+    if (response.model) this.models.add(String(response.model));
+    const failed = response.finish_reason === "error";
+    if (this.turn?.model.to === null) {
+      this.close(this.turn.model, record, failed ? "failed" : "ok");
+      this.turn.model.label = response.model ? `Model: ${response.model}` : "Model call";
+      this.turn.model.usage = response.usage;
+    }
+    const item = this.say(record, response.message ?? { role: "assistant", content: "" }, { response, duration: fact.duration_ms ?? null, turn: this.turn?.number ?? null, pieces: pieces(fact.cuts) });
+    item.calls = callsOf(response.message).map((part) => this.learnCall(part));
+    const manual = fact.plan === "manual" ? item.calls.map((call) => call.id) : fact.plan?.tools?.manual ?? [];
+    for (const id of manual) if (this.calls.has(id)) this.calls.get(id).manual = true;
+    if (response.error) this.note(record, "bad", "The model call failed", errorText(response.error));
+  }
+
+  on_tool_scheduled(fact, record) {
+    if (fact.attempt === 1) this.totals.calls += 1;
+    let call = this.calls.get(fact.call_id);
+    if (!call) {
+      const part = { type: "tool_call", id: fact.call_id, name: fact.call?.name ?? fact.call_id, raw_arguments: fact.call?.arguments ?? "" };
+      call = this.learnCall(part);
+      this.items.push({ type: "message", seq: record.seq, ts: record.ts, role: "loop", message: { role: "loop", content: [part] }, calls: [call] });
+    }
+    const one = this.open("tool", `${call.name}${fact.attempt > 1 ? ` (attempt ${fact.attempt})` : ""}`, record, { depth: 1 });
+    call.attempts.push({ number: fact.attempt, seq: record.seq, from: record.ts, span: one, state: "running", effects: [] });
+  }
+
+  attempt(id, number) {
+    return this.calls.get(id)?.attempts.findLast((attempt) => attempt.number === number);
+  }
+
+  on_tool_completed(fact, record) {
+    const attempt = this.attempt(fact.call_id, fact.attempt);
+    if (!attempt) return;
+    const failed = fact.outcome && "error" in fact.outcome;
+    this.close(attempt.span, record, failed ? "failed" : "ok");
+    Object.assign(attempt, { state: failed ? "failed" : "ok", doneSeq: record.seq, content: fact.content, outcome: fact.outcome, duration: fact.duration_ms ?? null });
+  }
+
+  on_tool_failed(fact, record) {
+    const attempt = this.attempt(fact.call_id, fact.attempt);
+    if (!attempt) return;
+    this.close(attempt.span, record, "failed");
+    Object.assign(attempt, { state: "failed", doneSeq: record.seq, content: fact.content, error: errorText(fact.error), resolution: fact.resolution, duration: fact.duration_ms ?? null });
+  }
+
+  on_side_effect(fact, record) {
+    const attempt = fact.inside ? this.attempt(fact.inside.call_id, fact.inside.attempt) : null;
+    const failed = "failed" in (fact.effect ?? {});
+    this.spans.push({ kind: "effect", label: fact.name, from: record.ts, to: record.ts, seq: record.seq, last: record.seq, depth: fact.inside ? 2 : 1, state: failed ? "failed" : "ok" });
+    if (attempt) attempt.effects.push({ seq: record.seq, name: fact.name, effect: fact.effect });
+    else this.note(record, "muted", `Side effect: ${fact.name}`, failed ? fact.effect.failed : JSON.stringify(fact.effect?.done ?? null));
+  }
+
+  on_context_truncated(fact, record) {
+    this.note(record, "muted", `Context shortened (${fact.strategy})`, `${fact.messages_before} → ${fact.messages_after} messages, ${fact.tokens_before} → ${fact.tokens_after} tokens`);
+  }
+
+  on_budget_exceeded(fact, record) {
+    this.partial(fact, record);
+    this.note(record, "bad", "Budget exceeded", breachText(fact.breach));
+  }
+
+  partial(fact, record) {
+    if (!fact.partial) return;
+    this.usage(fact.partial.usage);
+    if (partsOf(fact.partial.message).length) this.say(record, fact.partial.message, { response: fact.partial, cut: true, calls: callsOf(fact.partial.message).map((part) => this.learnCall(part)) });
+  }
+
+  on_finalize_started(fact, record) {
+    this.note(record, "muted", "One more call gives the answer its form", fact.conversation?.reason ?? "");
+    if (fact.nudge) this.adopt(record, fact.nudge);
+  }
+
+  on_finalize_failed(fact, record) {
+    this.note(record, "bad", "The final call could not be made", errorText(fact.error));
+  }
+
+  on_suspended(fact, record) {
+    this.status = "suspended";
+    this.end = { ...fact, seq: record.seq };
+    this.close(this.turn?.span, record);
+    this.turn = null;
+    this.waiting = this.open("wait", `Waits: ${reasonWords(fact.reason)}`, record);
+    this.note(record, "wait", `Waits: ${reasonWords(fact.reason)}`, endDetail(fact));
+  }
+
+  on_completed(fact, record) { this.finish("completed", fact, record); }
+  on_failed(fact, record) { this.finish("failed", fact, record); }
+
+  on_cancelled(fact, record) {
+    this.partial(fact, record);
+    this.finish("cancelled", fact.end, record);
+  }
+
+  finish(status, end, record) {
+    this.status = status;
+    this.end = end;
+    for (const one of this.spans) this.close(one, record, one.kind === "turn" ? "ok" : "lost");
+    this.turn = null;
+    this.waiting = null;
+    const words = { completed: "Completed", failed: "Failed", cancelled: "Cancelled" }[status];
+    const reason = end?.reason && end.reason !== status ? `: ${reasonWords(end.reason)}` : "";
+    this.note(record, status === "completed" ? "ok" : status === "failed" ? "bad" : "muted", `${words}${reason}`, endDetail(end));
+  }
+
+  on_sealed(fact, record) {
+    this.note(record, "seal", "Sealed", "The root over all records before it, and what they add up to.", { root: fact.root });
+  }
+
+  on_removed(fact, record) {
+    this.note(record, "muted", fact.removed?.run ? "A run was pruned" : "Bodies were redacted", `${fact.run_id}, by ${fact.by}: ${fact.reason}`);
+  }
+}
+
+const REASONS = {
+  ask_user: "a question", manual_tool_calls: "results of tools, or an approval", uncertain_tools: "calls whose outcome is unknown", crash_loop: "its process died too often",
+  max_turns: "the limit of turns", budget_exceeded: "the budget", completed: "completed", error: "an error", cancelled: "cancelled", deadline: "the deadline",
+};
+
+/** Why a run stopped, in words. */
+export const reasonWords = (reason) => Object.hasOwn(REASONS, reason) ? REASONS[reason] : String(reason ?? "").replaceAll("_", " ");
+
+const pieces = (cuts) => (cuts ?? []).reduce((sum, cut) => sum + (cut?.pieces?.lens?.length ?? 0), 0);

@@ -1,0 +1,207 @@
+// The timeline: turns, model calls, tool attempts, side effects, waits and crashes as bars on a time axis.
+
+import { exactly, h, say, span } from "./dom.js";
+import { RowList } from "./list.js";
+
+const ROW = 28;
+/** The part of the axis that a wait takes where waits are shortened. */
+const SHORT = 0.06;
+const KINDS = { turn: "Turn", model: "Model call", tool: "Tool", effect: "Side effect", wait: "Wait", crash: "Crash" };
+
+export class Timeline {
+  constructor(story, { select }) {
+    Object.assign(this, { story, select, shorten: true, window: [0, 1] });
+    this.list = new RowList({ label: "Timeline", height: ROW, row: (index) => this.row(index), choose: (index) => select(story.spans[index].seq) });
+    this.axis = h("div", { class: "axis", "aria-hidden": "true" });
+    this.overview = h("canvas", { class: "overview", height: "40", "aria-hidden": "true" });
+    this.brush = h("div", { class: "brush", "aria-hidden": "true" });
+    const button = (words, label, act) => h("button", { type: "button", class: "small", "aria-label": label, title: label, onclick: act }, words);
+    this.toggle = h("label", { class: "switch" }, h("input", { type: "checkbox", checked: true, onchange: (event) => { this.shorten = event.target.checked; this.refresh(); } }), "Shorten waits");
+    this.element = h("div", { class: "timeline" },
+      h("div", { class: "timeline-tools" },
+        h("ul", { class: "legend", "aria-label": "Legend" }, Object.entries(KINDS).map(([kind, words]) => h("li", {}, h("span", { class: `swatch span-${kind}`, "aria-hidden": "true" }), words))),
+        this.toggle, h("div", { class: "group" }, button("−", "Zoom out (-)", () => this.zoom(1.6)), button("+", "Zoom in (+)", () => this.zoom(1 / 1.6)), button("Fit", "Show all (0)", () => this.fit()))),
+      h("div", { class: "overview-frame" }, this.overview, this.brush), this.axis, this.list.element);
+    this.element.addEventListener("keydown", (event) => this.key(event));
+    this.list.element.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    this.drag();
+    new ResizeObserver(() => this.draw()).observe(this.element);
+    this.refresh();
+  }
+
+  refresh() {
+    const { spans, first, until } = this.story;
+    const begin = first?.ts ?? 0;
+    const end = Math.max(until, begin + 0.001);
+    const pauses = spans.filter((one) => one.kind === "wait" || one.kind === "crash").map((one) => [one.from, one.to ?? end]).filter(([from, to]) => to > from);
+    const paused = pauses.reduce((sum, [from, to]) => sum + to - from, 0);
+    const active = Math.max(end - begin - paused, 0.001);
+    this.toggle.hidden = paused < active * SHORT;
+    const kept = (from, to) => this.shorten ? Math.min(to - from, active * SHORT) : to - from;
+    // Where a moment stands: its time without what was cut out of pauses before it.
+    this.at = (ts) => {
+      let cut = 0;
+      for (const [from, to] of pauses) {
+        if (ts <= from) break;
+        const part = Math.min(ts, to) - from;
+        cut += part - kept(from, to) * (part / (to - from));
+      }
+      return ts - begin - cut;
+    };
+    this.length = Math.max(this.at(end), 0.001);
+    this.end = end;
+    this.pauses = pauses;
+    this.list.resize(spans.length);
+    this.draw();
+  }
+
+  /** A moment as a fraction of the visible window. */
+  fraction(ts) {
+    const [from, to] = this.window;
+    return (this.at(ts) / this.length - from) / (to - from);
+  }
+
+  row(index) {
+    const one = this.story.spans[index];
+    const to = one.to ?? this.end;
+    const [left, right] = [this.fraction(one.from), this.fraction(to)];
+    const inside = right >= 0 && left <= 1;
+    const from = Math.max(0, left);
+    const width = Math.max(0, Math.min(1, right) - from);
+    const took = one.kind === "effect" ? "" : one.state === "lost" && one.kind !== "crash" ? "?" : span(to - one.from);
+    const words = `${KINDS[one.kind]}: ${one.label}${took ? `, ${took}` : ""}${one.state === "failed" ? ", failed" : one.state === "lost" ? ", lost" : one.to === null ? ", not ended" : ""}`;
+    const bar = inside ? h("span", { class: `bar span-${one.kind} state-${one.state}${one.to === null ? " open" : ""}`, style: { left: `${100 * from}%`, width: `${100 * width}%` }, title: `${words}\n${exactly(one.from)}` }) : null;
+    const tail = from + width > 0.85 ? { right: `${100 * (1 - from)}%` } : { left: `${100 * (from + width)}%` };
+    return h("div", { class: `span-row depth-${one.depth}`, "aria-label": `${words}, record ${one.seq}` },
+      h("span", { class: "span-label" }, h("span", { class: `swatch span-${one.kind}`, "aria-hidden": "true" }), h("span", { class: "span-words", title: one.label }, say(one.label))),
+      h("span", { class: "span-took" }, took),
+      h("span", { class: "track" }, bar, inside && one.state !== "ok" && one.state !== "open" ? h("span", { class: `bar-note state-${one.state}`, style: tail }, one.state) : null));
+  }
+
+  draw() {
+    this.list.redraw();
+    this.list.select(this.index ?? -1, false);
+    this.drawAxis();
+    this.drawOverview();
+  }
+
+  drawAxis() {
+    const [from, to] = this.window;
+    const length = (to - from) * this.length;
+    const width = this.axis.clientWidth || 800;
+    const step = niceStep(length / Math.max(2, Math.floor(width / 110)));
+    const ticks = [];
+    for (let at = Math.ceil(from * this.length / step) * step; at <= to * this.length + 1e-9; at += step) {
+      const place = (at / this.length - from) / (to - from);
+      // The last one would be cut off.
+      if (place > 0.94 && ticks.length > 1) break;
+      ticks.push(h("span", { class: "tick", style: { left: `${100 * place}%` } }, at === 0 ? "0" : span(at)));
+    }
+    this.axis.replaceChildren(h("span", { class: "axis-frame" }, ticks));
+  }
+
+  drawOverview() {
+    const { overview } = this;
+    const width = overview.clientWidth;
+    if (!width) return;
+    const scale = window.devicePixelRatio || 1;
+    overview.width = width * scale;
+    overview.height = 40 * scale;
+    const pen = overview.getContext("2d");
+    pen.scale(scale, scale);
+    const style = getComputedStyle(this.element);
+    const colour = (kind) => style.getPropertyValue(`--span-${kind}`).trim() || "#888";
+    const rows = { turn: [2, 4], model: [9, 9], tool: [21, 9], effect: [33, 5], wait: [9, 21], crash: [2, 36] };
+    for (const kind of Object.keys(rows)) {
+      pen.fillStyle = colour(kind);
+      pen.globalAlpha = kind === "wait" ? 0.45 : 1;
+      for (const one of this.story.spans) {
+        if (one.kind !== kind) continue;
+        const x = this.at(one.from) / this.length * width;
+        pen.fillRect(x, rows[kind][0], Math.max(1.5, (this.at(one.to ?? this.end) / this.length * width) - x), rows[kind][1]);
+      }
+    }
+    this.brush.style.setProperty("left", `${100 * this.window[0]}%`);
+    this.brush.style.setProperty("width", `${100 * (this.window[1] - this.window[0])}%`);
+    this.brush.hidden = this.window[0] === 0 && this.window[1] === 1;
+  }
+
+  look(from, to) {
+    const width = Math.min(1, Math.max(1e-6, to - from));
+    const start = Math.min(1 - width, Math.max(0, from));
+    this.window = [start, start + width];
+    this.draw();
+  }
+
+  zoom(by, about = 0.5) {
+    const [from, to] = this.window;
+    const centre = from + about * (to - from);
+    this.look(centre - (centre - from) * by, centre + (to - centre) * by);
+  }
+
+  fit() { this.look(0, 1); }
+
+  wheel(event) {
+    if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
+    event.preventDefault();
+    const [from, to] = this.window;
+    if (event.shiftKey) {
+      const by = (event.deltaY || event.deltaX) / 800 * (to - from);
+      this.look(from + by, to + by);
+      return;
+    }
+    const frame = this.axis.firstChild.getBoundingClientRect();
+    this.zoom(Math.exp(event.deltaY / 300), Math.min(1, Math.max(0, (event.clientX - frame.left) / frame.width)));
+  }
+
+  /** A drag over the overview chooses the part to look at. */
+  drag() {
+    const place = (event) => {
+      const frame = this.overview.getBoundingClientRect();
+      return Math.min(1, Math.max(0, (event.clientX - frame.left) / frame.width));
+    };
+    let began = null;
+    this.overview.addEventListener("pointerdown", (event) => { began = place(event); this.overview.setPointerCapture(event.pointerId); });
+    this.overview.addEventListener("pointermove", (event) => {
+      if (began !== null && Math.abs(place(event) - began) > 0.005) this.look(Math.min(began, place(event)), Math.max(began, place(event)));
+    });
+    this.overview.addEventListener("pointerup", (event) => {
+      if (began !== null && Math.abs(place(event) - began) <= 0.005) this.fit();
+      began = null;
+    });
+  }
+
+  key(event) {
+    const [from, to] = this.window;
+    const by = 0.2 * (to - from);
+    const act = { "+": () => this.zoom(1 / 1.6), "=": () => this.zoom(1 / 1.6), "-": () => this.zoom(1.6), 0: () => this.fit(), ArrowLeft: () => this.look(from - by, to - by), ArrowRight: () => this.look(from + by, to + by) }[event.key];
+    if (!act || event.target.closest("input")) return;
+    event.preventDefault();
+    act();
+  }
+
+  reveal(seq, scroll = true) {
+    const { spans } = this.story;
+    let best = -1;
+    for (let index = 0; index < spans.length; index += 1) {
+      const one = spans[index];
+      if (one.seq === seq || (one.last === seq && (best < 0 || spans[best].seq !== seq))) best = index;
+      else if (one.seq <= seq && (best < 0 || (spans[best].seq < one.seq && spans[best].seq !== seq && spans[best].last !== seq))) best = index;
+    }
+    this.index = best;
+    this.list.select(best, scroll);
+  }
+
+  step(by) {
+    const next = (this.index ?? (by > 0 ? -1 : this.story.spans.length)) + by;
+    return this.story.spans[next]?.seq ?? null;
+  }
+}
+
+/** 1, 2 or 5 times a power of ten up to a second, and sizes of a clock above. */
+function niceStep(least) {
+  const clock = [1e3, 2e3, 5e3, 1e4, 3e4, 6e4, 12e4, 3e5, 6e5, 18e5, 36e5, 72e5, 216e5, 864e5, 1728e5, 6048e5];
+  if (least > 500) return clock.find((step) => step >= least) ?? Math.ceil(least / 6048e5) * 6048e5;
+  const power = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].map((times) => times * power).find((step) => step >= least);
+}

@@ -1,0 +1,121 @@
+// Verification of the log or of one run: what is checked, how far it is, and what was found.
+
+import { bundleOf, get, listen, runPath, withQuery } from "./api.js";
+import { copyButton, count, h, icon, plural, say, shortId } from "./dom.js";
+import { runHref } from "./runs-page.js";
+import { canVerify, checkInclusion, readLines, verifyLines } from "./verify.js";
+
+const hashLine = (name, hash) => h("div", { class: "pair wide" }, h("dt", {}, name), h("dd", {}, h("code", { title: hash }, say(hash)), copyButton(hash, `Copy ${name}`)));
+const step = (words) => {
+  const state = h("span", { class: "step-state" });
+  const element = h("li", { class: "step" }, icon("more"), h("div", {}, h("strong", {}, words), state));
+  return {
+    element,
+    working: (...more) => { element.className = "step working"; state.replaceChildren(...more); },
+    done: (ok, ...more) => { element.className = `step ${ok === null ? "skipped" : ok ? "ok" : "bad"}`; element.firstChild.replaceWith(icon(ok === null ? "more" : ok ? "check" : "cross")); state.replaceChildren(...more); },
+  };
+};
+
+export async function verifyPage(root, query, go) {
+  const id = query.get("verify");
+  return id === "log" ? verifyLog(root) : verifyRun(root, id, go);
+}
+
+function wrongEntry({ run_id: run, status, err }) {
+  const { seq, what } = err?.metadata ?? {};
+  return h("li", { class: "banner bad" }, icon("cross"), h("span", {}, h("strong", {}, status === "too_new" ? "Too new: " : "Damaged: "), run ? h("a", { href: runHref(run, seq ? { view: "records", record: seq } : {}) }, say(run)) : null, seq ? ` record ${seq}: ` : ": ", say(what ?? err?.message ?? "")));
+}
+
+async function verifyLog(root) {
+  const log = await get("/v1/log");
+  const bar = h("progress", { max: Math.max(1, log.counted), value: 0, "aria-label": "Verification of the log" });
+  const state = h("p", { class: "muted", role: "status" }, `Every record of every run, each seal, the index, the list of seals and the tombstones are checked. The log has ${log.complete ? "" : "more than "}${plural(log.counted, "run")}.`);
+  const wrong = h("ul", { class: "wrong" });
+  const result = h("div", { class: "notices" });
+  let stop = () => {};
+  const begin = h("button", { class: "primary", type: "button" }, icon("seal"), "Verify the log");
+  begin.addEventListener("click", () => {
+    begin.disabled = true;
+    bar.hidden = false;
+    wrong.replaceChildren();
+    result.replaceChildren();
+    let [checked, bad] = [0, 0];
+    const report = () => {
+      bar.value = Math.min(checked, bar.max);
+      state.textContent = `${plural(checked, "run")} checked, ${bad === 0 ? "nothing wrong so far" : `${count(bad)} not what they were`}`;
+    };
+    stop = listen("/v1/log/verify", {
+      run: ({ data }) => {
+        const entry = JSON.parse(data);
+        checked += 1;
+        if (entry.status === "corrupt" || entry.status === "too_new") {
+          bad += 1;
+          if (bad <= 200) wrong.append(wrongEntry(entry));
+        }
+        if (checked % 50 === 1 || checked === log.counted) report();
+      },
+      end: ({ data }, source) => {
+        source.close();
+        const found = JSON.parse(data);
+        begin.disabled = false;
+        bar.value = bar.max;
+        report();
+        const ok = found.wrong.length === 0 && !found.err;
+        result.replaceChildren(h("p", { class: `banner ${ok ? "ok" : "bad"}`, "data-status": ok ? "verified" : "corrupt" }, icon(ok ? "seal" : "cross"), h("span", {}, h("strong", {}, ok ? "Verified. " : "Not what it was. "), `${plural(found.runs, "run")}, ${plural(found.seals, "seal")}, ${plural(found.removals, "removal")}.`, found.err ? [" ", say(found.err.message)] : null)), h("dl", { class: "pairs card" }, hashLine("root", found.root)), h("p", { class: "muted" }, `The root is over ${plural(found.leaves, "leaf", "leaves")}: every run that ended, and everything that was taken away. Keep it elsewhere, and nothing can be changed or taken away unseen.`));
+      },
+      error: (_, source) => {
+        source.close();
+        begin.disabled = false;
+        state.textContent = "The connection was lost before the end.";
+      },
+    });
+  });
+  bar.hidden = true;
+  root.replaceChildren(h("div", { class: "page-head" }, h("h1", {}, "Verification"), h("div", { class: "buttons" }, begin)), h("div", { class: "narrow" }, state, bar, result, wrong, h("dl", { class: "pairs card" }, hashLine("root now", log.root)), h("p", { class: "muted" }, "To verify one run, open it and choose Verify.")));
+  return { title: "Verification", close: () => stop(), key: () => false, keys: [] };
+}
+
+async function verifyRun(root, id) {
+  const steps = [step("The server checks the run against its log"), step("This browser checks every record itself"), step("The run's seal is a leaf of the log's tree")];
+  const found = h("div", { class: "notices" });
+  root.replaceChildren(h("div", { class: "page-head" }, h("h1", {}, "Verification of ", h("a", { href: runHref(id) }, h("code", {}, say(shortId(id))))), h("div", { class: "buttons" }, h("a", { class: "button", href: withQuery("/", { verify: "log" }) }, "Verify the log"))), h("div", { class: "narrow" }, found, h("ol", { class: "steps" }, steps.map(({ element }) => element))));
+  let closed = false;
+  const bad = [];
+  const fail = (seq, what) => bad.push(h("p", { class: "banner bad", "data-status": "corrupt" }, icon("cross"), h("span", {}, h("strong", {}, seq ? `Record ${seq} is damaged: ` : "Damaged: "), say(what)), seq ? h("a", { class: "button", href: runHref(id, { view: "records", record: seq }) }, "Show it") : null));
+  const work = async () => {
+    steps[0].working(" …");
+    const report = await get(runPath(id, "/verify"));
+    const { seq, what } = report.err?.metadata ?? {};
+    const sound = report.status === "verified" || report.status === "in_progress";
+    steps[0].done(sound, sound ? ` ${plural(report.records, "record")}, chain, totals, index and tombstones${report.redacted ? `; ${count(report.redacted)} redacted` : ""}` : h("span", {}, " ", say(what ?? report.err?.message ?? "")));
+    if (!sound) fail(seq, what ?? report.err?.message ?? "");
+    if (!canVerify()) steps[1].done(null, " Browsers offer SHA-256 to pages from this machine and over HTTPS only.");
+    else {
+      try {
+        const lines = readLines(await bundleOf(id));
+        const own = await verifyLines(lines, (done, total) => steps[1].working(` ${count(done)} of ${count(total)} `, h("progress", { max: total, value: done, "aria-label": "Records checked" })));
+        const isSound = own.status === "verified" || own.status === "in_progress";
+        steps[1].done(isSound, isSound ? ` ${plural(own.records, "record")} from their bytes, with SHA-256 of the browser` : h("span", {}, " ", say(own.what)));
+        if (!isSound && sound) fail(own.seq, own.what);
+      } catch (error) {
+        steps[1].done(sound ? false : null, " ", ...say(sound ? error.message : "not done: the server does not export a damaged run"));
+      }
+    }
+    let proof = null;
+    if (report.fingerprint) {
+      proof = await get(runPath(id, "/proof"));
+      try {
+        if (canVerify()) await checkInclusion(report.fingerprint, proof);
+        steps[2].done(canVerify() ? true : null, ` leaf ${count(proof.index)} of ${count(proof.size)}, ${plural(proof.proof.length, "hash", "hashes")} to the root`);
+      } catch (error) {
+        steps[2].done(false, " ", ...say(error.message));
+        fail(0, error.message);
+      }
+    } else steps[2].done(null, sound ? " not yet: the run has no seal" : " not checked");
+    if (closed) return;
+    const summary = bad.length ? bad : [h("p", { class: "banner ok", "data-status": report.status }, icon("seal"), h("span", {}, h("strong", {}, report.status === "verified" ? "Verified. " : "Intact so far. "), report.status === "verified" ? "The run is what it was when it ended." : "The run has not ended, so there is no seal."))];
+    found.replaceChildren(...summary, ...(report.fingerprint ? [h("dl", { class: "pairs card" }, hashLine("fingerprint", report.fingerprint), hashLine("root of the run", report.root), proof ? hashLine("root of the log", proof.root) : null, proof ? proof.proof.map((hash, place) => hashLine(`proof ${place + 1}`, hash)) : null)] : []));
+  };
+  work().catch((error) => found.replaceChildren(h("p", { class: "banner bad" }, icon("cross"), say(error.message))));
+  return { title: "Verification", close: () => { closed = true; }, key: () => false, keys: [] };
+}
