@@ -95,6 +95,20 @@ impl HaltReason {
             Self::Custom(reason) => reason,
         }
     }
+
+    /// What the caller can do, as the end of a message.
+    fn advice(&self) -> &'static str {
+        match self {
+            Self::MaxTurns => "; raise max_turns, or continue with the thread of the result",
+            Self::AskUser => "; answer the pending_question with reply or resume",
+            Self::ManualToolCalls => {
+                "; give results for manual_tool_calls, or approve or reject them"
+            }
+            Self::BudgetExceeded => "; resume the run with a larger budget",
+            Self::UncertainTools => "; decide about uncertain_tool_calls, and resume the run",
+            _ => "",
+        }
+    }
 }
 
 impl From<String> for HaltReason {
@@ -334,8 +348,9 @@ impl ChatResult {
         let limit = breach.as_ref().map(|breach| format!(": {breach}")).unwrap_or_default();
         let error = Error::engine(EngineReason::Halted)
             .with_message(format!(
-                "engine error: halted: the chat has no answer, as it stopped before the model was done: {}{limit}",
-                self.halted_reason
+                "engine error: halted: the chat stopped before the model was done: {}{limit}{}",
+                self.halted_reason,
+                self.halted_reason.advice()
             ))
             .with("halted_reason", self.halted_reason.as_str());
         match breach {
