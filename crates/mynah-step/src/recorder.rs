@@ -8,7 +8,7 @@ use std::{
 };
 
 use mynah_data::{Error, ErrorKind, LogReason, Result, RunId};
-use mynah_log::{Append, Chain, Durability, Fact, Head, Lease, Log, Record, Seal, Totals};
+use mynah_log::{Append, Chain, Durability, Fact, Head, Lease, Log, Queue, Record, Seal, Totals};
 use tokio::{
     task::coop::unconstrained,
     time::{Instant, Sleep, sleep},
@@ -65,6 +65,10 @@ pub struct Recorder {
     metrics: Option<Arc<dyn MetricsSink>>,
     /// When the records were made that are being written or wait, if that is measured.
     made: Vec<Instant>,
+    /// The queue of a new run.
+    queue: Option<Queue>,
+    /// The messages that the next batch consumes.
+    consumed: Vec<String>,
 }
 
 /// A time in which a log is unavailable.
@@ -124,6 +128,8 @@ impl Recorder {
             renewing: None,
             metrics: None,
             made: Vec::new(),
+            queue: None,
+            consumed: Vec::new(),
         }
     }
 
@@ -136,6 +142,18 @@ impl Recorder {
     /// The same, by the holder of a lease.
     pub fn with_lease(mut self, lease: Lease) -> Self {
         self.hold(lease);
+        self
+    }
+
+    /// The same for a new run that workers may claim from this queue.
+    pub fn with_queue(mut self, queue: Option<Queue>) -> Self {
+        self.queue = queue;
+        self
+    }
+
+    /// The same, whose next batch consumes these messages of the run's inbox.
+    pub fn consuming(mut self, messages: Vec<String>) -> Self {
+        self.consumed = messages;
         self
     }
 
@@ -506,7 +524,8 @@ impl Recorder {
             .map(Record::envelope)
             .and_then(|first| first.prev.map(|hash| Head { seq: first.seq - 1, hash }));
         let batch = Append::new(self.chain.run().clone(), expected, records);
-        let mut batch = batch.durability(self.durability);
+        let batch = batch.consume(std::mem::take(&mut self.consumed));
+        let mut batch = batch.durability(self.durability).queue(self.queue.take());
         if let Some(held) = &self.lease {
             batch.fence = expected.map(|_| held.lease.token);
             if expected.is_none() {

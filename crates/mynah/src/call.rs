@@ -6,7 +6,7 @@ use mynah_data::{
     ChatResult, EngineReason, Error, ErrorKind, Event, Request, Response, Result, RunId,
     StepResult, StreamReason, Thread,
 };
-use mynah_log::Extent;
+use mynah_log::{Extent, Queue};
 use mynah_step::BoxFuture;
 
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
     prepare::{Input, Origin, prepare},
     start::Start,
     stream::EventStream,
+    worker::DEFAULT_QUEUE,
 };
 
 /// Declares a call's builder: an engine, an input, options.
@@ -141,6 +142,26 @@ impl IntoFuture for Step {
 }
 
 impl Chat {
+    /// Names the agent that performs the run, for [workers](crate::Worker).
+    pub fn agent(mut self, name: impl Into<String>) -> Self {
+        self.options.values.agent = Some(name.into());
+        self
+    }
+
+    /// The queue in which the run waits for a [worker](crate::Worker), with its priority and limit; see [`Chat::enqueue`].
+    pub fn queue(mut self, queue: Queue) -> Self {
+        self.options.queue = Some(queue);
+        self
+    }
+
+    /// The start of its run in a queue, under an id of its own if it has none.
+    pub(crate) fn into_start(self) -> Start {
+        let Self { engine, thread, mut options, run_id } = self;
+        options.queue.get_or_insert_with(|| Queue::new(DEFAULT_QUEUE));
+        let run_id = run_id.unwrap_or_else(|| engine.0.world.new_run_id());
+        Start { engine, input: Input::Thread(thread), options, extent: Extent::Chat, run_id }
+    }
+
     pub(crate) fn settings(&self) -> (Engine, Options) {
         (self.engine.clone(), self.options.clone())
     }

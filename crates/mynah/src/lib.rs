@@ -27,6 +27,7 @@ mod subagent;
 pub mod testing;
 mod turn;
 mod values;
+mod worker;
 
 pub use answer::{Answer, AnswerStream};
 pub use call::{Chat, Generate, Step};
@@ -75,6 +76,7 @@ pub use run_event::{EventId, FollowedEvent, RunEvent};
 pub use spec::{EngineRegistry, EngineSpec, ToolEntry};
 pub use stream::EventStream;
 pub use turn::{SessionStream, StepTurn, Turn};
+pub use worker::{Signal, Worker, WorkerReport, deliver};
 
 /// For loops of one's own, and for adapters and tools of one's own.
 ///

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use mynah_data::{Error, Metadata, Result};
-use mynah_log::{Durability, Log};
+use mynah_log::{Durability, Log, Queue};
 use mynah_step::{Tool, ToolExecutor, ToolResultEncoder};
 use secrecy::SecretString;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -51,6 +51,8 @@ pub struct Options {
     pub(crate) log: Option<Arc<dyn Log>>,
     pub(crate) durability: Option<Durability>,
     pub(crate) emit_timeout: Option<Duration>,
+    /// The queue of a run that workers perform.
+    pub(crate) queue: Option<Queue>,
 }
 
 impl Options {
@@ -132,6 +134,7 @@ impl Options {
         self.log = over.log.or(self.log);
         self.durability = over.durability.or(self.durability);
         self.emit_timeout = over.emit_timeout.or(self.emit_timeout);
+        self.queue = over.queue.or(self.queue);
         self
     }
 }

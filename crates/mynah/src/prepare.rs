@@ -66,6 +66,7 @@ pub(crate) fn prepare(
             let recorder = recorder
                 .with_durability(options.durability)
                 .with_emit_timeout(options.emit_timeout)
+                .with_queue(options.queue.take())
                 .not_before(origin.since.unwrap_or(i64::MIN))
                 .with_new_lease();
             Some(recorder.metered(engine.0.metrics.clone()))

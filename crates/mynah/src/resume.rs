@@ -1,6 +1,10 @@
 //! Going on with a run that has no end.
 
-use std::{borrow::Cow, future::IntoFuture, sync::Arc};
+use std::{
+    borrow::Cow,
+    future::IntoFuture,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use mynah_data::{
     ChatResult, Error, ErrorKind, HaltReason, LogReason, Message, Result, Role, RunId, Session,
@@ -23,6 +27,7 @@ use crate::{
     prepare::{Asked, Part, Past, joined},
     run::{Driver, Resumption},
     stream::{EventStream, Filter},
+    worker::Released,
 };
 
 const UNCERTAIN: &str =
@@ -52,6 +57,8 @@ pub struct Resume {
     extent: Option<Extent>,
     /// The session as it is now, if that goes on.
     session: Option<Session>,
+    /// The lease that a worker has, and the messages that the run takes in.
+    claimed: Mutex<Option<(Released, Vec<String>)>>,
     options: Options,
 }
 
@@ -114,6 +121,7 @@ impl Resume {
             request_id: None,
             extent: None,
             session: None,
+            claimed: Mutex::new(None),
             options: Options::new(),
         }
     }
@@ -253,6 +261,12 @@ impl Resume {
         self
     }
 
+    /// Continues by a lease that was claimed, and consumes these messages with its first records.
+    pub(crate) fn claimed(mut self, lease: Released, messages: Vec<String>) -> Self {
+        self.claimed = Mutex::new(Some((lease, messages)));
+        self
+    }
+
     /// Goes on as a call of its own would, as far as that goes, with its own engine and options, and the session's data as they are
     /// now: the run keeps nothing of what was said before but its budget, and the result tells only of what comes now.
     pub(crate) fn with_call(
@@ -310,7 +324,10 @@ impl Resume {
         }
         // A process that lets go of its run gives it back.
         let indexed = self.log.run(&self.run).await?;
-        let is_held = indexed.is_some_and(|run| run.held_until.is_some());
+        // An enqueued run was never begun.
+        let is_claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let is_new = is_claimed && loaded.kept.records.len() == 1;
+        let is_held = !is_new && indexed.is_some_and(|run| run.held_until.is_some());
         // A run whose end is recorded lacks nothing but its seal.
         let ended = loaded.has_ended();
         let refusal = if ended { loaded.refusal() } else { None };
@@ -330,11 +347,19 @@ impl Resume {
         let (before, state) = (loaded.before.len(), loaded.state());
         let Kept { run, chain, totals, .. } = loaded.kept;
         let head = chain.head();
-        let lease = take_over(self.log.as_ref(), world.as_ref(), &run, head).await?;
+        let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (lease, consumed) = match claimed {
+            Some((mut released, messages)) => match (released.take(), self.log.head(&run).await?) {
+                (Some(lease), now) if now == head => (lease, messages),
+                _ => return Err(Error::log(LogReason::HeadMismatch)),
+            },
+            None => (take_over(self.log.as_ref(), world.as_ref(), &run, head).await?, Vec::new()),
+        };
         let mut recorder = Recorder::after(Arc::clone(&self.log), world, chain, totals)
             .with_durability(self.options.durability)
             .with_emit_timeout(self.options.emit_timeout)
             .metered(self.engine.0.metrics.clone())
+            .consuming(consumed)
             .with_lease(lease);
         if ended {
             recorder.seal()?;

@@ -52,7 +52,7 @@ impl Start {
         EventStream::starting(Box::pin(self.start_or_attach(log)), cancel)
     }
 
-    fn prepare(&self, log: Option<&Arc<dyn Log>>) -> Result<(Driver, Filter)> {
+    pub(crate) fn prepare(&self, log: Option<&Arc<dyn Log>>) -> Result<(Driver, Filter)> {
         let mut options = self.options.clone();
         options.log = log.cloned();
         let origin = Origin { run_id: Some(self.run_id.clone()), ..Origin::default() };
@@ -101,7 +101,7 @@ impl Start {
 
     /// Refuses another input than the one that the run began with. The adapter, model and tools of the engine are no input, and
     /// of functions records tell nothing that could be compared.
-    fn compare(&self, loaded: &Loaded) -> Result<()> {
+    pub(crate) fn compare(&self, loaded: &Loaded) -> Result<()> {
         let (thread, made) =
             first_record(&self.engine, self.input.clone(), self.options.clone(), self.extent)?;
         let recorded = &*loaded.about;

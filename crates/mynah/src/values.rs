@@ -163,6 +163,7 @@ values! {
     max_crashes: u64, read, "must_be_positive";
     on_tool_error: ToolErrors, read, "unknown";
     on_unknown_tool: OnUnknownTool, read, "unknown";
+    agent: String, read, "not_a_string";
     context_policy: ContextPolicy, read, "invalid_shape";
     side_effect_errors: SideEffectErrors, read, "unknown";
     require_raw_response_hash: bool, read, "not_a_boolean";

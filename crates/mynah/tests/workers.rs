@@ -1,0 +1,193 @@
+//! Workers: enqueued runs, messages to runs, shutdown.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use mynah::{
+    Signal, Worker, deliver,
+    log::{Queue, RunStatus},
+    prelude::*,
+    testing::{Script, Scripted},
+};
+use serde_json::{Value, json};
+use tokio::{sync::Notify, time::sleep};
+
+fn says(text: &str) -> Script {
+    Script::new().text(text).stop()
+}
+
+fn calls(name: &str) -> Script {
+    Script::new().tool_call("c0", name, json!({})).call_tools()
+}
+
+/// Waits until a run has this status.
+async fn until(log: &MemoryLog, run: &str, status: RunStatus) {
+    for _ in 0..500 {
+        if log.run(run).await.unwrap().is_some_and(|found| found.status == status) {
+            return;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    panic!("run {run} is {:?}", log.run(run).await.unwrap().map(|found| found.status));
+}
+
+/// Runs a worker while something is done.
+async fn working<T>(worker: Worker, work: impl Future<Output = T>) -> T {
+    let stop = Arc::new(Notify::new());
+    let stopped = Arc::clone(&stop);
+    let worker = tokio::spawn(worker.run(async move { stopped.notified().await }));
+    let done = work.await;
+    stop.notify_one();
+    worker.await.unwrap().unwrap();
+    done
+}
+
+#[tokio::test]
+async fn an_enqueued_run_is_performed_once() {
+    let log = MemoryLog::new();
+    let model = Scripted::play([says("Hello.")]);
+    let engine = Engine::new(model.clone());
+    let chat = || engine.chat("Hi!").record(&log).run_id("r");
+    assert_eq!(chat().enqueue().await.unwrap(), "r");
+    assert_eq!(chat().enqueue().await.unwrap(), "r");
+    let other = engine.chat("Ho!").record(&log).run_id("r").enqueue().await.unwrap_err();
+    assert_eq!(other.reason(), "run_exists");
+    assert_eq!(model.calls(), 0);
+    let worker = Worker::new(&log).agent("support", engine.clone());
+    working(worker, until(&log, "r", RunStatus::Completed)).await;
+    assert_eq!(model.calls(), 1);
+    assert_eq!(chat().await.unwrap().text(), "Hello.");
+}
+
+#[tokio::test]
+async fn a_question_is_answered_by_a_message_that_counts_once() {
+    let log = MemoryLog::new();
+    let ask = Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("How many?"));
+    let model = Scripted::play([calls("ask"), says("Two it is.")]);
+    let engine = Engine::new(model.clone()).tool(ask);
+    engine.chat("order").record(&log).run_id("r").enqueue().await.unwrap();
+    working(Worker::new(&log).agent("a", engine.clone()), async {
+        until(&log, "r", RunStatus::Suspended).await;
+        let answer = Signal::Answer("two".to_owned());
+        assert!(deliver(&log, "r", "m1", &answer).await.unwrap());
+        assert!(!deliver(&log, "r", "m1", &answer).await.unwrap());
+        until(&log, "r", RunStatus::Completed).await;
+    })
+    .await;
+    assert_eq!(model.calls(), 2);
+    assert!(log.inbox("r", 10).await.unwrap().is_empty());
+    let late = deliver(&log, "r", "m2", &Signal::Cancel).await.unwrap_err();
+    assert_eq!(late.reason(), "sealed");
+}
+
+#[tokio::test]
+async fn approvals_and_rejections_come_as_messages() {
+    for approve in [true, false] {
+        let (log, ran) = (MemoryLog::new(), Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&ran);
+        let pay = Tool::new("pay", "", json!({})).manual().handler(move |_: Value, _| {
+            counted.fetch_add(1, SeqCst);
+            async { json!("paid") }
+        });
+        let engine = Engine::new(Scripted::play([calls("pay"), says("Done.")])).tool(pay);
+        engine.chat("pay").record(&log).run_id("r").enqueue().await.unwrap();
+        let call_id = "c0".to_owned();
+        let signal = match approve {
+            true => Signal::Approve { call_id, arguments: None },
+            false => Signal::Reject { call_id, reason: "no money".to_owned() },
+        };
+        working(Worker::new(&log).agent("a", engine.clone()), async {
+            until(&log, "r", RunStatus::Suspended).await;
+            deliver(&log, "r", "m1", &signal).await.unwrap();
+            until(&log, "r", RunStatus::Completed).await;
+        })
+        .await;
+        assert_eq!(ran.load(SeqCst), usize::from(approve));
+    }
+}
+
+#[tokio::test]
+async fn a_run_in_progress_is_cancelled_by_a_message() {
+    let log = MemoryLog::new();
+    let slow = Tool::new("slow", "", json!({})).handler(async |_, _| {
+        sleep(Duration::from_secs(20)).await;
+        json!("done")
+    });
+    let engine = Engine::new(Scripted::play([calls("slow"), says("Done.")])).tool(slow);
+    engine.chat("go").record(&log).run_id("r").enqueue().await.unwrap();
+    working(Worker::new(&log).agent("a", engine.clone()), async {
+        while log.run("r").await.unwrap().unwrap().records < 4 {
+            sleep(Duration::from_millis(20)).await;
+        }
+        deliver(&log, "r", "m1", &Signal::Cancel).await.unwrap();
+        until(&log, "r", RunStatus::Cancelled).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn runs_of_agents_that_a_worker_does_not_have_stay() {
+    let log = MemoryLog::new();
+    let engine = Engine::new(Scripted::play([says("One."), says("Two.")]));
+    engine.chat("a").record(&log).run_id("sales-1").agent("sales").enqueue().await.unwrap();
+    engine.chat("b").record(&log).run_id("support-1").agent("support").enqueue().await.unwrap();
+    let worker = Worker::new(&log).agent("support", engine.clone());
+    working(worker, until(&log, "support-1", RunStatus::Completed)).await;
+    let sales = log.run("sales-1").await.unwrap().unwrap();
+    assert_eq!((sales.status, sales.records), (RunStatus::Running, 1));
+    working(Worker::new(&log).agent("sales", engine), until(&log, "sales-1", RunStatus::Completed))
+        .await;
+}
+
+#[tokio::test]
+async fn a_worker_that_shuts_down_releases_what_it_cannot_finish() {
+    let log = MemoryLog::new();
+    let (gate, began) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+    let (opened, counted) = (Arc::clone(&gate), Arc::clone(&began));
+    let wait = Tool::new("wait", "", json!({})).idempotent(1).handler(move |_: Value, _| {
+        let (gate, first) = (Arc::clone(&opened), counted.fetch_add(1, SeqCst) == 0);
+        async move {
+            if first {
+                gate.notified().await;
+            }
+            json!("done")
+        }
+    });
+    let engine = Engine::new(Scripted::play([calls("wait"), says("Done.")])).tool(wait);
+    engine.chat("go").record(&log).run_id("r").enqueue().await.unwrap();
+    let shutdown = async {
+        while began.load(SeqCst) == 0 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let worker = Worker::new(&log).agent("a", engine.clone()).drain(Duration::from_millis(50));
+    let report = worker.run(shutdown).await.unwrap();
+    assert_eq!(report.released, 1);
+    // Another worker need not wait for a lease to run out.
+    let began_at = tokio::time::Instant::now();
+    working(Worker::new(&log).agent("a", engine), until(&log, "r", RunStatus::Completed)).await;
+    assert!(began_at.elapsed() < Duration::from_secs(3));
+    drop(gate);
+}
+
+#[tokio::test]
+async fn queues_and_priorities_decide_what_is_claimed_first() {
+    let log = MemoryLog::new();
+    let engine = Engine::new(Scripted::play([says("1"), says("2"), says("3")]));
+    let enqueue = async |id: &str, queue: Queue| {
+        engine.chat("x").record(&log).run_id(id).queue(queue).enqueue().await.unwrap();
+    };
+    enqueue("low", Queue::new("work")).await;
+    enqueue("high", Queue::new("work").priority(9)).await;
+    enqueue("elsewhere", Queue::new("other")).await;
+    let worker = Worker::new(&log).agent("a", engine.clone()).queue("work").concurrency(1);
+    working(worker, until(&log, "low", RunStatus::Completed)).await;
+    let ended = async |id: &str| log.run(id).await.unwrap().unwrap();
+    assert!(ended("high").await.updated < ended("low").await.updated);
+    assert_eq!(ended("elsewhere").await.records, 1);
+}
