@@ -185,6 +185,23 @@ fn map(outcome: ToolOutcome, change: impl Fn(Value) -> Value) -> ToolOutcome {
     }
 }
 
+/// Runs a call when its turn has come, and keeps the turn until the call has ended.
+fn after<T: Send>(
+    turn: impl Future<Output = T> + Send + 'static,
+    next: Arc<dyn Handler>,
+    arguments: Value,
+    context: ToolContext,
+) -> BoxFuture<ToolOutcome> {
+    // A replay has an order of its own, in which one call may wait for another.
+    if context.is_replayed() {
+        return next.call(arguments, context);
+    }
+    Box::pin(async move {
+        let _turn = turn.await;
+        next.call(arguments, context).await
+    })
+}
+
 /// Lets so many calls run at once. Others wait for their turn. Clones share the limit, over several tools and chats.
 #[derive(Clone, Debug)]
 pub struct ConcurrencyLimit(Arc<Semaphore>);
@@ -203,15 +220,7 @@ impl Layer for ConcurrencyLimit {
         arguments: Value,
         context: ToolContext,
     ) -> BoxFuture<ToolOutcome> {
-        // A replay has an order of its own, in which one call may wait for another.
-        if context.is_replayed() {
-            return next.call(arguments, context);
-        }
-        let limit = Arc::clone(&self.0);
-        Box::pin(async move {
-            let _turn = limit.acquire_owned().await;
-            next.call(arguments, context).await
-        })
+        after(Arc::clone(&self.0).acquire_owned(), next, arguments, context)
     }
 }
 
@@ -250,14 +259,9 @@ impl Layer for RateLimit {
         arguments: Value,
         context: ToolContext,
     ) -> BoxFuture<ToolOutcome> {
-        if context.is_replayed() {
-            return next.call(arguments, context);
-        }
-        let start = self.next();
-        Box::pin(async move {
-            tokio::time::sleep_until(start).await;
-            next.call(arguments, context).await
-        })
+        let this = self.clone();
+        let turn = async move { tokio::time::sleep_until(this.next()).await };
+        after(turn, next, arguments, context)
     }
 }
 
