@@ -276,7 +276,7 @@ fn examples() -> Result<(), String> {
     for name in source_names(Path::new("examples"))? {
         println!("    {name}");
         let line =
-            format!("cargo run --quiet -p mynah --features http,mcp,sqlite --example {name}");
+            format!("cargo run --quiet -p mynah --features http,mcp,sqlite,tools --example {name}");
         let mut command = command(&line);
         command.stdin(Stdio::null()).stderr(Stdio::inherit());
         let output = command.output();

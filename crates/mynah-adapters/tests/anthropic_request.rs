@@ -13,7 +13,7 @@ use asked::{cached, marked, search, with_blanks, with_options};
 use mynah_adapters::{anthropic::Anthropic, format::Format};
 use mynah_data::{
     AdapterReason, CacheRetention, EngineReason, ErrorKind, Image, Message, ModelRef, Part,
-    Request, ResponseFormat, ToolCall, ToolChoice,
+    Request, ResponseFormat, ToolCall, ToolChoice, ToolSpec,
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
@@ -508,6 +508,21 @@ fn instructions_within_a_conversation_stay_where_the_model_takes_them() {
         assert_eq!(system, "Be brief.\n\nBe kind.\n\nBe clear.", "{model}");
         assert_eq!(messages.as_array().unwrap().len(), 3, "{model}");
     }
+}
+
+#[test]
+fn of_many_strict_tools_the_first_20_stay_strict() {
+    let schema =
+        json!({"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]});
+    let tool = |number: usize| {
+        let mut tool = ToolSpec::new(format!("t{number}"), "", schema.clone());
+        tool.metadata.insert("strict".to_owned(), true.into());
+        tool
+    };
+    let sent = body(Request::from("hi").with_tools((0..23).map(tool)));
+    let strict = |tool: &Value| tool["strict"].as_bool();
+    let strict: Vec<_> = sent["tools"].as_array().unwrap().iter().map(strict).collect();
+    assert_eq!(strict, [[Some(true); 20].as_slice(), &[Some(false); 3]].concat());
 }
 
 #[test]

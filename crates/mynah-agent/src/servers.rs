@@ -23,8 +23,7 @@ impl AgentFile {
                 .map_err(|error| self.source.unreachable(&["mcp", name], error.to_string()))?;
             self.check_names(name, server, &connection)?;
             offered.extend(connection.tools().into_iter().map(|tool| {
-                // The client made those manual that need a question.
-                let asks = tool.spec().manual;
+                let asks = tool.spec().approval == Approval::Ask;
                 (tool, if asks { Permission::Ask } else { Permission::Allow })
             }));
         }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
-use mynah::{Engine, Message, Options};
+use mynah::{Approval, Engine, Message, Options, Tool};
 use mynah_agent::{AgentFile, FileError};
 use serde_json::json;
 
@@ -136,16 +136,16 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 fn check(file: &Path, vars: &VarArgs, json: bool) -> Result<(), Failure> {
     let (agent, engine) = runtime()?.block_on(read(file, vars, &[]))?;
     let tools = engine.resolve_tools(&Options::new());
+    let asks = |tool: &Tool| tool.spec().approval == Approval::Ask;
     let mut out = io::stdout().lock();
     if json {
-        let tools =
-            tools.iter().map(|tool| json!({"name": tool.name(), "asks": tool.spec().manual}));
+        let tools = tools.iter().map(|tool| json!({"name": tool.name(), "asks": asks(tool)}));
         let tools: Vec<_> = tools.collect();
         let told = json!({"ok": {"name": agent.name(), "model": agent.model(), "tools": tools}});
         return written(writeln!(out, "{told}"));
     }
-    let asks = |manual| if manual { " (asks)" } else { "" };
-    let tools = tools.iter().map(|tool| format!("{}{}", tool.name(), asks(tool.spec().manual)));
+    let mark = |tool: &Tool| if asks(tool) { " (asks)" } else { "" };
+    let tools = tools.iter().map(|tool| format!("{}{}", tool.name(), mark(tool)));
     let tools = tools.collect::<Vec<_>>().join(", ");
     let tools = if tools.is_empty() { "none".to_owned() } else { tools };
     written(writeln!(

@@ -75,7 +75,8 @@ impl<'f> Waiting<'f> {
         };
         format!(
             "waits for {what} {}\n  {command}{results}\n  \
-             in place of a result: --approve {id} runs the call{again}, --reject {id}=TEXT tells the model why not{for_all}",
+             in place of a result: --approve {id} runs the call{again}, --approve-with {id}=JSON with other arguments, \
+             --reject {id}=TEXT tells the model why not{for_all}",
             plain(&calls)
         )
     }

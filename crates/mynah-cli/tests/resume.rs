@@ -15,7 +15,9 @@ use common::end;
 #[cfg(unix)]
 use common::interrupt;
 use common::{Store, lines, mynah, run, text};
-use mynah::{Chat, Engine, OnToolError, ToolMode, log::SqliteLog, testing::Scripted};
+use mynah::{
+    Approval, Chat, Engine, OnToolError, Tool, ToolMode, log::SqliteLog, testing::Scripted,
+};
 use serde_json::{Value, json};
 
 /// A run that waits for an answer, one that waits for the caller's tool, and one whose process ended in a tool.
@@ -161,7 +163,8 @@ fn a_run_goes_on_with_the_results_of_its_calls() {
     let said = format!(
         "mynah: run run-1 waits for the results of cook {{\"dish\":\"soup\"}} [c1]\n  \
          mynah resume run-1 --agent {agent} --log {url} --tool-result c1=JSON\n  \
-         in place of a result: --approve c1 runs the call, --reject c1=TEXT tells the model why not\n"
+         in place of a result: --approve c1 runs the call, --approve-with c1=JSON with other arguments, \
+         --reject c1=TEXT tells the model why not\n"
     );
     assert_eq!(refused.stderr, said);
     let resumed =
@@ -211,28 +214,26 @@ fn a_tool_that_changed_since_the_run_asked_is_approved_by_its_new_digest() {
 }
 
 #[test]
-fn a_tool_of_an_agent_asks_for_approval_or_is_denied() {
-    let calls = r#"[ {"tool_call": {"id": "c0", "name": "buy"}}, {"tool_call": {"id": "c1", "name": "sell"}}, {"finish": "tool_calls"} ]"#;
-    let tools = r#""tools": [
-        {"name": "buy", "approval": "ask", "returns": {"ok": "bought"}},
-        {"name": "sell", "approval": "deny", "returns": {"ok": "sold"}}
-    ]"#;
+fn a_call_that_asks_and_one_that_is_denied_are_shown() {
     let store = Store::new();
-    let op = r#"{"op": "chat", "messages": [{"role": "user", "content": "Trade."}]}"#;
-    let scenario = format!(r#"{{"scripts": [{calls}], {tools}, "ops": [{op}]}}"#);
-    let play = mynah(["play", "--stable", "--log", &store.url(), "-"]);
-    assert_eq!(common::feed(play, scenario.as_bytes()).code, Some(0));
-    let shown = store.run(&["show", "run-0"]).stdout;
+    let calls = json!([
+        {"tool_call": {"id": "c0", "name": "buy", "arguments": {"euros": 7}}},
+        {"tool_call": {"id": "c1", "name": "sell"}},
+        {"finish": "tool_calls"},
+    ]);
+    let tool = |name: &str, approval: Approval| {
+        Tool::new(name, "", json!({})).approval(approval).handler(async |_, _| "done")
+    };
+    let engine = Engine::new(Scripted::new([calls]).unwrap())
+        .tools([tool("buy", Approval::Ask), tool("sell", Approval::Deny)]);
+    let log = Arc::new(SqliteLog::open(&store.path).unwrap());
+    let chat = engine.chat("Trade.").record(&log).run_id("trade");
+    tokio::runtime::Runtime::new().unwrap().block_on(async { chat.await.unwrap() });
+    let shown = store.run(&["show", "trade"]).stdout;
     assert!(shown.contains("  < [c1] failed: the call is not permitted\n"), "{shown}");
-    assert!(shown.ends_with("-- waits: manual_tool_calls: buy {} [c0]\n\n"), "{shown}");
-    let tree = store.run(&["show", "run-0", "--tree"]).stdout;
+    assert!(shown.ends_with("-- waits: manual_tool_calls: buy {\"euros\":7} [c0]\n\n"), "{shown}");
+    let tree = store.run(&["show", "trade", "--tree"]).stdout;
     assert!(tree.contains("the call is not permitted"), "{tree}");
-    let done = r#"[ {"text": "Bought."}, {"finish": "stop"} ]"#;
-    let agent = store.file("trader.json", &format!(r#"{{"scripts": [{calls}, {done}], {tools}}}"#));
-    let resumed = store.run(&["resume", "run-0", "--agent", &agent, "--approve", "c0"]);
-    assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""), "{}", resumed.stdout);
-    assert!(resumed.stdout.ends_with("Bought.\n"), "{}", resumed.stdout);
-    assert_eq!(store.run(&["replay", "run-0"]).code, Some(0));
 }
 
 #[test]
@@ -245,7 +246,8 @@ fn a_tool_that_may_have_run_waits_for_word_on_it() {
             "mynah: run run-2 waits for word on what came of tools that may have run: pay {} [c2]\n"
         ) && waits.stderr.ends_with(
             " --tool-result c2=JSON\n  \
-             in place of a result: --approve c2 runs the call again, --reject c2=TEXT tells the model why not\n  \
+             in place of a result: --approve c2 runs the call again, --approve-with c2=JSON with other arguments, \
+             --reject c2=TEXT tells the model why not\n  \
              for all of them: --on-uncertain rerun, or --on-uncertain fail\n"
         ),
         "{}",

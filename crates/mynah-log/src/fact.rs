@@ -1,15 +1,14 @@
 //! Facts: one for each thing that happened.
 
-use std::{borrow::Cow, iter, sync::Arc};
+use std::{iter, sync::Arc};
 
 use mynah_data::{
-    Breach, Error, HaltReason, Message, Metadata, Pricing, Response, RunId, Thread, ToolCall,
-    ToolOutcome, ToolSpec, json,
+    Breach, Error, Message, Metadata, Pricing, Response, RunId, Thread, ToolOutcome, ToolSpec, json,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 use serde_json::Value;
 
-use crate::{Cut, Hash, Tombstone, gist::Gist};
+use crate::{Cut, End, Hash, Tombstone, gist::Gist};
 
 /// One thing that happened in a run.
 ///
@@ -623,101 +622,4 @@ pub enum Resolution {
         /// How the policy itself failed, if it did.
         exception: Option<String>,
     },
-}
-
-/// How a run stopped.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct End {
-    /// Why.
-    pub reason: HaltReason,
-    /// More on it, for the caller.
-    #[serde(default, with = "json::members")]
-    pub metadata: Metadata,
-    /// Milliseconds that the run was active; none if it was not measured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub duration_ms: Option<u64>,
-}
-
-impl End {
-    /// Stopped for this reason.
-    pub fn new(reason: HaltReason, metadata: Metadata) -> Self {
-        Self { reason, metadata, duration_ms: None }
-    }
-
-    /// Whether the run goes on when what it waits for is there.
-    pub fn waits(&self) -> bool {
-        use HaltReason::{AskUser, CrashLoop, ManualToolCalls, UncertainTools};
-        matches!(self.reason, AskUser | CrashLoop | ManualToolCalls | UncertainTools)
-    }
-
-    /// Waiting for what came of these calls: nobody knows whether they ran.
-    pub fn uncertain<T: Into<Value>>(calls: impl IntoIterator<Item = T>) -> Self {
-        let calls = calls.into_iter().collect::<Value>();
-        let metadata = Metadata::from_iter([("uncertain_tool_calls".to_owned(), calls)]);
-        Self::new(HaltReason::UncertainTools, metadata)
-    }
-
-    /// The error that ended the run.
-    pub fn error(&self) -> Option<Error> {
-        Error::deserialize(self.metadata.get("error")?).ok()
-    }
-
-    /// The limit that was passed, if a budget ended the run.
-    pub fn breach(&self) -> Option<Breach> {
-        Breach::deserialize(self.metadata.get("budget")?).ok()
-    }
-
-    /// The same, with the arguments of those whose arguments a person had changed.
-    pub fn with_edited<'c>(mut self, calls: impl IntoIterator<Item = &'c ToolCall>) -> Self {
-        let calls =
-            calls.into_iter().map(|call| (call.id.clone(), call.raw_arguments.clone().into()));
-        let edited: Metadata = calls.collect();
-        if !edited.is_empty() {
-            self.metadata.insert("edited_arguments".to_owned(), edited.into());
-        }
-        self
-    }
-
-    /// Of these facts' last answer, the calls that the run waits for which stopped so after them. A call that may have run has the
-    /// arguments with which it was run.
-    pub fn waiting_calls<'f, I>(&self, facts: I) -> Vec<Cow<'f, ToolCall>>
-    where
-        I: IntoIterator<Item = &'f Fact, IntoIter: DoubleEndedIterator>,
-    {
-        let answer = facts.into_iter().rev().find_map(|fact| match fact {
-            Fact::AssistantCompleted { response, .. } => Some(response),
-            _ => None,
-        });
-        let listed = |name: &str| self.metadata.get(name).and_then(Value::as_array);
-        let waits = |call: &&ToolCall| match self.reason {
-            HaltReason::ManualToolCalls => listed("manual_tool_calls")
-                .is_none_or(|calls| calls.iter().any(|named| named["id"] == call.id.as_str())),
-            HaltReason::UncertainTools => listed("uncertain_tool_calls")
-                .is_some_and(|ids| ids.iter().any(|id| *id == call.id)),
-            _ => false,
-        };
-        let edited = |call: &'f ToolCall| match call.edited_in(&self.metadata) {
-            Some(edited) => Cow::Owned(edited),
-            None => Cow::Borrowed(call),
-        };
-        answer
-            .into_iter()
-            .flat_map(|answer| answer.tool_calls())
-            .filter(waits)
-            .map(edited)
-            .collect()
-    }
-
-    /// The fact of stopping so.
-    pub fn into_fact(self) -> Fact {
-        match self.reason {
-            _ if self.waits() => Fact::Suspended(self),
-            HaltReason::Error | HaltReason::ToolError | HaltReason::BudgetExceeded => {
-                Fact::Failed(self)
-            }
-            _ => Fact::Completed(self),
-        }
-    }
 }

@@ -17,6 +17,7 @@ pub mod cbor;
 mod clock;
 pub mod conformance;
 mod cuts;
+mod end;
 mod entry;
 mod fact;
 mod gist;
@@ -38,9 +39,10 @@ mod waiters;
 
 pub use audit::{Auditor, verify_run, verify_seals, walk};
 pub use cuts::{Cut, CutRecorder, expand};
+pub use end::End;
 pub use fact::{
-    About, BEHAVIOUR, DirectCall, Effect, End, Extent, Fact, Inside, Interruption, OnUncertain,
-    Parent, Plan, Previous, Resolution, Seal, SessionLink, Totals,
+    About, BEHAVIOUR, DirectCall, Effect, Extent, Fact, Inside, Interruption, OnUncertain, Parent,
+    Plan, Previous, Resolution, Seal, SessionLink, Totals,
 };
 pub use hash::Hash;
 pub use kind::Kind;

@@ -46,5 +46,6 @@ mod server;
 pub use client::{Connection, Progress};
 pub use error::Error;
 pub use listing::{Hints, ListedTool, Listing};
+pub use mynah_step::Approval;
 pub use serve::{ToolServer, serve};
-pub use server::{Approval, Era, Limits, Server};
+pub use server::{Era, Limits, Server};

@@ -465,6 +465,19 @@ fn image_block(image: &Image) -> ContentBlock {
     }
 }
 
+/// Methods that the server does not have: it has tools and nothing else. `rmcp` would answer them with empty lists.
+macro_rules! refused {
+    ($($name:ident($params:ty) -> $result:ty, $method:ty;)*) => {$(
+        async fn $name(
+            &self,
+            _: $params,
+            _: RequestContext<RoleServer>,
+        ) -> Result<$result, ErrorData> {
+            Err(ErrorData::method_not_found::<$method>())
+        }
+    )*};
+}
+
 impl ServerHandler for Handler {
     fn get_info(&self) -> ServerConfig {
         let server = &self.0.server;
@@ -485,37 +498,12 @@ impl ServerHandler for Handler {
         Ok(listed.with_cache_scope(CacheScope::Public))
     }
 
-    // It has tools and nothing else; `rmcp` would answer these with empty lists.
-    async fn list_prompts(
-        &self,
-        _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
-    ) -> Result<ListPromptsResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
-    }
-
-    async fn list_resources(
-        &self,
-        _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
-    ) -> Result<ListResourcesResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListResourcesRequestMethod>())
-    }
-
-    async fn list_resource_templates(
-        &self,
-        _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
-    ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListResourceTemplatesRequestMethod>())
-    }
-
-    async fn complete(
-        &self,
-        _: CompleteRequestParams,
-        _: RequestContext<RoleServer>,
-    ) -> Result<CompleteResult, ErrorData> {
-        Err(ErrorData::method_not_found::<CompleteRequestMethod>())
+    refused! {
+        list_prompts(Option<PaginatedRequestParams>) -> ListPromptsResult, ListPromptsRequestMethod;
+        list_resources(Option<PaginatedRequestParams>) -> ListResourcesResult, ListResourcesRequestMethod;
+        list_resource_templates(Option<PaginatedRequestParams>)
+            -> ListResourceTemplatesResult, ListResourceTemplatesRequestMethod;
+        complete(CompleteRequestParams) -> CompleteResult, CompleteRequestMethod;
     }
 
     fn get_tool(&self, name: &str) -> Option<rmcp::model::Tool> {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ffi::OsString, fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use mynah_step::Tool;
+use mynah_step::{Approval, Tool};
 use secrecy::SecretString;
 
 use crate::{
@@ -64,17 +64,6 @@ pub enum Era {
     Legacy,
     /// 2026-07-28: no handshake and no session.
     Modern,
-}
-
-/// Whether a person must approve the calls of a server's tools.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Approval {
-    /// Each call waits until it is approved, except those of read-only tools of a trusted server.
-    #[default]
-    Ask,
-    /// Calls run at once.
-    Never,
 }
 
 /// Limits on what a server may do.
@@ -285,7 +274,7 @@ impl Server {
         self
     }
 
-    /// Whether calls must be approved.
+    /// Whether a person must approve calls: [`Approval::Ask`] if not set. Read-only tools of a [trusted](Self::trusted) server do not ask.
     pub fn approval(mut self, approval: Approval) -> Self {
         self.approval = approval;
         self
@@ -374,9 +363,9 @@ impl Server {
             true => tool.idempotent(2),
             false => tool,
         };
-        match self.approval == Approval::Ask && !hints.read_only {
-            true => tool.manual(),
-            false => tool,
+        match self.approval {
+            Approval::Ask if hints.read_only => tool,
+            approval => tool.approval(approval),
         }
     }
 

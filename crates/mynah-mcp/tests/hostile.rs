@@ -16,6 +16,7 @@ use std::{
 use common::{asked, call, failed, hostile, ok, proceed};
 use mynah_data::{Part, ToolOutcome};
 use mynah_mcp::{Approval, Error, Server};
+use mynah_step::Tool;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use tokio::time::{Instant, sleep, timeout};
@@ -116,7 +117,8 @@ async fn hints_count_for_trusted_servers_alone() -> Tested {
     let specs = async |server: Server| -> Result<Vec<(bool, bool)>, Error> {
         let tools = server.connect().await?.tools();
         assert!(tools.iter().all(|tool| tool.is_recorded()));
-        Ok(tools.iter().map(|tool| (tool.spec().manual, tool.spec().idempotent)).collect())
+        let spec = |tool: &Tool| (tool.spec().approval == Approval::Ask, tool.spec().idempotent);
+        Ok(tools.iter().map(spec).collect())
     };
     let hints = || hostile("hints", None).approval(Approval::Ask);
     assert_eq!(specs(hints()).await?, [(true, false); 3]);

@@ -195,7 +195,8 @@ async fn the_time_server_works_in_both_eras() {
                 .trusted(true)
         };
         let connection = server().connect().await.unwrap();
-        assert!(connection.tools().iter().all(|tool| !tool.spec().manual), "they are read-only");
+        let runs = |tool: &Tool| tool.spec().approval == Approval::Never;
+        assert!(connection.tools().iter().all(runs), "they are read-only");
         let convert = json!({"source_timezone": "Europe/Oslo", "time": "12:00", "target_timezone": "Asia/Tokyo"});
         let calls = [
             ("time_convert_time", convert),

@@ -34,13 +34,14 @@
 
 use std::{
     borrow::Cow,
+    cell::Cell,
     collections::{HashMap, VecDeque},
     fmt,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use mynah_data::{Error, ToolOutcome};
+use mynah_data::{Error, Part, ToolOutcome};
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::Instant};
 
@@ -140,20 +141,24 @@ impl Layer for Timeout {
 pub struct OutputCap(usize);
 
 impl OutputCap {
-    /// Cuts texts after so many bytes, between characters. A result that is not text counts as JSON, and becomes text if it is cut.
+    /// Cuts texts after so many bytes, between characters. A result that is not text counts as JSON, and becomes text if it is cut. The
+    /// texts of a result with several parts count together, images do not.
     pub fn new(bytes: usize) -> Self {
         Self(bytes)
     }
 
-    fn cut(self, value: Value) -> Value {
+    /// Cuts a text to what is left of the limit.
+    fn cut(value: Value, left: &Cell<usize>) -> Value {
+        let limit = left.get();
         let text = match &value {
             Value::String(text) => Cow::Borrowed(text.as_str()),
             value => Cow::Owned(value.to_string()),
         };
-        if text.len() <= self.0 {
+        left.set(limit.saturating_sub(text.len()));
+        if text.len() <= limit {
             return value;
         }
-        let shown = &text[..text.floor_char_boundary(self.0)];
+        let shown = &text[..text.floor_char_boundary(limit)];
         let (first, all) = (shown.len(), text.len());
         Value::String(format!("{shown}\n[truncated: the first {first} of {all} bytes]"))
     }
@@ -166,12 +171,16 @@ impl Layer for OutputCap {
         arguments: Value,
         context: ToolContext,
     ) -> BoxFuture<ToolOutcome> {
-        let cap = *self;
-        Box::pin(async move { map(next.call(arguments, context).await, |value| cap.cut(value)) })
+        let limit = self.0;
+        Box::pin(async move {
+            let outcome = next.call(arguments, context).await;
+            let left = Cell::new(limit);
+            map(outcome, |value| Self::cut(value, &left))
+        })
     }
 }
 
-/// The outcome with another value: of its result or of its error.
+/// The outcome with another value: of its result, of the texts among its parts, or of its error.
 fn map(outcome: ToolOutcome, change: impl Fn(Value) -> Value) -> ToolOutcome {
     match outcome {
         ToolOutcome::Ok(value) => ToolOutcome::Ok(change(value)),
@@ -181,8 +190,35 @@ fn map(outcome: ToolOutcome, change: impl Fn(Value) -> Value) -> ToolOutcome {
         ToolOutcome::Halt { reason, result } => {
             ToolOutcome::Halt { reason, result: change(result) }
         }
+        ToolOutcome::Parts(parts) => {
+            let changed = |part| match part {
+                Part::Text { text, metadata } => match change(text.into()) {
+                    Value::String(text) => Part::Text { text, metadata },
+                    value => Part::Text { text: value.to_string(), metadata },
+                },
+                part => part,
+            };
+            ToolOutcome::Parts(parts.into_iter().map(changed).collect())
+        }
         outcome => outcome,
     }
+}
+
+/// Runs a call when its turn has come, and keeps the turn until the call has ended.
+fn after<T: Send>(
+    turn: impl Future<Output = T> + Send + 'static,
+    next: Arc<dyn Handler>,
+    arguments: Value,
+    context: ToolContext,
+) -> BoxFuture<ToolOutcome> {
+    // A replay has an order of its own, in which one call may wait for another.
+    if context.is_replayed() {
+        return next.call(arguments, context);
+    }
+    Box::pin(async move {
+        let _turn = turn.await;
+        next.call(arguments, context).await
+    })
 }
 
 /// Lets so many calls run at once. Others wait for their turn. Clones share the limit, over several tools and chats.
@@ -203,15 +239,7 @@ impl Layer for ConcurrencyLimit {
         arguments: Value,
         context: ToolContext,
     ) -> BoxFuture<ToolOutcome> {
-        // A replay has an order of its own, in which one call may wait for another.
-        if context.is_replayed() {
-            return next.call(arguments, context);
-        }
-        let limit = Arc::clone(&self.0);
-        Box::pin(async move {
-            let _turn = limit.acquire_owned().await;
-            next.call(arguments, context).await
-        })
+        after(Arc::clone(&self.0).acquire_owned(), next, arguments, context)
     }
 }
 
@@ -250,14 +278,9 @@ impl Layer for RateLimit {
         arguments: Value,
         context: ToolContext,
     ) -> BoxFuture<ToolOutcome> {
-        if context.is_replayed() {
-            return next.call(arguments, context);
-        }
-        let start = self.next();
-        Box::pin(async move {
-            tokio::time::sleep_until(start).await;
-            next.call(arguments, context).await
-        })
+        let this = self.clone();
+        let turn = async move { tokio::time::sleep_until(this.next()).await };
+        after(turn, next, arguments, context)
     }
 }
 

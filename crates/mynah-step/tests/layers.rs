@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use mynah_data::{ToolCall, ToolOutcome};
+use mynah_data::{Part, ToolCall, ToolOutcome};
 use mynah_step::{
     HandlerExecutor, SystemWorld, Tool, ToolContext, ToolLimits,
     layers::{Cache, ConcurrencyLimit, OutputCap, RateLimit, RedactOutput, Timeout},
@@ -52,6 +52,23 @@ async fn the_layer_that_was_added_last_is_the_outermost_and_the_handler_may_come
     assert_eq!(outcome(&after, json!({})).await, ok(json!("baab")));
     let between = mark(mark(tool(), "a").blocking(|arguments, _| arguments["way"].clone()), "b");
     assert_eq!(outcome(&between, json!({})).await, ok(json!("baab")));
+}
+
+#[tokio::test]
+async fn the_texts_of_a_result_with_parts_are_redacted_and_cut_together() {
+    let parts = |texts: [&str; 3]| ToolOutcome::Parts(texts.map(Part::text).into());
+    let returns = tool().handler_with(["key=k1", "k1 again", "more"], async |texts, _, _| {
+        texts.map(Part::text).to_vec()
+    });
+    let redacted = returns.clone().layer(RedactOutput::words(["k1"]));
+    let expected = parts(["key=[redacted]", "[redacted] again", "more"]);
+    assert_eq!(outcome(&redacted, json!({})).await, expected);
+    let cut = [
+        "key=k1",
+        "k1 a\n[truncated: the first 4 of 8 bytes]",
+        "\n[truncated: the first 0 of 4 bytes]",
+    ];
+    assert_eq!(outcome(&returns.layer(OutputCap::new(10)), json!({})).await, parts(cut));
 }
 
 #[tokio::test]

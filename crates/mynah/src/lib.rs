@@ -67,6 +67,8 @@ pub use mynah_step::{
     ToolFn, ToolProgress, ToolResultEncoder, ToolSet, World, differences, layers, schema_of,
     schemars, typed,
 };
+#[cfg(feature = "tools")]
+pub use mynah_tools as tools;
 pub use options::Options;
 pub use replay::{Replay, ReplayStatus, Replayed, Tools, replay_run};
 pub use restore::{KeptCall, Restored, kept_call, restore_session, restore_turn};

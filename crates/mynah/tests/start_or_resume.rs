@@ -9,7 +9,7 @@ use std::sync::{
 
 use kept::{copy, kinds, says};
 use mynah::{
-    Budget, Decision, Engine, Result, RetryPolicy, Run, Tool, ToolOutcome, Waiting,
+    Approval, Budget, Decision, Engine, Result, RetryPolicy, Run, Tool, ToolOutcome, Waiting,
     log::{Log, MemoryLog, RunFilter, RunStatus, verify_run},
     testing::Scripted,
 };
@@ -87,6 +87,35 @@ async fn decisions_reject_and_give_results() -> Result<()> {
         assert!(told, "{expected}");
     }
     assert_eq!(paid.load(Ordering::Relaxed), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_decision_sees_the_exact_arguments_after_a_restart_and_may_change_them() -> Result<()> {
+    let pays = json!([
+        {"tool_call": {"id": "c0", "name": "pay", "arguments": {"euros": 700}}},
+        {"finish": "tool_calls"},
+    ]);
+    let model = Scripted::new([pays, says("Done.")])?;
+    let engine = || {
+        let pay = Tool::new("pay", "", json!({})).approval(Approval::Ask);
+        Engine::new(model.clone()).tool(pay.handler(async |arguments, _| arguments))
+    };
+    let log = MemoryLog::new();
+    let before = start(&engine(), &log).await?;
+    // Another engine has nothing but the records.
+    let run = start(&engine(), &log).await?;
+    let waiting = run.waiting().expect("it waits");
+    assert_eq!(waiting.calls()[0].raw_arguments, r#"{"euros":700}"#);
+    assert_eq!(Some(waiting), before.waiting());
+    let run = run
+        .decide(|call| {
+            assert_eq!(call.arguments, json!({"euros": 700}));
+            Decision::ApproveWith(json!({"euros": 7}))
+        })
+        .await?;
+    let result = run.result().thread.messages.get(2).unwrap().text().into_owned();
+    assert!(result.starts_with(r#"{"euros":7}"#) && run.waiting().is_none(), "{result}");
     Ok(())
 }
 

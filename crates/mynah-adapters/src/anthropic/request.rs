@@ -310,6 +310,9 @@ fn marked(mut block: Value, mark: Option<&Value>) -> Value {
     block
 }
 
+/// How many tools of a request may be strict.
+const MAX_STRICT_TOOLS: usize = 20;
+
 fn tools(request: &Request, call: &ModelCall) -> Result<Option<Value>> {
     let called = match has_tools(request) || !call.former_tools.is_empty() {
         true => Vec::new(),
@@ -319,7 +322,10 @@ fn tools(request: &Request, call: &ModelCall) -> Result<Option<Value>> {
     let former = call.former_tools.iter().filter(|_| !has_tools(request));
     let form = form_tool(request).map(Arc::new);
     let all = request.tools.iter().chain(former).chain(&called).chain(&form);
-    let tools = all.map(tool_spec).collect::<Result<Vec<Value>>>()?;
+    let mut tools = all.map(tool_spec).collect::<Result<Vec<Value>>>()?;
+    // The provider refuses a request with more; the loop checks the arguments of the others.
+    let strict = tools.iter_mut().filter(|tool| tool["strict"] == true);
+    strict.skip(MAX_STRICT_TOOLS).for_each(|tool| tool["strict"] = false.into());
     Ok((!tools.is_empty()).then(|| tools.into()))
 }
 

@@ -15,7 +15,10 @@ use mynah_step::{Tool, prompt_tokens, reruns_lost};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::state::{Calling, OpenTurn, PlannedCall, RunState};
+use super::{
+    open_turn::{OpenTurn, PlannedCall},
+    state::{Calling, RunState},
+};
 use crate::context_policy::{ContextPolicy, ContextView};
 
 /// What a run is to do next.

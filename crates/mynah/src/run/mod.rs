@@ -11,6 +11,7 @@ mod driver;
 mod input;
 mod live;
 mod machine;
+mod open_turn;
 mod replayed;
 mod setup;
 mod state;

@@ -1,0 +1,241 @@
+//! The questions to a journal, and their answers.
+
+use std::task::{Context, Poll, ready};
+
+use mynah_data::{Error, Result, ToolReason};
+use mynah_log::{Fact, Inside, Resolution};
+use tokio::time::Instant;
+
+use super::{
+    Answer, Attempt, GRACE, PATIENCE, Place, Question, Standstill, State, Want, call_is_over, gone,
+};
+use crate::{Recorder, recorder::ends};
+
+impl State {
+    /// Whether the next answer comes from the records: always in a replay, in a run that is resumed until it is where it was.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.cursor.as_ref().is_some_and(|cursor| cursor.is_behind())
+    }
+
+    /// Who writes, if no records answer any more.
+    pub(super) fn live(&mut self) -> Option<&mut Recorder> {
+        if self.cursor.is_some() { None } else { self.recorder.as_deref_mut() }
+    }
+
+    /// Refuses what is asked for before the run began, or after it ended.
+    pub(crate) fn check_open(&mut self) -> Result<()> {
+        self.live().map_or(Ok(()), |recorder| recorder.check_open())
+    }
+
+    /// Nothing more is recorded, for this reason.
+    pub(crate) fn fail(&mut self, error: &Error) {
+        if let Some(recorder) = self.live() {
+            recorder.fail(error.clone());
+        }
+    }
+
+    /// Whether a run is recorded of which the log has nothing yet.
+    pub(crate) fn is_unwritten(&self) -> bool {
+        self.recorder.as_ref().is_some_and(|recorder| recorder.written.is_none())
+    }
+
+    /// Whether everything recorded was made again, and the run continues.
+    pub(super) fn must_take_over(&self) -> bool {
+        self.cursor.as_ref().is_some_and(|cursor| !cursor.is_behind())
+    }
+
+    /// Continues in the world once everything recorded was made again: takes the lease first.
+    pub(super) fn poll_take_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.must_take_over() {
+            if let Some(recorder) = &mut self.recorder
+                && let Err(error) = ready!(recorder.poll_take(cx))
+            {
+                recorder.fail(error);
+            }
+            self.cursor = None;
+        }
+        Poll::Ready(())
+    }
+
+    /// Answers what can be answered, and tells which questions were.
+    pub(super) fn answer_all(&mut self, cx: &mut Context<'_>, answered: &mut Vec<u64>) {
+        while !self.questions.is_empty()
+            && self.poll_take_over(cx).is_ready()
+            && let Some((Question { id, place, want }, answer)) = self.next_answer()
+        {
+            let Some(id) = id else { continue };
+            let is_full = || self.recorder.as_ref().is_some_and(|recorder| recorder.is_full());
+            match (want, answer) {
+                (Want::Commit { durable, .. }, Ok(kept))
+                    if !self.is_behind() && (durable || is_full()) =>
+                {
+                    self.undurable.push((id, place, kept));
+                }
+                (_, answer) => {
+                    self.answers.insert(id, answer);
+                    answered.push(id);
+                }
+            }
+        }
+        if !self.undurable.is_empty()
+            && self.poll_take_over(cx).is_ready()
+            && let Some(recorder) = &mut self.recorder
+            && let Poll::Ready(safe) = recorder.poll_flush(cx)
+        {
+            for (id, _, kept) in self.undurable.drain(..) {
+                self.answers.insert(id, safe.clone().map(|()| kept));
+                answered.push(id);
+            }
+        }
+    }
+
+    fn next_answer(&mut self) -> Option<(Question, Answer)> {
+        let mut found = None;
+        let now = self.cursor.as_ref().map_or(u64::MAX, |cursor| cursor.taken());
+        let (passed, then) = self.without_answer;
+        let passed = if then == now { passed } else { 0 };
+        for (index, Question { place, want, .. }) in
+            self.questions.iter_mut().enumerate().skip(passed)
+        {
+            if let Want::Commit {
+                fact: Fact::SideEffect { ahead, .. }, asked: Some(asked), ..
+            } = want
+            {
+                *ahead = asked.ahead();
+            }
+            let answer = match (&mut self.cursor, &mut self.recorder, &*want) {
+                (Some(cursor), _, _) => cursor.answer(place, want),
+                (None, Some(recorder), Want::Commit { fact, .. }) => {
+                    Some(recorder.commit(fact).map(|()| None))
+                }
+                // What is not recorded is for the world to answer, as long as the run is ours.
+                (None, Some(recorder), _) => Some(recorder.is_ours().map(|()| None)),
+                (None, None, _) => Some(Err(gone())),
+            };
+            if let Some(answer) = answer {
+                found = Some((index, answer));
+                break;
+            }
+        }
+        let Some((index, answer)) = found else {
+            self.without_answer = (self.questions.len(), now);
+            return None;
+        };
+        self.answered += 1;
+        self.without_answer = (index, now);
+        let question = self.questions.remove(index);
+        let Question { place, want, .. } = &question;
+        if let Some(attempt) = place.as_ref().and_then(|at| self.attempts.get_mut(&at.call_id)) {
+            attempt.answered = Some(Instant::now());
+        }
+        match (want, &answer) {
+            (Want::Commit { asked: Some(asked), .. }, Ok(_))
+            | (Want::Recall { asked, .. }, Ok(Some(_))) => asked.leave(),
+            (Want::Outcome, Ok(Some(fact))) => self.came_out(fact),
+            (Want::Commit { fact, .. }, Ok(_)) => {
+                self.came_out(fact);
+                // The process ended between the end and its seal.
+                if let (Some(cursor), Some(recorder)) = (&self.cursor, &mut self.recorder)
+                    && ends(fact)
+                    && !cursor.is_behind()
+                    && let Err(error) = recorder.seal()
+                {
+                    recorder.fail(error);
+                }
+                if let (Some(noted), Some(_)) = (&mut self.noted, place) {
+                    noted.push_back(fact.clone());
+                }
+            }
+            _ => {}
+        }
+        Some((question, answer))
+    }
+
+    /// Waits for something to happen in a replay in which every question waits for its turn. If nothing does, the first of
+    /// them is about something else than what is recorded, and is answered so.
+    pub(super) fn poll_stuck(&mut self, cx: &mut Context<'_>, answered: &mut Vec<u64>) {
+        let before = self.standstill.take().filter(|before| before.since == self.answered);
+        if !self.is_behind() || self.questions.is_empty() {
+            return;
+        }
+        let standstill = self.standstill.insert(before.unwrap_or_else(|| Standstill {
+            since: self.answered,
+            until: Box::pin(tokio::time::sleep(GRACE)),
+            is_patient: false,
+        }));
+        if standstill.until.as_mut().poll(cx).is_pending() {
+            return;
+        }
+        let is_patient = standstill.is_patient;
+        let running = || self.attempts.values().filter(|attempt| !attempt.is_over);
+        let gives_up = self.cursor.as_ref().is_some_and(|cursor| cursor.gives_up_next());
+        if gives_up || !running().all(|attempt| self.waits(attempt)) {
+            self.standstill = None;
+            return;
+        }
+        let is_end =
+            |question: &Question| matches!(&question.want, Want::Commit { fact, .. } if ends(fact));
+        let alone = !self.loop_waits_elsewhere && running().all(|attempt| attempt.is_alone);
+        if !(is_patient || alone || self.questions.iter().any(is_end)) {
+            let mut until = Box::pin(tokio::time::sleep(PATIENCE - GRACE));
+            // It is polled again when it is over.
+            let _ = until.as_mut().poll(cx);
+            self.standstill = Some(Standstill { since: self.answered, until, is_patient: true });
+            return;
+        }
+        let first =
+            self.questions.iter().enumerate().min_by(|(_, a), (_, b)| a.place.cmp(&b.place));
+        let Some((index, _)) = first else { return };
+        let Question { id, place, want } = self.questions.remove(index);
+        let refused = self.cursor.as_mut().map_or_else(gone, |cursor| cursor.refuse(&place, &want));
+        self.without_answer = (0, 0);
+        self.answered += 1;
+        if let Some(id) = id {
+            self.answers.insert(id, Err(refused));
+            answered.push(id);
+        }
+    }
+
+    /// Adds a question. A call that is over gets no answer.
+    pub(super) fn question(&mut self, id: u64, place: Place, want: Want) {
+        let of_effect = matches!(want, Want::Recall { .. } | Want::Commit { asked: Some(_), .. });
+        let runs = |Inside { call_id, attempt: number }: &Inside| {
+            let attempt = self.attempts.get(call_id);
+            attempt.is_some_and(|attempt| attempt.number == *number && !attempt.is_over)
+        };
+        if !of_effect || place.as_ref().is_none_or(runs) {
+            self.questions.push(Question { id: Some(id), place, want });
+        } else {
+            self.answers.insert(id, Err(call_is_over()));
+        }
+    }
+
+    /// Takes questions back, and returns their ids.
+    pub(super) fn withdraw(&mut self, which: impl Fn(&Question) -> bool) -> Vec<u64> {
+        self.without_answer = (0, 0);
+        self.questions.extract_if(.., |question| which(question)).filter_map(|q| q.id).collect()
+    }
+
+    /// Whether an attempt waits for its turn.
+    pub(super) fn waits(&self, attempt: &Attempt) -> bool {
+        let mut places = self.questions.iter().filter_map(|question| question.place.as_ref());
+        places.any(|at| at.call_id == attempt.call.id)
+    }
+
+    /// A fact is committed: if it is the outcome of a call, that does not run any more.
+    pub(super) fn came_out(&mut self, fact: &Fact) {
+        if let Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } = fact {
+            self.attempts.remove(call_id);
+        }
+    }
+
+    pub(super) fn stopped(&mut self, call_id: &str, why: &str) -> Option<Fact> {
+        let Attempt { call, number: attempt, .. } = self.attempts.remove(call_id)?;
+        let error = Error::tool(ToolReason::Cancelled)
+            .with_message(format!("tool error ({}): cancelled: {why}", call.name))
+            .with("tool_name", call.name.as_str());
+        let (call_id, resolution) = (call_id.to_owned(), Resolution::CutOff);
+        let (content, duration_ms) = (String::new(), None);
+        Some(Fact::ToolFailed { call_id, attempt, error, resolution, content, duration_ms })
+    }
+}
