@@ -8,7 +8,7 @@ use std::{
 };
 
 use mynah::{
-    Budget, Engine, Fallback, ModelRef, Options, ResponseFormat, Tool,
+    Approval, Budget, Engine, Fallback, ModelRef, Options, ResponseFormat, Tool,
     adapters::{http::HttpAdapter, keys::Keys},
 };
 use serde_json::Value;
@@ -272,8 +272,8 @@ impl AgentFile {
         }
         let permitted = offered.into_iter().filter_map(|(tool, permission)| {
             match self.spec.approvals.get(tool.name()).copied().unwrap_or(permission) {
-                Permission::Allow => Some(automatic(tool)),
-                Permission::Ask => Some(tool.manual()),
+                Permission::Allow => Some(tool.approval(Approval::Never)),
+                Permission::Ask => Some(tool.approval(Approval::Ask)),
                 Permission::Deny => None,
             }
         });
@@ -306,19 +306,5 @@ impl AgentFile {
             };
             self.source.error(key, why)
         })
-    }
-}
-
-/// The same tool, whose calls run without a question.
-fn automatic(tool: Tool) -> Tool {
-    if !tool.spec().manual {
-        return tool;
-    }
-    let mut spec = (**tool.spec()).clone();
-    spec.manual = false;
-    let changed = Tool::from_spec(spec).recorded();
-    match tool.get_handler() {
-        Some(handler) => changed.with_handler(handler.clone()),
-        None => changed,
     }
 }

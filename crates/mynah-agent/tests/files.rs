@@ -4,7 +4,7 @@
 
 use std::{env, fs, path::Path};
 
-use mynah::{Engine, Options, Tool, ToolCall, log::MemoryLog, testing::Scripted};
+use mynah::{Approval, Engine, Options, Tool, ToolCall, log::MemoryLog, testing::Scripted};
 use mynah_agent::{Agent, AgentFile, FileError};
 use serde_json::json;
 
@@ -24,7 +24,10 @@ async fn agent(text: &str) -> Result<Agent, FileError> {
 
 fn tools(engine: &Engine) -> Vec<(String, bool)> {
     let tools = engine.resolve_tools(&Options::new());
-    tools.iter().map(|tool| (tool.name().to_owned(), tool.spec().manual)).collect()
+    tools
+        .iter()
+        .map(|tool| (tool.name().to_owned(), tool.spec().approval == Approval::Ask))
+        .collect()
 }
 
 #[tokio::test]

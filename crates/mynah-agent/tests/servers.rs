@@ -4,7 +4,7 @@
 
 use std::{env, path::PathBuf, process::Command};
 
-use mynah::{Engine, Options, Tool, log::MemoryLog, testing::Scripted};
+use mynah::{Approval, Engine, Options, Tool, log::MemoryLog, testing::Scripted};
 use mynah_agent::{Agent, AgentFile, FileError};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -43,7 +43,7 @@ fn tools(agent: &Agent) -> Vec<(String, bool)> {
 }
 
 fn asks(tool: &Tool) -> bool {
-    tool.spec().manual
+    tool.spec().approval == Approval::Ask
 }
 
 #[tokio::test]

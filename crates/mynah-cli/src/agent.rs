@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
-use mynah::{Engine, Message, Options};
+use mynah::{Approval, Engine, Message, Options, Tool};
 use mynah_agent::{AgentFile, FileError};
 use serde_json::json;
 
@@ -16,8 +16,8 @@ use crate::{
     Failure,
     model::script,
     play, runtime,
-    screen::Lines,
     text::{line, quoted},
+    tty::{Entered, Looks, Prompt, Reads},
     written,
 };
 
@@ -138,14 +138,13 @@ fn check(file: &Path, vars: &VarArgs, json: bool) -> Result<(), Failure> {
     let tools = engine.resolve_tools(&Options::new());
     let mut out = io::stdout().lock();
     if json {
-        let tools =
-            tools.iter().map(|tool| json!({"name": tool.name(), "asks": tool.spec().manual}));
+        let tools = tools.iter().map(|tool| json!({"name": tool.name(), "asks": asks(tool)}));
         let tools: Vec<_> = tools.collect();
         let told = json!({"ok": {"name": agent.name(), "model": agent.model(), "tools": tools}});
         return written(writeln!(out, "{told}"));
     }
-    let asks = |manual| if manual { " (asks)" } else { "" };
-    let tools = tools.iter().map(|tool| format!("{}{}", tool.name(), asks(tool.spec().manual)));
+    let asks = |tool| if asks(tool) { " (asks)" } else { "" };
+    let tools = tools.iter().map(|tool| format!("{}{}", tool.name(), asks(tool)));
     let tools = tools.collect::<Vec<_>>().join(", ");
     let tools = if tools.is_empty() { "none".to_owned() } else { tools };
     written(writeln!(
@@ -157,15 +156,20 @@ fn check(file: &Path, vars: &VarArgs, json: bool) -> Result<(), Failure> {
     ))
 }
 
+/// Whether a person approves the calls of a tool.
+fn asks(tool: &Tool) -> bool {
+    tool.spec().manual || tool.spec().approval == Approval::Ask
+}
+
 /// The model that is proposed.
-const MODEL: &str = "anthropic:claude-sonnet-5";
+const MODEL: &str = "anthropic:claude-sonnet-5-5";
 
 fn new(file: &Path) -> Result<(), Failure> {
     if file.exists() {
         let why = format!("{}: it is there already; name another", file.display());
         return Err(Failure::input(why));
     }
-    let mut lines = Lines::new();
+    let prompt = Prompt::new(Looks::detect(), &[]);
     let answers = runtime()?.block_on(async {
         let mut answers = Vec::new();
         for question in [
@@ -173,7 +177,11 @@ fn new(file: &Path) -> Result<(), Failure> {
             format!("Which model? [{MODEL}] "),
             "Which tools: files, shell, fetch, calculator, now, ask_user? [files] ".to_owned(),
         ] {
-            answers.push(lines.ask(&question).await?.unwrap_or_default().trim().to_owned());
+            match prompt.ask(&question, Reads::Answer).await? {
+                Entered::Line(answer) => answers.push(answer.trim().to_owned()),
+                Entered::End => answers.push(String::new()),
+                Entered::Interrupted => return Err(Failure::interrupted("interrupted", None)),
+            }
         }
         Ok::<_, Failure>(answers)
     })?;

@@ -37,6 +37,7 @@ mod store;
 mod teller;
 mod text;
 mod tree;
+mod tty;
 mod verify;
 mod waiting;
 
@@ -86,7 +87,7 @@ enum Verb {
     /// Check an agent file, or write a new one.
     #[command(after_help = agent::EXAMPLES)]
     Agent(agent::Arguments),
-    /// Talk to an agent, line by line.
+    /// Talk to an agent or a model in the terminal.
     #[command(after_help = chat::EXAMPLES)]
     Chat(chat::Arguments),
     /// Let an agent work on a goal.
