@@ -37,6 +37,8 @@ fn each_fits_the_schema_and_names_models_that_are_known() {
             let is_local = name.starts_with("llamacpp:") || name.starts_with("ollama:");
             let known = catalog.find(&ModelRef::from(name));
             assert!(is_local || known.is_some(), "{}: {name}", path.display());
+            let end = known.and_then(|known| known.shutdown_date.clone());
+            assert_eq!(end, None, "{}: {name} ends", path.display());
         }
     }
     let wrong = [
