@@ -267,7 +267,7 @@ impl Golden {
                     }
                 }
                 HaltReason::Completed => break,
-                reason => {
+                ref reason => {
                     let why = result.error().map(|error| format!(": {error}")).unwrap_or_default();
                     findings.push(format!("ended with {reason}{why}"));
                     break;
