@@ -23,7 +23,8 @@ impl AgentFile {
                 .map_err(|error| self.source.unreachable(&["mcp", name], error.to_string()))?;
             self.check_names(name, server, &connection)?;
             offered.extend(connection.tools().into_iter().map(|tool| {
-                let asks = tool.spec().approval == Approval::Ask;
+                // The client knows which tools of a trusted server only read.
+                let asks = tool.spec().manual || tool.spec().approval == mynah::Approval::Ask;
                 (tool, if asks { Permission::Ask } else { Permission::Allow })
             }));
         }

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use mynah::{Catalog, Engine, ModelRef, testing::Scripted};
+use mynah::{Catalog, Engine, ModelRef, log::MemoryLog, testing::Scripted};
 use mynah_agent::AgentFile;
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn parsed(path: &Path) -> Value {
 fn each_fits_the_schema_and_names_models_that_are_known() {
     let schema = jsonschema::validator_for(&mynah_agent::schema()).unwrap();
     let catalog = Catalog::built_in();
-    assert!(files().len() >= 2);
+    assert!(files().len() >= 10);
     for path in files() {
         let file = parsed(&path);
         if let Err(error) = schema.validate(&file) {
@@ -37,6 +37,8 @@ fn each_fits_the_schema_and_names_models_that_are_known() {
             let is_local = name.starts_with("llamacpp:") || name.starts_with("ollama:");
             let known = catalog.find(&ModelRef::from(name));
             assert!(is_local || known.is_some(), "{}: {name}", path.display());
+            let end = known.and_then(|known| known.shutdown_date.clone());
+            assert_eq!(end, None, "{}: {name} ends", path.display());
         }
     }
     let wrong = [
@@ -59,8 +61,48 @@ async fn each_answers_with_a_scripted_model() {
         let file = AgentFile::read(&path).unwrap();
         file.build().await.unwrap();
         let model = Scripted::new([json!([{"text": "{}"}, {"finish": "stop"}])]).unwrap();
-        let agent = file.build_on(Engine::new(model)).await.unwrap();
+        let engine = Engine::new(model).model(file.model());
+        let agent = file.build_on(engine).await.unwrap();
         let result = agent.engine.chat("Hello?").await.unwrap();
         assert_eq!(result.text(), "{}", "{}", path.display());
     }
+}
+
+/// Lets an agent make this call after approval. Returns what its model read then.
+async fn approved(file: AgentFile, tool: &str, arguments: Value) -> String {
+    let call = json!({"id": "c0", "name": tool, "arguments": arguments});
+    let model = Scripted::new([
+        json!([{"tool_call": call}, {"finish": "tool_calls"}]),
+        json!([{"text": "Done."}, {"finish": "stop"}]),
+    ]);
+    let engine = Engine::new(model.unwrap()).model(file.model());
+    let engine = file.build_on(engine).await.unwrap().engine;
+    let log = MemoryLog::new();
+    let waiting = engine.chat("Begin.").record(&log).await.unwrap();
+    let run = waiting.run_id.unwrap();
+    let result = engine.resume(&log, run).approve("c0").await.unwrap();
+    assert_eq!(result.text(), "Done.");
+    let messages: Vec<_> = result.thread.messages.iter().map(|message| message.text()).collect();
+    messages.join("\n")
+}
+
+#[tokio::test]
+async fn the_analyst_computes_with_a_command_that_is_approved() {
+    let path = files().into_iter().find(|path| path.ends_with("analyst.toml")).unwrap();
+    let command = "awk -F, '/India/ { sum += $3 } END { print sum }' birds.csv";
+    let read = approved(AgentFile::read(path).unwrap(), "shell", json!({"command": command})).await;
+    assert!(read.contains("1510"), "{read}");
+}
+
+#[tokio::test]
+async fn the_mail_agent_writes_a_file_that_is_approved() {
+    let path = files().into_iter().find(|path| path.ends_with("mail.toml")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("mail")).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    let file = AgentFile::parse(folder.path().join("mail.toml"), text).unwrap();
+    let table = json!({"path": "triage.md", "content": "| file | urgency |"});
+    approved(file, "write_file", table).await;
+    let written = fs::read_to_string(folder.path().join("mail/triage.md")).unwrap();
+    assert_eq!(written, "| file | urgency |");
 }

@@ -16,8 +16,8 @@ use crate::{
     Failure,
     model::script,
     play, runtime,
-    screen::Lines,
     text::{line, quoted},
+    tty::{Entered, Looks, Prompt, Reads},
     written,
 };
 
@@ -157,15 +157,20 @@ fn check(file: &Path, vars: &VarArgs, json: bool) -> Result<(), Failure> {
     ))
 }
 
+/// Whether a person approves the calls of a tool.
+fn asks(tool: &Tool) -> bool {
+    tool.spec().manual || tool.spec().approval == Approval::Ask
+}
+
 /// The model that is proposed.
-const MODEL: &str = "anthropic:claude-sonnet-5";
+const MODEL: &str = "anthropic:claude-sonnet-5-5";
 
 fn new(file: &Path) -> Result<(), Failure> {
     if file.exists() {
         let why = format!("{}: it is there already; name another", file.display());
         return Err(Failure::input(why));
     }
-    let mut lines = Lines::new();
+    let prompt = Prompt::new(Looks::detect(), &[]);
     let answers = runtime()?.block_on(async {
         let mut answers = Vec::new();
         for question in [
@@ -173,7 +178,11 @@ fn new(file: &Path) -> Result<(), Failure> {
             format!("Which model? [{MODEL}] "),
             "Which tools: files, shell, fetch, calculator, now, ask_user? [files] ".to_owned(),
         ] {
-            answers.push(lines.ask(&question).await?.unwrap_or_default().trim().to_owned());
+            match prompt.ask(&question, Reads::Answer).await? {
+                Entered::Line(answer) => answers.push(answer.trim().to_owned()),
+                Entered::End => answers.push(String::new()),
+                Entered::Interrupted => return Err(Failure::interrupted("interrupted", None)),
+            }
         }
         Ok::<_, Failure>(answers)
     })?;

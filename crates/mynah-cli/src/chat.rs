@@ -1,14 +1,19 @@
-//! `mynah chat`: a conversation with an agent, line by line.
+//! `mynah chat`: a conversation with an agent in the terminal.
 
 use std::{
-    io::{self, IsTerminal as _},
-    path::PathBuf,
+    env,
+    path::{Path, PathBuf},
+    pin::pin,
+    process::Command,
     sync::Arc,
 };
 
 use clap::Args;
+use futures_util::future::{Either, select};
 use mynah::{
-    Engine, Session, kept_call,
+    CancelHandle, ChatResult, Engine, Message, Part, Role, RunId, Session,
+    adapters::http::HttpAdapter,
+    cancel_run, kept_call,
     log::{Log as _, RunFilter, Totals},
     restore_session, restore_turn,
 };
@@ -16,67 +21,135 @@ use mynah::{
 use crate::{
     Failure, LogArgs,
     agent::{self, VarArgs},
-    generate::failed,
+    generate::{failed, read_image},
+    input,
+    interrupt::interrupted,
     ledger::Ledger,
-    log_flag, now, resume, runtime,
-    screen::{Lines, Screen, Stop, used},
-    store::Place,
+    log_flag,
+    model::{CallArgs, Tries},
+    now, resume, runtime,
+    screen::{Followed, Screen, Stop, context_use, used},
+    store::{self, Place},
     text::quoted,
+    tty::{BAD, Entered, Prompt, Reads},
     unless_interrupted, written,
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah chat agent.toml
+  mynah chat -m anthropic:claude-sonnet-5
+  mynah chat agent.toml --session trip     begin or continue a conversation by its name
   mynah chat agent.toml --continue         the newest conversation of the log
 
-Each line is a message. /help lists the commands. Calls that need approval and questions are answered by the next line.
-Ctrl-C stops an answer and keeps the conversation; Ctrl-D or /quit leaves.
-Exit codes: 0 done; 2 wrong usage, a bad agent file; 3 a run waits; 4 a log or file that could not be used.";
+A message ends with Enter. Alt-Enter, or \\ at the end of a line, begins another line; so does an open ``` fence.
+@FILE in a message attaches an image or a text file. /help lists the commands. Tab completes commands and file names.
+Questions and calls that need approval are answered in place. Ctrl-C stops an answer and keeps the conversation; Ctrl-D leaves.
+Exit codes: 0 done; 1 a call failed in a pipe; 2 wrong usage, a bad agent file, no key; 3 a run waits; 4 a log, file or server that could not be used.";
 
-const HELP: &str = "/cost  what this conversation used\n  /runs  its runs\n  /quit  leave; --continue returns\n  /help  this list";
+/// The commands, with what they do.
+const COMMANDS: [(&str, &str); 12] = [
+    ("/help", "list the commands"),
+    ("/cost", "show what this conversation used"),
+    ("/model", "show the model, or use another: /model ADAPTER:MODEL"),
+    ("/retry", "take the last message back and send it again"),
+    ("/undo", "take the last message and its answer back"),
+    ("/fork", "continue in a new conversation; this one stays as it is: /fork [NAME]"),
+    ("/runs", "list the runs of this conversation"),
+    ("/show", "show the last run: /show [OPTIONS], as of `mynah show`"),
+    ("/verify", "verify the last run"),
+    ("/export", "write the last run to a file: /export FILE"),
+    ("/clear", "begin a new conversation"),
+    ("/quit", "leave; Ctrl-D does too"),
+];
+
+const NAMES: [&str; COMMANDS.len()] = {
+    let (mut names, mut place) = ([""; COMMANDS.len()], 0);
+    while place < names.len() {
+        names[place] = COMMANDS[place].0;
+        place += 1;
+    }
+    names
+};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
     /// The agent file, or a scenario.
-    agent: PathBuf,
+    #[arg(required_unless_present = "model", conflicts_with = "model")]
+    agent: Option<PathBuf>,
+    /// A model without tools: ADAPTER:MODEL.
+    #[arg(long, short, value_name = "ADAPTER:MODEL")]
+    model: Option<String>,
+    /// The conversation: continued if the log has it, and begun otherwise.
+    #[arg(long, value_name = "NAME")]
+    session: Option<String>,
     /// Continue the newest conversation of the log.
-    #[arg(long = "continue")]
+    #[arg(long = "continue", conflicts_with = "session")]
     resumes: bool,
     #[command(flatten)]
     vars: VarArgs,
+    #[command(flatten)]
+    call: CallArgs,
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: place, agent, resumes, vars } = arguments;
+    let Arguments { log: place, agent, model, session, resumes, vars, call } = arguments;
     let log = Arc::new(Ledger::new(Place::parse(&place.log)?.open()?));
     runtime()?.block_on(async {
-        let session = if resumes { Some(newest(&log).await?) } else { None };
-        let answers = match session.as_ref().and_then(|session| session.last_run.as_ref()) {
-            Some(last) => resume::answers(&log, &last.run_id).await?,
+        let named = match session {
+            Some(name) => Some(name),
+            None if resumes => Some(newest(&log).await?),
+            None => None,
+        };
+        let restored = match &named {
+            Some(name) => found(&log, name).await?,
+            None => None,
+        };
+        let (session, unfinished) = restored.unwrap_or_default();
+        let last = unfinished
+            .clone()
+            .or_else(|| Some(session.as_ref()?.last_run.as_ref()?.run_id.clone()));
+        let answers = match &last {
+            Some(run) => resume::answers(&log, run).await?,
             None => Vec::new(),
         };
+        let engine = match (&agent, &model) {
+            (Some(agent), _) => agent::load(agent, &vars, &answers).await?,
+            (None, model) => call
+                .engine(model.as_deref().unwrap_or_default(), &Tries::default())?
+                .defaults(call.options()),
+        };
+        let screen = Screen::new(place.json);
+        let who = match (&agent, &model) {
+            (Some(agent), _) => quoted(&agent.to_string_lossy()),
+            (None, model) => format!("-m {}", quoted(model.as_deref().unwrap_or_default())),
+        };
         let mut chat = Chat {
-            engine: agent::load(&agent, &vars, &answers).await?,
-            id: session.as_ref().and_then(|session| session.id.clone()).unwrap_or_else(new_id),
+            engine,
+            id: named.unwrap_or_else(new_id),
+            before: Vec::new(),
             session,
             branches: false,
-            screen: Screen::new(place.json),
-            lines: Lines::new(),
+            prompt: Prompt::new(screen.looks, &NAMES),
+            screen,
             log,
+            place: place.log.clone(),
         };
-        let waits = chat.converse().await?;
+        let waits = chat.converse(unfinished).await;
         written(chat.screen.end())?;
+        let waits = waits?;
+        let (id, has_session) = (chat.id.clone(), chat.session.is_some());
         if let Some(run) = waits {
+            let Some(agent) = agent else { return Ok(()) };
             return resume::Arguments::new(place, run.clone(), agent, vars)
                 .judge(&chat.log, &run)
                 .await;
         }
-        if chat.session.is_some() && !place.json {
-            let who = quoted(&agent.to_string_lossy());
+        if has_session && !place.json {
             let flags = format!("{}{}", vars.flags(), log_flag(&place.log));
-            chat.screen.note(&format!("continue with: mynah chat {who} --continue{flags}"));
+            let id = quoted(&id);
+            chat.screen.hint(&format!("continue with: mynah chat {who} --session {id}{flags}"));
         }
         Ok(())
     })
@@ -86,14 +159,14 @@ fn new_id() -> String {
     format!("chat-{:x}", now())
 }
 
-/// The newest conversation of a log.
-async fn newest(log: &Arc<Ledger>) -> Result<Session, Failure> {
+/// The name of the newest conversation of a log.
+async fn newest(log: &Arc<Ledger>) -> Result<String, Failure> {
     let mut filter = RunFilter::new().limit(256);
     loop {
         let page = log.runs(filter.clone()).await?;
         let mut ids = page.runs.iter().filter_map(|run| run.session_id.as_deref());
-        if let Some(id) = ids.find(|id| id.starts_with("chat-")) {
-            return Ok(restore_session(log, id).await?.session);
+        if let Some(id) = ids.next() {
+            return Ok(id.to_owned());
         }
         let Some(next) = page.next else {
             return Err(Failure::input("there is no conversation in this log to continue"));
@@ -102,109 +175,261 @@ async fn newest(log: &Arc<Ledger>) -> Result<Session, Failure> {
     }
 }
 
+/// A session, none before its first answer, and the run of a turn whose process died.
+type Kept = (Option<Session>, Option<RunId>);
+
+/// A conversation by its name, if the log has it.
+async fn found(log: &Arc<Ledger>, id: &str) -> Result<Option<Kept>, Failure> {
+    if log.runs(RunFilter::new().session(id).limit(1)).await?.runs.is_empty() {
+        return Ok(None);
+    }
+    let restored = restore_session(log, id).await?;
+    let session = Some(restored.session).filter(|session| session.last_run.is_some());
+    Ok(Some((session, restored.unfinished)))
+}
+
 struct Chat {
     engine: Engine,
     log: Arc<Ledger>,
+    /// The address of the log.
+    place: String,
     id: String,
     /// None before the first answer.
     session: Option<Session>,
+    /// The sessions before the turns that this process made, with the message of each turn.
+    before: Vec<(Option<Session>, Message)>,
     /// Whether a turn was left behind, so that the next one starts beside it.
     branches: bool,
     screen: Screen,
-    lines: Lines,
+    prompt: Prompt,
+}
+
+/// What follows a line.
+enum Next {
+    Continue,
+    Leave,
+    /// The run waits, and the input ended.
+    Waits(RunId),
 }
 
 impl Chat {
     /// Takes line after line. Returns a run that waits for an answer that did not come.
-    async fn converse(&mut self) -> Result<Option<String>, Failure> {
-        // A question that was left open is asked again.
-        let last = self.session.as_ref().and_then(|session| session.last_run.clone());
-        if let Some(last) = last.filter(|last| last.waits)
-            && let Some(mut result) = kept_call(&self.log, &last.run_id).await?.waiting
-        {
-            result.run_id.get_or_insert_with(|| last.run_id.clone());
-            let settled =
-                self.screen.settle(result, &self.engine, &self.log, &mut self.lines).await;
-            if let Some(run) = self.ended(settled.map(Some)).await? {
-                return Ok(Some(run));
-            }
+    async fn converse(&mut self, unfinished: Option<RunId>) -> Result<Option<String>, Failure> {
+        if let Next::Waits(run) = self.catch_up(unfinished).await? {
+            return Ok(Some(run.to_string()));
         }
-        let prompt = if io::stdin().is_terminal() { "\n> " } else { "" };
+        let shown = if self.prompt.is_terminal { "› " } else { "" };
         loop {
-            let Some(line) = unless_interrupted(self.lines.ask(prompt)).await else { break };
-            let Some(line) = line? else { break };
-            match line.trim() {
-                "" => {}
-                "/quit" | "/exit" => break,
-                "/help" => self.screen.note(HELP),
-                "/cost" => self.cost().await?,
-                "/runs" => self.runs().await?,
-                other if other.starts_with('/') && !other.contains(' ') => {
-                    self.screen.note(&format!("no command is called {other}; /help lists them"));
+            let asked = unless_interrupted(self.prompt.ask(shown, Reads::Message)).await;
+            let Some(line) = asked.transpose()? else { break };
+            let next = match line {
+                Entered::End => break,
+                Entered::Interrupted => {
+                    self.screen.note("Ctrl-D leaves; /help lists the commands");
+                    Next::Continue
                 }
-                text => {
-                    if let Some(run) = self.turn(text).await? {
-                        return Ok(Some(run));
-                    }
-                }
+                Entered::Line(line) => self.line(&line).await?,
+            };
+            match next {
+                Next::Continue => {}
+                Next::Leave => break,
+                Next::Waits(run) => return Ok(Some(run.to_string())),
             }
         }
         Ok(None)
     }
 
-    /// Says something to the agent, and shows what it does.
-    async fn turn(&mut self, text: &str) -> Result<Option<String>, Failure> {
-        self.log.begin(None).await;
-        let turn = match &self.session {
-            Some(session) => self.engine.reply(session, text),
-            None => self.engine.start(Session::from(text).with_id(&*self.id)),
+    /// Continues a turn that was interrupted by the end of its process, or asks again what it waits for.
+    async fn catch_up(&mut self, unfinished: Option<RunId>) -> Result<Next, Failure> {
+        if let Some(run) = unfinished {
+            self.screen.note("the last turn was interrupted; it continues");
+            let cancel = CancelHandle::new();
+            let resume = self.engine.resume(&self.log, &*run).cancel_handle(&cancel);
+            let mut stream = match resume.stream().started().await {
+                Ok(stream) => stream,
+                Err(error) => return self.ended(Err(Stop::Refused(error)), Some(run)).await,
+            };
+            let followed = Followed {
+                engine: &self.engine,
+                log: &self.log,
+                cancel: cancel.clone(),
+                prompt: Some(&self.prompt),
+            };
+            let done = stoppable(&cancel, self.screen.follow(&mut stream, &followed)).await;
+            return self.ended(done, Some(run)).await;
+        }
+        let last = self.session.as_ref().and_then(|session| session.last_run.clone());
+        let Some(last) = last.filter(|last| last.waits) else { return Ok(Next::Continue) };
+        let Some(mut result) = kept_call(&self.log, &last.run_id).await?.waiting else {
+            return Ok(Next::Continue);
         };
-        let turn = if std::mem::take(&mut self.branches) { turn.branch() } else { turn };
-        let mut stream = turn.record(&self.log).stream();
-        let work = self.screen.follow(&mut stream, &self.engine, &self.log, Some(&mut self.lines));
-        let done = unless_interrupted(work).await;
-        drop(stream);
-        match done {
-            Some(done) => self.ended(done).await,
-            None => {
-                self.branches = true;
-                self.screen.note("stopped; the conversation is as it was before");
-                Ok(None)
+        result.run_id.get_or_insert_with(|| last.run_id.clone());
+        let cancel = CancelHandle::new();
+        let followed = Followed {
+            engine: &self.engine,
+            log: &self.log,
+            cancel: cancel.clone(),
+            prompt: Some(&self.prompt),
+        };
+        let settled = self.screen.settle(result, &followed, &self.prompt);
+        let settled = stoppable(&cancel, async { settled.await.map(Some) }).await;
+        self.ended(settled, Some(last.run_id)).await
+    }
+
+    async fn line(&mut self, line: &str) -> Result<Next, Failure> {
+        let line = line.trim();
+        let (command, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        match command {
+            "" => Ok(Next::Continue),
+            command if NAMES.contains(&command) => self.command(command, rest.trim()).await,
+            command if is_command(command) => {
+                self.screen.note(&format!("no command is called {command}; /help lists them"));
+                Ok(Next::Continue)
             }
+            _ => match message(line) {
+                Ok(message) => self.turn(message).await,
+                Err(failure) => {
+                    self.screen.remark(BAD, failure.message());
+                    Ok(Next::Continue)
+                }
+            },
         }
     }
 
-    /// Takes in how a turn ended. Returns the run if it waits.
+    async fn command(&mut self, command: &str, rest: &str) -> Result<Next, Failure> {
+        match command {
+            "/quit" => return Ok(Next::Leave),
+            "/help" => {
+                let lines = COMMANDS.map(|(name, what)| format!("{name:<8}  {what}"));
+                self.screen.note(&lines.join("\n"));
+            }
+            "/cost" => {
+                let totals = self.spent().await?;
+                self.screen.note(&used(&totals));
+            }
+            "/runs" => self.runs().await?,
+            "/model" => self.model(rest),
+            "/undo" => {
+                self.undo().await?;
+            }
+            "/retry" => {
+                if let Some(message) = self.undo().await? {
+                    return self.turn(message).await;
+                }
+            }
+            "/fork" => {
+                self.id = if rest.is_empty() { new_id() } else { rest.to_owned() };
+                self.session = self.session.take().map(|session| session.with_id(&*self.id));
+                self.branches = true;
+                self.screen.note(&format!("this is the conversation {} now", self.id));
+            }
+            "/clear" => {
+                (self.id, self.session, self.branches) = (new_id(), None, false);
+                self.before.clear();
+                self.screen.note(&format!("a new conversation begins: {}", self.id));
+            }
+            "/export" if rest.is_empty() => self.screen.note("name a file: /export FILE"),
+            "/export" => self.verb("export", &["-o", rest]).await?,
+            verb => {
+                let words: Vec<&str> = rest.split_whitespace().collect();
+                self.verb(verb.trim_start_matches('/'), &words).await?;
+            }
+        }
+        Ok(Next::Continue)
+    }
+
+    /// Says something to the agent, and shows what it does.
+    async fn turn(&mut self, message: Message) -> Result<Next, Failure> {
+        self.log.begin(None).await;
+        self.before.push((self.session.clone(), message.clone()));
+        let turn = match &self.session {
+            Some(session) => self.engine.continue_session(session, Some(message)),
+            None => self.engine.start(Session::new().append(message).with_id(&*self.id)),
+        };
+        let turn = if std::mem::take(&mut self.branches) { turn.branch() } else { turn };
+        let cancel = CancelHandle::new();
+        let mut stream = turn.record(&self.log).cancel_handle(&cancel).stream();
+        let followed = Followed {
+            engine: &self.engine,
+            log: &self.log,
+            cancel: cancel.clone(),
+            prompt: Some(&self.prompt),
+        };
+        let done = stoppable(&cancel, self.screen.follow(&mut stream, &followed)).await;
+        drop(stream);
+        let run = self.log.written();
+        self.ended(done, run).await
+    }
+
+    /// Takes in how a turn ended.
     async fn ended(
         &mut self,
-        done: Result<Option<mynah::ChatResult>, Stop>,
-    ) -> Result<Option<String>, Failure> {
+        done: Result<Option<ChatResult>, Stop>,
+        run: Option<RunId>,
+    ) -> Result<Next, Failure> {
         let result = match done {
             Err(Stop::Failed(failure)) => return Err(failure),
-            // Before the first answer there is nothing to return to.
-            Err(Stop::Refused(error)) if self.session.is_none() => return Err(failed(&error, 1)),
             Err(Stop::Refused(error)) => {
-                self.branches = true;
-                self.screen.note(&format!("failed: {error}"));
-                return Ok(None);
+                // Without a person there is nobody who could try something else.
+                if !self.prompt.is_terminal {
+                    return Err(failed(&error, 1));
+                }
+                return Ok(self.left(&error.to_string()));
             }
-            Ok(None) => return Ok(None),
+            Err(Stop::Interrupted) => {
+                written(self.screen.end())?;
+                self.log.begin(None).await;
+                if let Some(run) = &run {
+                    // A run that is not sealed would be continued the next time.
+                    let _ = cancel_run(&self.log, run).await;
+                }
+                self.branches = true;
+                self.screen.note("stopped; the conversation is as it was before this message");
+                return Ok(Next::Continue);
+            }
+            Ok(None) => return Ok(Next::Continue),
             Ok(Some(result)) => result,
         };
-        let Some(run) = result.run_id.clone() else { return Ok(None) };
-        self.screen.totals(&self.log, &run).await?;
+        let Some(run) = result.run_id.clone().or(run) else { return Ok(Next::Continue) };
         if let Some(error) = result.error() {
-            self.branches = true;
-            self.screen.note(&format!("failed: {error}"));
-            return Ok(None);
+            return Ok(self.left(&error.to_string()));
         }
         let session = restore_turn(&self.log, &run).await?.session;
         let waits = session.last_run.as_ref().is_some_and(|last| last.waits);
         self.session = Some(session);
-        Ok(waits.then(|| run.to_string()))
+        if waits {
+            return Ok(Next::Waits(run));
+        }
+        self.status(&result).await?;
+        Ok(Next::Continue)
     }
 
-    async fn cost(&mut self) -> Result<(), Failure> {
+    /// A turn that failed is left behind, and the conversation continues from before it.
+    fn left(&mut self, why: &str) -> Next {
+        self.branches = true;
+        self.screen.remark(BAD, &format!("failed: {why}"));
+        self.screen
+            .note("the conversation is as it was before this message; /retry sends it again");
+        Next::Continue
+    }
+
+    /// Shows the model, and what the conversation used so far.
+    async fn status(&mut self, result: &ChatResult) -> Result<(), Failure> {
+        let model = self.engine.get_model().cloned();
+        let totals = self.spent().await?;
+        let stopped = (result.halted_reason == mynah::HaltReason::Cancelled)
+            .then(|| "stopped; what was said stays".to_owned());
+        let name = model.as_ref().map(ToString::to_string);
+        let tokens = format!("{} + {} tokens", totals.input_tokens, totals.output_tokens);
+        let cost = (totals.cost > 0.0).then(|| format!("${:.4}", totals.cost));
+        let context = context_use(model.as_ref(), result);
+        let parts = [stopped, name, Some(tokens), context, cost];
+        self.screen.note(&parts.into_iter().flatten().collect::<Vec<_>>().join(" · "));
+        written(self.screen.pause())
+    }
+
+    /// What the runs of this conversation used.
+    async fn spent(&mut self) -> Result<Totals, Failure> {
         let page = self.log.runs(RunFilter::new().session(&*self.id).limit(1000)).await?;
         let mut all = Totals::default();
         for run in &page.runs {
@@ -214,8 +439,7 @@ impl Chat {
             all.output_tokens += run.totals.output_tokens;
             all.cost += run.totals.cost;
         }
-        self.screen.note(&used(&all));
-        Ok(())
+        Ok(all)
     }
 
     async fn runs(&mut self) -> Result<(), Failure> {
@@ -225,4 +449,110 @@ impl Chat {
         }
         Ok(())
     }
+
+    fn model(&mut self, name: &str) {
+        if !name.is_empty() {
+            match HttpAdapter::for_model(name) {
+                Ok((adapter, model)) => {
+                    self.engine = self.engine.clone().adapter(adapter).model(model);
+                }
+                Err(error) => return self.screen.remark(BAD, &error.to_string()),
+            }
+        }
+        let model = self.engine.get_model().map(ToString::to_string);
+        self.screen.note(&format!("model: {}", model.as_deref().unwrap_or("unknown")));
+    }
+
+    /// Returns to before the last message. Gives that message.
+    async fn undo(&mut self) -> Result<Option<Message>, Failure> {
+        if self.before.is_empty()
+            && let Some(taken) = self.earlier().await?
+        {
+            self.before.push(taken);
+        }
+        let Some((session, message)) = self.before.pop() else {
+            self.screen.note("there is nothing to take back");
+            return Ok(None);
+        };
+        (self.session, self.branches) = (session, true);
+        self.screen.note(&format!("took back: {}", message.text()));
+        Ok(Some(message))
+    }
+
+    /// The session before the last turn of a conversation that another process began, and the message of that turn.
+    async fn earlier(&self) -> Result<Option<(Option<Session>, Message)>, Failure> {
+        let Some(session) = &self.session else { return Ok(None) };
+        let Some(last) = &session.last_run else { return Ok(None) };
+        let message = session.messages().iter().rev().find(|message| message.role() == Role::User);
+        let Some(message) = message else { return Ok(None) };
+        let before = store::needed(self.log.as_ref(), &last.run_id).await?;
+        let session = match before.first() {
+            Some(run) => Some(restore_turn(&self.log, run).await?.session),
+            None => None,
+        };
+        Ok(Some((session, (**message).clone())))
+    }
+
+    /// Runs another verb of this program on the last run.
+    async fn verb(&mut self, verb: &str, words: &[&str]) -> Result<(), Failure> {
+        let last = self.session.as_ref().and_then(|session| session.last_run.as_ref());
+        let Some(last) = last.filter(|_| self.place != "memory:") else {
+            self.screen.note("there is no run in a file yet");
+            return Ok(());
+        };
+        written(self.screen.end())?;
+        self.log.begin(None).await;
+        let program = env::current_exe().map_err(|error| Failure::file(error.to_string()))?;
+        let run = Command::new(program)
+            .arg(verb)
+            .arg(&*last.run_id)
+            .args(words)
+            .args(["--log", &self.place])
+            .status();
+        if let Err(error) = run {
+            self.screen.remark(BAD, &format!("mynah {verb}: {error}"));
+        }
+        Ok(())
+    }
+}
+
+/// Lets work end early: the first interruption cancels it and keeps what it did, a second one leaves it.
+async fn stoppable(
+    cancel: &CancelHandle,
+    work: impl Future<Output = Result<Option<ChatResult>, Stop>>,
+) -> Result<Option<ChatResult>, Stop> {
+    let mut work = pin!(work);
+    match select(pin!(interrupted()), work.as_mut()).await {
+        Either::Right((done, _)) => return done,
+        Either::Left(_) => cancel.cancel(),
+    }
+    match select(pin!(interrupted()), work).await {
+        Either::Right((done, _)) => done,
+        Either::Left(_) => Err(Stop::Interrupted),
+    }
+}
+
+/// Whether a word was meant as a command, and not as a path.
+fn is_command(word: &str) -> bool {
+    let rest = word.strip_prefix('/').unwrap_or_default();
+    !rest.is_empty() && rest.chars().all(|c| c.is_ascii_lowercase()) && !Path::new(word).exists()
+}
+
+/// A message with the files that it names: images are attached, texts follow it.
+fn message(text: &str) -> Result<Message, Failure> {
+    let (mut images, mut files) = (Vec::new(), String::new());
+    let names = text.split_whitespace().filter_map(|word| word.strip_prefix('@'));
+    for name in names.filter(|name| Path::new(name).is_file()) {
+        let bytes = input::bytes(Path::new(name))?;
+        match String::from_utf8(bytes) {
+            Ok(content) => files += &format!("\n\n{name}:\n```\n{}\n```", content.trim_end()),
+            Err(_) => images.push(Part::image(read_image(name)?)),
+        }
+    }
+    let mut parts = vec![Part::text(format!("{text}{files}"))];
+    parts.extend(images);
+    Ok(match parts.len() {
+        1 => Message::user(format!("{text}{files}")),
+        _ => Message::user_parts(parts),
+    })
 }

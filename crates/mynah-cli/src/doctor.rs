@@ -1,19 +1,20 @@
 //! `mynah doctor`: whether everything is in order.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     env,
     io::{self, Write as _},
     path::Path,
+    sync::Arc,
 };
 
 use clap::Args;
 use mynah::{
-    ErrorKind, LogReason,
+    Catalog, ErrorKind, LogReason, ModelInfo,
     adapters::presets::PRESETS,
     log::{FORMAT, Log, RunFilter, SqliteLog, verify_run},
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     DEFAULT_LOG, Failure, LogArgs, runtime,
@@ -88,11 +89,12 @@ async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
             return Err(Failure::of(&error).told());
         }
     }
-    let (mut runs, mut sample) = (0, Vec::new());
+    let (mut runs, mut sample, mut models) = (0, Vec::new(), BTreeSet::new());
     let mut filter = RunFilter::new().limit(1000);
     loop {
         let page = log.runs(filter.clone()).await?;
         runs += page.runs.len() + page.damaged.len();
+        models.extend(page.runs.iter().filter_map(|run| run.model.clone()));
         let wanted = SAMPLE.saturating_sub(sample.len());
         sample.extend(page.runs.into_iter().take(wanted).map(|run| run.run_id));
         // Of these it is known already that they are worth a look.
@@ -101,6 +103,15 @@ async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
         filter = filter.after(next);
     }
     tell(json, "runs", &runs.to_string(), json!({"runs": runs}))?;
+    let ending = ending(&models);
+    if !ending.is_empty() {
+        let told = ending.iter().map(|(model, date)| format!("{model} ends on {date}"));
+        let told = told.collect::<Vec<_>>().join(", ");
+        let told = format!("{told}; use others, as `mynah models` lists them");
+        let ending: Map<String, Value> =
+            ending.into_iter().map(|(model, date)| (model, date.into())).collect();
+        tell(json, "models", &told, json!({"shutdown_dates": ending}))?;
+    }
     let mut corrupt = Vec::new();
     for run in &sample {
         match verify_run(log, run).await {
@@ -132,6 +143,20 @@ async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
         None => Ok(()),
         Some(error) => Err(Failure::finding(format!("{error}\n  mynah verify tells all of it"))),
     }
+}
+
+/// The models of runs that their providers will end or have ended, with the dates.
+fn ending(models: &BTreeSet<Arc<str>>) -> BTreeMap<String, String> {
+    let catalog = Catalog::built_in();
+    let known: Vec<&ModelInfo> =
+        catalog.models().filter(|model| model.shutdown_date.is_some()).collect();
+    let find = |name: &Arc<str>| {
+        let id = name.split_once(':').map_or(&**name, |(_, id)| id);
+        let info =
+            known.iter().find(|info| info.id == id || info.aliases.iter().any(|a| a == id))?;
+        Some((id.to_owned(), info.shutdown_date.clone()?))
+    };
+    models.iter().filter_map(find).collect()
 }
 
 /// Tells one thing that was looked at.

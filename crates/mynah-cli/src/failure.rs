@@ -35,6 +35,11 @@ impl Cause {
 }
 
 impl Failure {
+    /// What failed, in words.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Something that was looked for and found wrong. The verb tells it in a line of its own.
     pub(crate) fn finding(message: impl Into<String>) -> Self {
         Self { code: 1, message: message.into(), cause: Cause::Told }

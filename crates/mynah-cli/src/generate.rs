@@ -420,7 +420,7 @@ fn schema_name(schema: &Value, file: &Path) -> String {
     name.chars().map(legal).take(64).collect()
 }
 
-fn read_image(place: &str) -> Result<Image, Failure> {
+pub(crate) fn read_image(place: &str) -> Result<Image, Failure> {
     if place.starts_with("https://") || place.starts_with("http://") {
         return Ok(Image::from_url(place));
     }

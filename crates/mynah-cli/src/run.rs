@@ -7,6 +7,7 @@ use std::{
 };
 
 use clap::Args;
+use mynah::CancelHandle;
 use serde_json::json;
 
 use crate::{
@@ -15,9 +16,10 @@ use crate::{
     generate::{failed, piped},
     ledger::Ledger,
     resume, runtime,
-    screen::{Lines, Screen, Stop},
+    screen::{Followed, Screen, Stop},
     store::Place,
     text::quoted,
+    tty::Prompt,
     unless_interrupted, written,
 };
 
@@ -57,15 +59,21 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     };
     let log = Arc::new(Ledger::new(Place::parse(&place.log)?.open()?));
     let asks = !place.json && io::stdin().is_terminal() && io::stderr().is_terminal();
-    let (json, mut screen, mut lines) =
-        (place.json, Screen::new(place.json), asks.then(Lines::new));
+    let (json, mut screen) = (place.json, Screen::new(place.json));
+    let prompt = asks.then(|| Prompt::new(screen.looks, &[]));
     let who = format!(" --agent {}{}", quoted(&agent.to_string_lossy()), vars.flags());
     let hints = [("show", ""), ("fork", &*format!(" --at N{who}"))]
         .map(|(verb, rest)| (verb, rest.to_owned()));
     runtime()?.block_on(async {
         let engine = agent::load(&agent, &vars, &[]).await?;
         let mut stream = engine.chat(goal).record(&log).stream();
-        let work = screen.follow(&mut stream, &engine, &log, lines.as_mut());
+        let followed = Followed {
+            engine: &engine,
+            log: &log,
+            cancel: CancelHandle::new(),
+            prompt: prompt.as_ref(),
+        };
+        let work = screen.follow(&mut stream, &followed);
         let done = unless_interrupted(work).await;
         drop(stream);
         let run = log.written();
@@ -79,7 +87,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         };
         let resumed = resume::Arguments::new(place, run.to_string(), agent, vars);
         match done {
-            None => {
+            None | Some(Err(Stop::Interrupted)) => {
                 written(screen.end())?;
                 let command = resumed.command(&run);
                 let told = format!("interrupted; run {run} can go on:\n  {command}");
@@ -102,7 +110,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                 resumed.judge(&log, &run).await?;
                 if !json {
                     let hints = hints.map(|(verb, rest)| resumed.log().command(verb, &run, &rest));
-                    screen.note(&hints.join("   "));
+                    screen.hint(&hints.join("   "));
                 }
                 Ok(())
             }

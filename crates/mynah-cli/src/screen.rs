@@ -1,90 +1,92 @@
-//! An agent at work in a terminal: its text on standard output, everything else on standard error.
+//! An agent at work: its answer, what its tools do, and its questions to a person.
+//!
+//! In a terminal the answer is rendered and tools have spinners. Elsewhere the answer is text on standard output, and everything
+//! else goes to standard error.
 
 use std::{
-    collections::HashMap,
-    env,
-    io::{self, BufRead as _, IsTerminal as _, Write as _},
+    collections::HashSet,
+    io::{self, Write as _},
+    pin::pin,
     sync::Arc,
-    thread,
+    time::Duration,
 };
 
-use futures_util::{Stream, StreamExt as _};
+use anstyle::Style;
+use futures_util::{
+    Stream, StreamExt as _,
+    future::{Either, select},
+};
 use mynah::{
-    ChatResult, Engine, Event, HaltReason, ToolOutcome,
+    CancelHandle, Catalog, ChatResult, Engine, Event, FinishReason, HaltReason, ModelRef, Resume,
+    ToolCall, ToolOutcome,
     log::{Log as _, Totals},
 };
 use serde_json::{Value, json};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::{
     Failure,
     ledger::Ledger,
     now,
     steady::Steady,
-    text::{Span, count, for_stdout, plain, short},
+    text::{Span, count, for_stdout, line, plain, short},
+    tty::{
+        self, ASKS, BAD, DIM, Entered, GOOD, Live, Looks, Markdown, Prompt, Reads, painted, wrapped,
+    },
     written,
 };
 
-/// How much of a tool's arguments and result is shown.
+/// How much of a tool's arguments and result is shown where there are no rows.
 const WIDTH: usize = 100;
 
-/// Lines of standard input, which are read beside the work.
-pub(crate) struct Lines {
-    lines: UnboundedReceiver<io::Result<String>>,
-    is_terminal: bool,
-}
+/// How many rows of a tool's result are shown in a terminal.
+const FOLDED: usize = 4;
 
-impl Lines {
-    pub(crate) fn new() -> Self {
-        let (sender, lines) = unbounded_channel();
-        // A thread of its own: one of the runtime's would have to end before the program can.
-        thread::spawn(move || {
-            for line in io::stdin().lock().lines() {
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        Self { lines, is_terminal: io::stdin().is_terminal() }
-    }
-
-    /// Asks for a line; none at the end of the input.
-    pub(crate) async fn ask(&mut self, prompt: &str) -> Result<Option<String>, Failure> {
-        let _ = write!(io::stderr(), "{prompt}");
-        let _ = io::stderr().flush();
-        let line = self.lines.recv().await.transpose();
-        if !self.is_terminal {
-            let _ = writeln!(io::stderr());
-        }
-        line.map_err(|error| Failure::file(format!("standard input: {error}")))
-    }
-
-    /// Forgets what was typed before a question was shown. What is piped in is meant for it.
-    fn forget(&mut self) {
-        while self.is_terminal && self.lines.try_recv().is_ok() {}
-    }
-}
+const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
 /// Shows what happens: as text, or one JSON value a line.
 pub(crate) struct Screen {
     json: bool,
+    pub(crate) looks: Looks,
+    live: Live,
+    markdown: Markdown,
     /// Whether the line of text has no end yet.
     is_open: bool,
-    /// Whether standard error shows colours.
-    colours: bool,
-    /// The tools at work: their names, and when they began. Then how long they took, and whether they failed.
-    tools: HashMap<String, (String, i64, bool)>,
+    /// Whether the model gives the answer its form: JSON, and nothing that it says to a person.
+    is_finalizing: bool,
+    tools: Vec<Working>,
+    /// Since when the model has been asked and has shown nothing.
+    waits_since: Option<i64>,
+    frame: usize,
+    /// The tools whose calls a person approved for all of the session.
+    always: HashSet<String>,
     out: Steady<io::Stdout>,
+}
+
+/// A tool at work, or one whose result is about to come.
+struct Working {
+    id: String,
+    name: String,
+    arguments: String,
+    since: i64,
+    /// How long it took, and whether it failed.
+    done: Option<(i64, bool)>,
 }
 
 impl Screen {
     pub(crate) fn new(json: bool) -> Self {
-        let wanted = env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+        let looks = Looks::detect();
+        let looks = if json { Looks { is_rich: false, colours: false } } else { looks };
         Self {
             json,
+            looks,
+            live: Live::default(),
+            markdown: Markdown::new(looks.colours),
             is_open: false,
-            colours: wanted && io::stderr().is_terminal(),
-            tools: HashMap::new(),
+            is_finalizing: false,
+            tools: Vec::new(),
+            waits_since: None,
+            frame: 0,
+            always: HashSet::new(),
             out: Steady::new(io::stdout()),
         }
     }
@@ -94,9 +96,24 @@ impl Screen {
         &mut self,
         stream: &mut (impl Stream<Item = mynah::Result<Event>> + Unpin),
     ) -> Result<Option<ChatResult>, Stop> {
+        self.waits_since = Some(now());
         let mut result = None;
-        while let Some(event) = stream.next().await {
-            let event = event.map_err(Stop::Refused)?;
+        loop {
+            written(self.redraw())?;
+            let event = match self.looks.is_rich {
+                false => stream.next().await,
+                true => {
+                    let tick = tokio::time::sleep(Duration::from_millis(100));
+                    match select(stream.next(), pin!(tick)).await {
+                        Either::Left((event, _)) => event,
+                        Either::Right(_) => {
+                            self.frame += 1;
+                            continue;
+                        }
+                    }
+                }
+            };
+            let Some(event) = event.transpose().map_err(Stop::Refused)? else { break };
             written(self.tell(&event))?;
             if let Event::ChatCompleted { result: completed } = event {
                 result = Some(*completed);
@@ -106,60 +123,42 @@ impl Screen {
         Ok(result)
     }
 
-    /// Shows a stream to its end, and lets a person answer what the run then waits for, until it ends or nobody answers.
+    /// Shows a stream to its end, and lets a person answer what the run then waits for, until it ends or the person leaves.
     pub(crate) async fn follow(
         &mut self,
         stream: &mut (impl Stream<Item = mynah::Result<Event>> + Unpin),
-        engine: &Engine,
-        log: &Arc<Ledger>,
-        lines: Option<&mut Lines>,
+        run: &Followed<'_>,
     ) -> Result<Option<ChatResult>, Stop> {
-        let result = self.show(stream).await?;
-        match (result, lines) {
-            (Some(result), Some(lines)) => self.settle(result, engine, log, lines).await.map(Some),
+        match (self.show(stream).await?, run.prompt) {
+            (Some(result), Some(prompt)) => self.settle(result, run, prompt).await.map(Some),
             (result, _) => Ok(result),
         }
     }
 
-    /// Lets a person answer what a run waits for, until it ends or nobody answers.
+    /// Lets a person answer what a run waits for, until it ends or the person leaves.
     pub(crate) async fn settle(
         &mut self,
         mut result: ChatResult,
-        engine: &Engine,
-        log: &Arc<Ledger>,
-        lines: &mut Lines,
+        followed: &Followed<'_>,
+        prompt: &Prompt,
     ) -> Result<ChatResult, Stop> {
         while let Some(run) = result.run_id.clone() {
-            let mut resume = engine.resume(log, &*run);
-            match result.halted_reason {
+            let resume =
+                followed.engine.resume(followed.log, &*run).cancel_handle(&followed.cancel);
+            let decided = match result.halted_reason {
                 HaltReason::AskUser => {
-                    let question = plain(result.pending_question.as_deref().unwrap_or_default());
-                    lines.forget();
-                    let Some(answer) = lines.ask(&format!("{question}\n? ")).await? else { break };
-                    resume = resume.answer(answer);
+                    let question = result.pending_question.as_deref().unwrap_or_default();
+                    self.question(question, resume, prompt).await?
                 }
                 HaltReason::ManualToolCalls => {
-                    let calls = result.manual_tool_calls();
-                    let mut decided = 0;
-                    for call in &calls {
-                        lines.forget();
-                        let arguments = plain(&call.arguments.to_string());
-                        let question =
-                            format!("run {} {arguments}? [y/N, or why not] ", plain(&call.name));
-                        let Some(said) = lines.ask(&question).await? else { break };
-                        resume = match said.trim() {
-                            "y" | "Y" | "yes" => resume.approve(&call.id),
-                            "" | "n" | "N" | "no" => resume.reject(&call.id, ""),
-                            why => resume.reject(&call.id, why),
-                        };
-                        decided += 1;
-                    }
-                    if decided < calls.len() {
-                        break;
-                    }
+                    self.approvals(&result.manual_tool_calls(), resume, prompt).await?
                 }
-                _ => break,
-            }
+                HaltReason::UncertainTools => {
+                    self.uncertain(&result.uncertain_tool_calls(), resume, prompt).await?
+                }
+                _ => None,
+            };
+            let Some(resume) = decided else { break };
             let mut stream = resume.stream().started().await.map_err(Stop::Refused)?;
             match self.show(&mut stream).await? {
                 Some(next) => result = next,
@@ -169,44 +168,245 @@ impl Screen {
         Ok(result)
     }
 
+    /// Reads an answer to a question in place; none if the person leaves.
+    async fn asked(
+        &mut self,
+        text: &str,
+        reads: Reads,
+        prompt: &Prompt,
+    ) -> Result<Option<String>, Stop> {
+        prompt.forget();
+        match prompt.ask(text, reads).await? {
+            Entered::Line(line) => Ok(Some(line)),
+            Entered::End => Ok(None),
+            Entered::Interrupted => Err(Stop::Interrupted),
+        }
+    }
+
+    async fn question(
+        &mut self,
+        question: &str,
+        resume: Resume,
+        prompt: &Prompt,
+    ) -> Result<Option<Resume>, Stop> {
+        self.remark(ASKS, question);
+        let answer = self.asked("? ", Reads::Answer, prompt).await?;
+        Ok(answer.map(|answer| resume.answer(answer)))
+    }
+
+    async fn approvals(
+        &mut self,
+        calls: &[ToolCall],
+        mut resume: Resume,
+        prompt: &Prompt,
+    ) -> Result<Option<Resume>, Stop> {
+        for call in calls {
+            if self.always.contains(&call.name) {
+                resume = resume.approve(&call.id);
+                continue;
+            }
+            self.describe(&format!("{} asks for approval", line(&call.name)), call);
+            let choice = "approve? [y]es, [n]o, [e]dit, [a]lways, or why not: ";
+            let Some(said) = self.asked(choice, Reads::Answer, prompt).await? else {
+                return Ok(None);
+            };
+            resume = match said.trim() {
+                "y" | "Y" | "yes" => resume.approve(&call.id),
+                "a" | "always" => {
+                    self.always.insert(call.name.clone());
+                    resume.approve(&call.id)
+                }
+                "e" | "edit" => match self.edited(call, prompt).await? {
+                    Some(arguments) => resume.approve_with(&call.id, arguments),
+                    None => return Ok(None),
+                },
+                "" | "n" | "N" | "no" => resume.reject(&call.id, ""),
+                why => resume.reject(&call.id, why),
+            };
+        }
+        Ok(Some(resume))
+    }
+
+    /// Lets a person change the arguments of a call until they are JSON.
+    async fn edited(&mut self, call: &ToolCall, prompt: &Prompt) -> Result<Option<Value>, Stop> {
+        let mut text = call.arguments.to_string();
+        loop {
+            let Some(said) = self.asked("arguments: ", Reads::Edit(text), prompt).await? else {
+                return Ok(None);
+            };
+            match serde_json::from_str(&said) {
+                Ok(arguments) => return Ok(Some(arguments)),
+                Err(error) => self.remark(BAD, &format!("not JSON: {error}")),
+            }
+            text = said;
+        }
+    }
+
+    async fn uncertain(
+        &mut self,
+        calls: &[ToolCall],
+        mut resume: Resume,
+        prompt: &Prompt,
+    ) -> Result<Option<Resume>, Stop> {
+        for call in calls {
+            self.describe(&format!("{} may have run before", line(&call.name)), call);
+            let choice = "[r]un it again, [s]kip it, or its result: ";
+            let Some(said) = self.asked(choice, Reads::Answer, prompt).await? else {
+                return Ok(None);
+            };
+            resume = match said.trim() {
+                "r" | "run" => resume.approve(&call.id),
+                "" | "s" | "skip" => resume.reject(&call.id, "its outcome is unknown"),
+                result => resume.tool_result(&call.id, result),
+            };
+        }
+        Ok(Some(resume))
+    }
+
+    /// Shows a call that a person decides on.
+    fn describe(&mut self, what: &str, call: &ToolCall) {
+        self.remark(ASKS, what);
+        self.remark(Style::new(), &legible(&call.arguments));
+    }
+
     fn tell(&mut self, event: &Event) -> io::Result<()> {
         if self.json {
             return self.line(&json!({"event": event}));
         }
         match event {
-            Event::TextDelta { delta, .. } if !delta.is_empty() => {
-                self.is_open = !delta.ends_with('\n');
-                write!(self.out, "{}", for_stdout(delta))?;
+            Event::MessageStarted { finalizing, .. } => self.is_finalizing = *finalizing,
+            Event::TextDelta { delta, .. } if !delta.is_empty() => self.say(delta)?,
+            Event::MessageCompleted { .. } => {
+                self.close()?;
+                self.waits_since = None;
             }
-            Event::MessageCompleted { .. } => self.close()?,
             Event::ToolExecutionStarted { id, name, arguments } => {
-                self.tools.insert(id.clone(), (name.clone(), now(), false));
-                self.note(&format!("> {name} {}", short(&arguments.to_string(), WIDTH)));
+                self.waits_since = None;
+                let arguments = line(&arguments.to_string());
+                if !self.looks.is_rich {
+                    self.note(&format!("> {name} {}", short(&arguments, WIDTH)));
+                }
+                let (id, name) = (id.clone(), name.clone());
+                self.tools.push(Working { id, name, arguments, since: now(), done: None });
             }
             Event::ToolExecutionCompleted { id, result, .. } => {
-                if let Some((_, since, is_failed)) = self.tools.get_mut(id) {
-                    *since = now().saturating_sub(*since);
-                    *is_failed = matches!(result, ToolOutcome::Error { .. });
+                let tool = self.tools.iter_mut().find(|tool| tool.id == *id);
+                if let Some(tool) = tool {
+                    let took = now().saturating_sub(tool.since);
+                    tool.done = Some((took, matches!(result, ToolOutcome::Error { .. })));
                 }
             }
-            Event::ToolResultEncoded { id, content } => {
-                if let Some((name, took, is_failed)) = self.tools.remove(id) {
-                    let how = if is_failed { "failed after" } else { "took" };
-                    let content = short(content, WIDTH);
-                    self.note(&format!("< {name} {how} {}: {content}", Span(took)));
-                }
+            Event::ToolResultEncoded { id, content } => self.result(id, content)?,
+            Event::AskUserRequested { tool_call_id, .. } => {
+                self.tools.retain(|tool| tool.id != *tool_call_id);
             }
+            // The model is asked again.
+            Event::StepCompleted { response, .. }
+                if response.finish_reason == Some(FinishReason::ToolCalls) =>
+            {
+                self.waits_since = Some(now());
+            }
+            Event::ChatCompleted { .. } => self.waits_since = None,
             _ => {}
         }
         self.out.flush()
     }
 
+    /// Shows a piece of the answer.
+    fn say(&mut self, piece: &str) -> io::Result<()> {
+        if !self.looks.is_rich {
+            self.is_open = !piece.ends_with('\n');
+            return write!(self.out, "{}", for_stdout(piece));
+        }
+        self.waits_since = None;
+        // JSON for programs is no Markdown.
+        let fence = if self.is_finalizing && !self.is_open { "```json\n" } else { "" };
+        self.is_open = true;
+        let rows = self.markdown.push(&format!("{fence}{piece}"), tty::size().0);
+        self.live.print(&mut self.out, &rows)
+    }
+
+    /// Shows the result of a tool: folded in a terminal.
+    fn result(&mut self, id: &str, content: &str) -> io::Result<()> {
+        let Some(place) = self.tools.iter().position(|tool| tool.id == id) else { return Ok(()) };
+        let Working { name, arguments, done, .. } = self.tools.remove(place);
+        let (took, is_failed) = done.unwrap_or_default();
+        if !self.looks.is_rich {
+            let how = if is_failed { "failed after" } else { "took" };
+            self.note(&format!("< {name} {how} {}: {}", Span(took), short(content, WIDTH)));
+            return Ok(());
+        }
+        let (mark, style) = if is_failed { ("✗", BAD) } else { ("✓", GOOD) };
+        let columns = tty::size().0;
+        let head = head(&name, &arguments, &Span(took).to_string(), columns);
+        let mut rows = vec![format!("{} {head}", self.looks.paint(style, mark))];
+        let content = serde_json::from_str(content).map_or(content.to_owned(), |v| legible(&v));
+        let text = plain(&content).replace('\t', "    ");
+        let lines: Vec<&str> = text.trim_end().lines().collect();
+        for line in lines.iter().take(FOLDED) {
+            let line = format!("  │ {line}");
+            rows.push(self.looks.paint(DIM, &short(&line, columns.saturating_sub(1))));
+        }
+        if lines.len() > FOLDED {
+            let more = format!("  … {}", count((lines.len() - FOLDED) as u64, "more line"));
+            rows.push(self.looks.paint(DIM, &more));
+        }
+        self.live.print(&mut self.out, &rows)
+    }
+
+    /// Draws what changes: the block that is being written, the tools at work.
+    fn redraw(&mut self) -> io::Result<()> {
+        if !self.looks.is_rich {
+            return Ok(());
+        }
+        let columns = tty::size().0;
+        let mut rows = self.markdown.pending(columns);
+        let spinner = SPINNER[self.frame % SPINNER.len()];
+        let seconds = |since: i64| match now().saturating_sub(since) / 1_000_000_000 {
+            0 => String::new(),
+            seconds => format!("{seconds} s"),
+        };
+        for tool in self.tools.iter().filter(|tool| tool.done.is_none()) {
+            let head = head(&tool.name, &tool.arguments, &seconds(tool.since), columns);
+            rows.push(format!("{} {head}", self.looks.paint(ASKS, spinner)));
+        }
+        if let Some(since) = self.waits_since {
+            let waits = format!("{spinner} thinking {}", seconds(since));
+            rows.push(self.looks.paint(DIM, waits.trim_end()));
+        }
+        self.live.draw(&mut self.out, rows)
+    }
+
     /// Writes a line that is not part of the answer.
     pub(crate) fn note(&mut self, text: &str) {
+        self.remark(DIM, text);
+    }
+
+    /// Writes something that is not part of the answer, in a style.
+    pub(crate) fn remark(&mut self, style: Style, text: &str) {
         // Nobody may be left to read it.
-        let (dim, end) = if self.colours { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
         let _ = self.close();
-        let _ = writeln!(io::stderr(), "{dim}  {}{end}", plain(text));
+        let text = plain(text);
+        if !self.looks.is_rich {
+            let _ = writeln!(io::stderr(), "  {}", text.replace('\n', "\n  "));
+            return;
+        }
+        let columns = tty::size().0.saturating_sub(2);
+        let rows = wrapped(text.chars().map(|c| (c, style)), columns);
+        let rows = rows.iter().map(|row| format!("  {}", painted(row, self.looks.colours)));
+        let _ = self.live.print(&mut self.out, &rows.collect::<Vec<_>>());
+        let _ = self.out.flush();
+    }
+
+    /// Writes a command to copy. It is not wrapped, so that the terminal copies it as one line.
+    pub(crate) fn hint(&mut self, text: &str) {
+        let _ = self.close();
+        let _ = writeln!(io::stderr(), "  {}", self.looks.paint(DIM, &line(text)));
+    }
+
+    /// Sets what follows apart, in a terminal.
+    pub(crate) fn pause(&mut self) -> io::Result<()> {
+        if self.looks.is_rich { self.live.print(&mut self.out, &[String::new()]) } else { Ok(()) }
     }
 
     /// Writes what a run used.
@@ -224,18 +424,60 @@ impl Screen {
         self.out.flush()
     }
 
-    /// Ends a line that was begun, and returns what writing came to.
+    /// Ends what was begun, and returns the first failure of writing.
     pub(crate) fn end(&mut self) -> io::Result<()> {
+        self.tools.clear();
+        self.waits_since = None;
         self.close()?;
         self.out.end()
     }
 
     fn close(&mut self) -> io::Result<()> {
-        if std::mem::take(&mut self.is_open) {
-            writeln!(self.out)?
+        let was_open = std::mem::take(&mut self.is_open);
+        if self.looks.is_rich {
+            let rows = self.markdown.finish(tty::size().0);
+            self.live.clear(&mut self.out)?;
+            self.live.print(&mut self.out, &rows)?;
+        } else if was_open {
+            writeln!(self.out)?;
         }
         self.out.flush()
     }
+}
+
+/// A value for a person: the fields of an object below each other, and texts as they are.
+fn legible(value: &Value) -> String {
+    let text = |value: &Value| value.as_str().map_or(value.to_string(), str::to_owned);
+    let field = |(name, value): (&String, &Value)| {
+        let text = text(value);
+        let text = text.trim_end();
+        let gap = if text.contains('\n') { "\n" } else { " " };
+        format!("{name}:{gap}{text}")
+    };
+    match value {
+        Value::Object(fields) => {
+            let is_empty = |value: &Value| value.is_null() || value == "";
+            let fields = fields.iter().filter(|(_, value)| !is_empty(value));
+            fields.map(field).collect::<Vec<_>>().join("\n")
+        }
+        other => text(other),
+    }
+}
+
+/// A call on one row: its name, its arguments as far as they fit, and the time.
+fn head(name: &str, arguments: &str, time: &str, columns: usize) -> String {
+    let (name, taken) = (line(name), name.chars().count() + time.chars().count() + 8);
+    let arguments = short(arguments, columns.saturating_sub(taken).max(8));
+    format!("{name} {arguments} {time}").trim_end().to_owned()
+}
+
+/// What a run that is followed needs beside its stream.
+pub(crate) struct Followed<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) log: &'a Arc<Ledger>,
+    pub(crate) cancel: CancelHandle,
+    /// Where questions are answered; none if the run then waits.
+    pub(crate) prompt: Option<&'a Prompt>,
 }
 
 /// What was used, in a few words.
@@ -250,8 +492,18 @@ pub(crate) fn used(totals: &Totals) -> String {
     )
 }
 
+/// The share of the context window that the last request and its answer take, if it is known.
+pub(crate) fn context_use(model: Option<&ModelRef>, result: &ChatResult) -> Option<String> {
+    let window = Catalog::built_in().find(model?)?.context_window?;
+    let usage = &result.final_response.as_ref()?.usage;
+    let tokens = usage.input_tokens? + usage.output_tokens.unwrap_or_default();
+    Some(format!("context {}% of {}k", tokens * 100 / window.max(1), window / 1000))
+}
+
 /// Why a run did not continue.
 pub(crate) enum Stop {
+    /// The person pressed Ctrl-C at a question.
+    Interrupted,
     Refused(mynah::Error),
     Failed(Failure),
 }

@@ -177,3 +177,18 @@ fn examine(store: &Store, flags: &[&str]) -> Ran {
         .env("GROQ_API_KEY", "");
     feed(command, b"")
 }
+
+#[test]
+fn models_that_their_provider_ends_are_named_with_the_date() {
+    let store = Store::with(
+        r#"{
+          "engine": {"model": "openai:gpt-4o-mini"},
+          "scripts": [[{"text": "hi"}, {"finish": "stop"}]],
+          "ops": [{"op": "chat", "messages": [{"role": "user", "content": "hi"}]}]
+        }"#,
+    );
+    let told = examine(&store, &[]);
+    assert!(told.stdout.contains("models    gpt-4o-mini ends on 2027-01-14"), "{}", told.stdout);
+    let told = lines(&examine(&store, &["--json"]));
+    assert_eq!(told[6]["shutdown_dates"], json!({"gpt-4o-mini": "2027-01-14"}));
+}

@@ -36,6 +36,9 @@ pub struct ModelInfo {
     /// The date of these figures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dated: Option<String>,
+    /// The day on which the provider ends the model, as YYYY-MM-DD, if that is announced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shutdown_date: Option<String>,
 }
 
 impl ModelInfo {
@@ -50,6 +53,7 @@ impl ModelInfo {
             pricing: None,
             aliases: Vec::new(),
             dated: None,
+            shutdown_date: None,
         }
     }
 

@@ -1,0 +1,55 @@
+//! Rows at the end of the output that change while something happens.
+
+use std::io::{self, Write};
+
+use super::size;
+
+/// The rows that may still change. The cursor is at the end of the last one.
+#[derive(Default)]
+pub(crate) struct Live {
+    rows: Vec<String>,
+}
+
+impl Live {
+    /// Writes rows that stay, above those that change.
+    pub(crate) fn print(&mut self, out: &mut impl Write, rows: &[String]) -> io::Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let below = std::mem::take(&mut self.rows);
+        erase(out, below.len())?;
+        for row in rows {
+            writeln!(out, "{row}")?;
+        }
+        self.draw(out, below)
+    }
+
+    /// Replaces the rows that change. Of more rows than the terminal has, the last ones are shown.
+    pub(crate) fn draw(&mut self, out: &mut impl Write, mut rows: Vec<String>) -> io::Result<()> {
+        rows.drain(..rows.len().saturating_sub(size().1 - 1));
+        let same = self.rows.iter().zip(&rows).take_while(|(old, new)| old == new).count();
+        // The row with the cursor is written again even if only rows below it are new.
+        let same = same.min(rows.len().saturating_sub(1)).min(self.rows.len().saturating_sub(1));
+        if self.rows == rows {
+            return out.flush();
+        }
+        erase(out, self.rows.len() - same)?;
+        write!(out, "{}", rows.get(same..).unwrap_or_default().join("\n"))?;
+        self.rows = rows;
+        out.flush()
+    }
+
+    /// Removes the rows that change.
+    pub(crate) fn clear(&mut self, out: &mut impl Write) -> io::Result<()> {
+        self.draw(out, Vec::new())
+    }
+}
+
+/// Erases the last rows, and moves to where the first of them began.
+fn erase(out: &mut impl Write, rows: usize) -> io::Result<()> {
+    match rows {
+        0 => Ok(()),
+        1 => write!(out, "\r\x1b[J"),
+        more => write!(out, "\r\x1b[{}A\x1b[J", more - 1),
+    }
+}

@@ -1,0 +1,415 @@
+//! Markdown that arrives in pieces, as rows for the terminal.
+
+use anstyle::{AnsiColor, Style};
+use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
+
+use super::{
+    code::Highlighter,
+    rows::{Row, painted, styled, width, wrapped},
+};
+use crate::text::plain;
+
+/// The most lines that are rendered together. Longer blocks are split.
+const LONGEST: usize = 200;
+
+/// A text of which more may come.
+///
+/// A block is rendered again with each piece, until it ends. Code is rendered line by line.
+#[derive(Default)]
+pub(crate) struct Markdown {
+    colours: bool,
+    /// The lines of the block that may still change.
+    block: String,
+    /// The line that has no end yet.
+    line: String,
+    /// The code block that the lines belong to.
+    fence: Option<(String, Highlighter)>,
+    /// Whether the last line was blank.
+    after_blank: bool,
+    /// Whether rows were returned.
+    has_rows: bool,
+}
+
+impl Markdown {
+    pub(crate) fn new(colours: bool) -> Self {
+        Self { colours, ..Self::default() }
+    }
+
+    /// Adds a piece. Returns the rows that do not change any more.
+    pub(crate) fn push(&mut self, piece: &str, columns: usize) -> Vec<String> {
+        let mut done = Vec::new();
+        for piece in plain(piece).split_inclusive('\n') {
+            self.line += piece;
+            if self.line.ends_with('\n') {
+                let line = std::mem::take(&mut self.line);
+                self.take(line.trim_end_matches('\n'), columns, &mut done);
+            }
+        }
+        done
+    }
+
+    /// The rows that may still change.
+    pub(crate) fn pending(&self, columns: usize) -> Vec<String> {
+        // Marks of which it is not known yet what they mean would only flicker.
+        let is_mark =
+            !self.line.is_empty() && self.line.trim().chars().all(|c| "`~*_#-".contains(c));
+        let line = if is_mark { "" } else { &*self.line };
+        let rows = match &self.fence {
+            Some(_) => code_rows(styled(line, Style::new()).collect(), columns),
+            None => render(&format!("{}{line}", self.block), columns),
+        };
+        let blank = self.has_rows && self.fence.is_none() && !rows.is_empty();
+        let rows = rows.iter().map(|row| painted(row, self.colours));
+        blank.then(String::new).into_iter().chain(rows).collect()
+    }
+
+    /// Ends the text. Returns the rest of its rows.
+    pub(crate) fn finish(&mut self, columns: usize) -> Vec<String> {
+        let (mut done, line) = (Vec::new(), std::mem::take(&mut self.line));
+        if !line.is_empty() {
+            self.take(&line, columns, &mut done);
+        }
+        self.end_block(columns, &mut done);
+        *self = Self::new(self.colours);
+        done
+    }
+
+    fn take(&mut self, line: &str, columns: usize, done: &mut Vec<String>) {
+        let trimmed = line.trim();
+        if let Some((mark, highlighter)) = &mut self.fence {
+            if trimmed.starts_with(mark.as_str())
+                && trimmed.trim_start_matches(['`', '~']).is_empty()
+            {
+                self.fence = None;
+            } else {
+                let rows = code_rows(highlighter.line(line), columns);
+                done.extend(rows.iter().map(|row| painted(row, self.colours)));
+            }
+            return;
+        }
+        if let Some(mark) = ["```", "~~~"].into_iter().find(|mark| trimmed.starts_with(mark)) {
+            self.end_block(columns, done);
+            if std::mem::replace(&mut self.has_rows, true) {
+                done.push(String::new());
+            }
+            let language = trimmed.trim_start_matches(['`', '~']);
+            let language = language.split([' ', ',', '{']).next().unwrap_or_default();
+            self.fence = Some((mark.to_owned(), Highlighter::new(language)));
+            return;
+        }
+        let is_list = is_item(&self.block);
+        if trimmed.is_empty() {
+            if !is_list {
+                self.end_block(columns, done);
+            }
+            self.after_blank = true;
+            return;
+        }
+        let continues = line.starts_with([' ', '\t']) || is_item(line);
+        if (self.after_blank && !continues) || self.block.lines().count() >= LONGEST {
+            self.end_block(columns, done);
+        } else if self.after_blank && !self.block.is_empty() {
+            self.block += "\n";
+        }
+        self.after_blank = false;
+        self.block += line;
+        self.block += "\n";
+    }
+
+    fn end_block(&mut self, columns: usize, done: &mut Vec<String>) {
+        let rows = render(&std::mem::take(&mut self.block), columns);
+        if rows.is_empty() {
+            return;
+        }
+        if std::mem::replace(&mut self.has_rows, true) {
+            done.push(String::new());
+        }
+        done.extend(rows.iter().map(|row| painted(row, self.colours)));
+    }
+}
+
+/// Whether a text begins with an item of a list.
+fn is_item(text: &str) -> bool {
+    let text = text.trim_start();
+    let numbered = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    ["- ", "* ", "+ "].iter().any(|mark| text.starts_with(mark))
+        || (numbered.len() < text.len()
+            && (numbered.starts_with(". ") || numbered.starts_with(") ")))
+}
+
+fn code_rows(line: Row, columns: usize) -> Vec<Row> {
+    let indented = |row: Row| styled("  ", Style::new()).chain(row).collect();
+    wrapped(line, columns.saturating_sub(2)).into_iter().map(indented).collect()
+}
+
+/// The rows of whole blocks.
+fn render(text: &str, columns: usize) -> Vec<Row> {
+    let options =
+        Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
+    let mut page = Page { columns, ..Page::default() };
+    for event in Parser::new_ext(text, options) {
+        page.take(event);
+    }
+    page.flush();
+    page.rows
+}
+
+#[derive(Default)]
+struct Page {
+    columns: usize,
+    rows: Vec<Row>,
+    /// The text of the block so far.
+    text: Row,
+    styles: Vec<Style>,
+    /// What stands before the rows: marks of items and quotes. The first row of an item has another than the others.
+    margins: Vec<(Option<String>, String)>,
+    /// The next numbers of the lists.
+    lists: Vec<Option<u64>>,
+    code: Option<Highlighter>,
+    link: Option<String>,
+    table: Vec<Vec<Row>>,
+}
+
+impl Page {
+    fn style(&self) -> Style {
+        self.styles.last().copied().unwrap_or_default()
+    }
+
+    fn with(&mut self, change: impl FnOnce(Style) -> Style) {
+        self.styles.push(change(self.style()));
+    }
+
+    fn say(&mut self, text: &str) {
+        self.text.extend(styled(text, self.style()));
+    }
+
+    fn take(&mut self, event: Event<'_>) {
+        match event {
+            Event::Start(tag) => self.start(tag),
+            Event::End(tag) => self.end(tag),
+            Event::Text(text) => match &mut self.code {
+                Some(highlighter) => {
+                    let lines: Vec<Row> = text.lines().map(|line| highlighter.line(line)).collect();
+                    for line in lines {
+                        self.text = line;
+                        self.flush();
+                    }
+                }
+                None => self.say(&text),
+            },
+            Event::Code(text) => {
+                self.with(|style| style.fg_color(Some(AnsiColor::Cyan.into())));
+                self.say(&text);
+                self.styles.pop();
+            }
+            Event::Html(text) | Event::InlineHtml(text) => self.say(&text),
+            Event::SoftBreak => self.say(" "),
+            Event::HardBreak => self.say("\n"),
+            Event::Rule => {
+                self.text = styled(&"─".repeat(self.columns.min(40)), super::DIM).collect();
+                self.flush();
+            }
+            Event::TaskListMarker(done) => self.say(if done { "[x] " } else { "[ ] " }),
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, tag: Tag<'_>) {
+        match tag {
+            Tag::Heading { .. } => self.with(|style| style.bold().underline()),
+            Tag::Strong | Tag::TableHead => self.with(Style::bold),
+            Tag::Emphasis => self.with(Style::italic),
+            Tag::Strikethrough => self.with(Style::strikethrough),
+            Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. } => {
+                self.link = Some(dest_url.into_string());
+                self.with(Style::underline);
+            }
+            Tag::BlockQuote(_) => {
+                self.flush();
+                self.margins.push((None, "│ ".to_owned()));
+            }
+            Tag::List(first) => {
+                self.flush();
+                self.lists.push(first);
+            }
+            Tag::Item => {
+                let mark = match self.lists.last_mut() {
+                    Some(Some(number)) => {
+                        *number += 1;
+                        format!("{}. ", *number - 1)
+                    }
+                    _ => "• ".to_owned(),
+                };
+                let rest = " ".repeat(mark.chars().count());
+                self.margins.push((Some(mark), rest));
+            }
+            Tag::CodeBlock(kind) => {
+                self.flush();
+                let language = match &kind {
+                    CodeBlockKind::Fenced(language) => language,
+                    CodeBlockKind::Indented => "",
+                };
+                self.code = Some(Highlighter::new(language));
+                self.margins.push((None, "  ".to_owned()));
+            }
+            Tag::TableRow => self.table.push(Vec::new()),
+            Tag::Table(_) => self.table = vec![Vec::new()],
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, tag: TagEnd) {
+        match tag {
+            TagEnd::Paragraph => self.flush(),
+            TagEnd::Heading(_) => {
+                self.styles.pop();
+                self.flush();
+            }
+            TagEnd::Strong | TagEnd::Emphasis | TagEnd::Strikethrough | TagEnd::TableHead => {
+                self.styles.pop();
+            }
+            TagEnd::Link | TagEnd::Image => {
+                self.styles.pop();
+                let url = self.link.take().unwrap_or_default();
+                let said: String = self.text.iter().map(|(c, _)| *c).collect();
+                if !url.is_empty() && !said.ends_with(&url) {
+                    self.text.extend(styled(&format!(" ({url})"), super::DIM));
+                }
+            }
+            TagEnd::BlockQuote(_) | TagEnd::Item => {
+                self.flush();
+                self.margins.pop();
+            }
+            TagEnd::List(_) => {
+                self.lists.pop();
+            }
+            TagEnd::CodeBlock => {
+                self.code = None;
+                self.margins.pop();
+            }
+            TagEnd::TableCell => {
+                let cell = std::mem::take(&mut self.text);
+                if let Some(row) = self.table.last_mut() {
+                    row.push(cell);
+                }
+            }
+            TagEnd::Table => self.flush_table(),
+            _ => {}
+        }
+    }
+
+    /// Ends the text of a block.
+    fn flush(&mut self) {
+        let has_mark = self.margins.iter().any(|(mark, _)| mark.is_some());
+        if self.text.is_empty() && self.code.is_none() && !has_mark {
+            return;
+        }
+        let text = std::mem::take(&mut self.text);
+        // A loose item ends with a paragraph, and has nothing more to say.
+        if text.is_empty() && self.code.is_none() && !has_mark {
+            return;
+        }
+        let margin: usize = self.margins.iter().map(|(_, rest)| rest.chars().count()).sum();
+        for row in wrapped(text, self.columns.saturating_sub(margin)) {
+            let before: String = self
+                .margins
+                .iter_mut()
+                .map(|(mark, rest)| mark.take().unwrap_or_else(|| rest.clone()))
+                .collect();
+            self.rows.push(styled(&before, super::DIM).chain(row).collect());
+        }
+    }
+
+    /// Writes a table in columns; one that is too wide as lines.
+    fn flush_table(&mut self) {
+        let table = std::mem::take(&mut self.table);
+        let count = table.iter().map(Vec::len).max().unwrap_or_default();
+        let cell = |row: &[Row], column: usize| row.get(column).map_or(0, |cell| width(cell));
+        let widths: Vec<usize> = (0..count)
+            .map(|column| table.iter().map(|row| cell(row, column)).max().unwrap_or_default())
+            .collect();
+        let fits = widths.iter().sum::<usize>() + 2 * count <= self.columns;
+        for (place, row) in table.into_iter().enumerate() {
+            for (column, cell) in row.into_iter().enumerate() {
+                let gap = widths[column].saturating_sub(width(&cell)) + 2;
+                self.text.extend(cell);
+                let gap = if fits { " ".repeat(gap) } else { "  ".to_owned() };
+                self.text.extend(styled(&gap, Style::new()));
+            }
+            while self.text.pop_if(|(c, _)| *c == ' ').is_some() {}
+            self.flush();
+            if place == 0 {
+                let line = widths.iter().map(|width| "─".repeat(*width)).collect::<Vec<_>>();
+                let line = line.join("  ");
+                let line: String = line.chars().take(self.columns).collect();
+                self.text = styled(&line, super::DIM).collect();
+                self.flush();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str, columns: usize) -> Vec<String> {
+        let mut markdown = Markdown::new(false);
+        let mut rows = Vec::new();
+        // Any pieces give the same rows.
+        for c in text.chars() {
+            rows.extend(markdown.push(&c.to_string(), columns));
+            markdown.pending(columns);
+        }
+        rows.extend(markdown.finish(columns));
+        let mut whole = Markdown::new(false);
+        let mut at_once = whole.push(text, columns);
+        at_once.extend(whole.finish(columns));
+        assert_eq!(rows, at_once);
+        rows
+    }
+
+    #[test]
+    fn markdown_becomes_rows() {
+        let table = [
+            ("# Birds\n\nA **mynah** *talks* `hi`.", 40, &["Birds", "", "A mynah talks hi."][..]),
+            ("- one\n- two\n  - three\n", 40, &["• one", "• two", "  • three"]),
+            ("1. one\n\n2. two\n\nEnd.", 40, &["1. one", "2. two", "", "End."]),
+            ("- one two three", 9, &["• one two", "  three"]),
+            ("> quoted", 40, &["│ quoted"]),
+            (
+                "```rust\nfn main() {}\n\n// x\n```\nAfter",
+                40,
+                &["  fn main() {}", "  ", "  // x", "", "After"],
+            ),
+            ("[Rust](https://rust-lang.org)", 60, &["Rust (https://rust-lang.org)"]),
+            ("| a | bb |\n|---|---|\n| ccc | d |", 40, &["a    bb", "───  ──", "ccc  d"]),
+            ("a\u{1b}[2Jb", 40, &["a\\u{1b}[2Jb"]),
+            ("one\ntwo", 40, &["one two"]),
+        ];
+        for (text, columns, expected) in table {
+            assert_eq!(shown(text, columns), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn no_row_is_wider_than_the_terminal() {
+        let text = "# A long heading about birds\n\n- an item `with some code` that is long\n\n> a quote that is long enough\n\n\
+                    | a table | with columns |\n|---|---|\n| that does | not fit |\n\n```\ncode that is longer than the terminal\n```\n";
+        for columns in 10..40 {
+            for row in shown(text, columns) {
+                assert!(row.chars().count() <= columns, "{columns}: {row:?}");
+            }
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "highlight")]
+    fn code_has_the_colours_of_its_language() {
+        let mut markdown = Markdown::new(true);
+        let rows = markdown.push("```rust\nlet x = \"y\"; // z\n```\n", 40).join("\n");
+        for part in ["\u{1b}[32m", "\u{1b}[2m", "\"y\"", "// z"] {
+            assert!(rows.contains(part), "{part:?} in {rows:?}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Lines that a person types, or that are piped in.
+
+use std::{
+    env, fs,
+    io::{self, IsTerminal as _},
+    path::PathBuf,
+    sync::mpsc,
+    thread,
+};
+
+use rustyline::{
+    Cmd, ColorMode, CompletionType, Config, Context, Editor, Helper, KeyCode, KeyEvent, Modifiers,
+    completion::{Completer, FilenameCompleter, Pair},
+    config::BellStyle,
+    error::ReadlineError,
+    highlight::Highlighter,
+    hint::Hinter,
+    history::FileHistory,
+    validate::{ValidationContext, ValidationResult, Validator},
+};
+use tokio::sync::oneshot;
+
+use super::Looks;
+use crate::Failure;
+
+/// What a person entered.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Entered {
+    Line(String),
+    /// Ctrl-C.
+    Interrupted,
+    /// Ctrl-D, or the end of what is piped in.
+    End,
+}
+
+/// What is read.
+pub(crate) enum Reads {
+    /// A message, which may have several lines and joins the history.
+    Message,
+    /// One line.
+    Answer,
+    /// One line that begins as this text.
+    Edit(String),
+}
+
+struct Request {
+    prompt: (String, String),
+    reads: Reads,
+    entered: oneshot::Sender<rustyline::Result<String>>,
+}
+
+/// Reads lines on a thread of its own, so that the work beside it continues.
+pub(crate) struct Prompt {
+    requests: mpsc::Sender<Request>,
+    pub(crate) is_terminal: bool,
+    looks: Looks,
+    #[cfg(unix)]
+    mode: Option<rustix::termios::Termios>,
+}
+
+impl Prompt {
+    /// Completes these words at the beginning of a message.
+    pub(crate) fn new(looks: Looks, commands: &'static [&'static str]) -> Self {
+        let (requests, receiver) = mpsc::channel();
+        let is_terminal = io::stdin().is_terminal();
+        let history = is_terminal.then(history_file).flatten();
+        thread::spawn(move || read(receiver, looks, commands, history));
+        Self {
+            requests,
+            is_terminal,
+            looks,
+            #[cfg(unix)]
+            mode: rustix::termios::tcgetattr(io::stdin()).ok(),
+        }
+    }
+
+    /// Asks for a line.
+    pub(crate) async fn ask(&self, prompt: &str, reads: Reads) -> Result<Entered, Failure> {
+        let (sender, entered) = oneshot::channel();
+        let styled = self.looks.paint(super::ASKS, prompt);
+        let prompt = (prompt.to_owned(), styled);
+        let sent = self.requests.send(Request { prompt, reads, entered: sender });
+        match (sent, entered.await) {
+            (Ok(()), Ok(Ok(line))) => Ok(Entered::Line(line)),
+            (Ok(()), Ok(Err(ReadlineError::Interrupted))) => Ok(Entered::Interrupted),
+            (Ok(()), Ok(Err(ReadlineError::Eof))) | (Err(_), _) | (_, Err(_)) => Ok(Entered::End),
+            (Ok(()), Ok(Err(error))) => Err(Failure::file(format!("standard input: {error}"))),
+        }
+    }
+
+    /// Forgets what was typed before a question was shown. What is piped in is meant for it.
+    pub(crate) fn forget(&self) {
+        #[cfg(unix)]
+        if self.is_terminal {
+            // What cannot be forgotten is read.
+            let _ = rustix::termios::tcflush(io::stdin(), rustix::termios::QueueSelector::IFlush);
+        }
+    }
+}
+
+#[cfg(unix)]
+impl Drop for Prompt {
+    fn drop(&mut self) {
+        // A line that is still being read left the terminal in its own mode.
+        if let Some(mode) = &self.mode {
+            let now = rustix::termios::OptionalActions::Now;
+            let _ = rustix::termios::tcsetattr(io::stdin(), now, mode);
+        }
+    }
+}
+
+fn read(
+    requests: mpsc::Receiver<Request>,
+    looks: Looks,
+    commands: &'static [&'static str],
+    history: Option<PathBuf>,
+) {
+    let colours = if looks.colours { ColorMode::Enabled } else { ColorMode::Disabled };
+    let config = Config::builder()
+        .completion_type(CompletionType::List)
+        .bell_style(BellStyle::None)
+        .color_mode(colours)
+        .build();
+    let Ok(mut editor) = Editor::<Words, FileHistory>::with_config(config) else { return };
+    editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), Cmd::Newline);
+    editor.set_helper(Some(Words { commands, files: FilenameCompleter::new(), is_message: true }));
+    if let Some(file) = &history {
+        // A history that is not there yet is empty.
+        let _ = editor.load_history(file);
+    }
+    while let Ok(Request { prompt, reads, entered }) = requests.recv() {
+        let is_message = matches!(reads, Reads::Message);
+        if let Some(words) = editor.helper_mut() {
+            words.is_message = is_message;
+        }
+        let mut line = match &reads {
+            Reads::Edit(text) => editor.readline_with_initial(&prompt, (text, "")),
+            _ => editor.readline(&prompt),
+        };
+        if let (true, Ok(text)) = (is_message, &mut line) {
+            if !text.trim().is_empty() && editor.add_history_entry(&*text).unwrap_or(false) {
+                // A history that cannot be kept stops no conversation.
+                let _ = history.as_ref().map(|file| editor.append_history(file));
+            }
+            *text = text.replace("\\\n", "\n");
+        }
+        if entered.send(line).is_err() {
+            break;
+        }
+    }
+}
+
+/// Where the history is kept: as the XDG folders say, or as Windows does.
+fn history_file() -> Option<PathBuf> {
+    let folder = |name: &str| env::var_os(name).filter(|set| !set.is_empty()).map(PathBuf::from);
+    let state = folder("XDG_STATE_HOME")
+        .or_else(|| folder("LOCALAPPDATA"))
+        .or_else(|| folder("HOME").map(|home| home.join(".local/state")))?;
+    let folder = state.join("mynah");
+    fs::create_dir_all(&folder).ok()?;
+    Some(folder.join("history"))
+}
+
+/// Completes commands and file names, and knows when a message is complete.
+struct Words {
+    commands: &'static [&'static str],
+    files: FilenameCompleter,
+    is_message: bool,
+}
+
+impl Completer for Words {
+    type Candidate = Pair;
+
+    fn complete(
+        &self,
+        line: &str,
+        place: usize,
+        context: &Context<'_>,
+    ) -> rustyline::Result<(usize, Vec<Pair>)> {
+        let typed = &line[..place];
+        if self.is_message && typed.starts_with('/') && !typed.contains(' ') {
+            let fits = self.commands.iter().filter(|command| command.starts_with(typed));
+            let pair = |command: &&str| Pair {
+                display: (*command).to_owned(),
+                replacement: format!("{command} "),
+            };
+            let found: Vec<Pair> = fits.map(pair).collect();
+            if !found.is_empty() {
+                return Ok((0, found));
+            }
+        }
+        self.files.complete(line, place, context)
+    }
+}
+
+impl Validator for Words {
+    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
+        let text = context.input();
+        let fences = text.lines().filter(|line| line.trim_start().starts_with("```")).count();
+        let is_open = self.is_message && (text.ends_with('\\') || fences % 2 == 1);
+        Ok(if is_open { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
+    }
+}
+
+impl Highlighter for Words {}
+
+impl Hinter for Words {
+    type Hint = String;
+}
+
+impl Helper for Words {}

@@ -1,0 +1,86 @@
+//! Text in styles, as rows that fit the terminal.
+
+use anstyle::Style;
+use unicode_width::UnicodeWidthChar as _;
+
+/// A row: characters with their styles.
+pub(crate) type Row = Vec<(char, Style)>;
+
+/// A text in one style.
+pub(crate) fn styled(text: &str, style: Style) -> impl Iterator<Item = (char, Style)> + '_ {
+    text.chars().map(move |c| (c, style))
+}
+
+/// The columns that a row takes.
+pub(crate) fn width(row: &[(char, Style)]) -> usize {
+    row.iter().map(|(c, _)| c.width().unwrap_or(0)).sum()
+}
+
+/// Breaks a text into rows of at most this width: at spaces, and within words that are longer than a row.
+pub(crate) fn wrapped(text: impl IntoIterator<Item = (char, Style)>, limit: usize) -> Vec<Row> {
+    let limit = limit.max(2);
+    let (mut rows, mut row, mut space) = (Vec::new(), Row::new(), None);
+    for (c, style) in text {
+        if c == '\n' {
+            rows.push(std::mem::take(&mut row));
+            space = None;
+            continue;
+        }
+        if width(&row) + c.width().unwrap_or(0) > limit {
+            let rest = match space.take() {
+                _ if c == ' ' => Row::new(),
+                Some(place) => {
+                    let rest = row.split_off(place + 1);
+                    row.pop();
+                    rest
+                }
+                None => Row::new(),
+            };
+            rows.push(std::mem::replace(&mut row, rest));
+            if c == ' ' {
+                continue;
+            }
+        }
+        if c == ' ' {
+            space = Some(row.len());
+        }
+        row.push((c, style));
+    }
+    rows.push(row);
+    rows
+}
+
+/// A row as the terminal takes it.
+pub(crate) fn painted(row: &[(char, Style)], colours: bool) -> String {
+    let (mut text, mut now) = (String::new(), Style::new());
+    for (c, style) in row {
+        if colours && *style != now {
+            text += &format!("{now:#}{style}");
+            now = *style;
+        }
+        text.push(*c);
+    }
+    text + &if colours { format!("{now:#}") } else { String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_break_at_spaces_and_wide_characters_count_twice() {
+        let table = [
+            ("one two three", 8, &["one two", "three"][..]),
+            ("one two", 3, &["one", "two"]),
+            ("abcdefgh ij", 4, &["abcd", "efgh", "ij"]),
+            ("鳥鳥鳥", 4, &["鳥鳥", "鳥"]),
+            ("a\n\nb", 4, &["a", "", "b"]),
+            ("", 4, &[""]),
+        ];
+        for (text, limit, expected) in table {
+            let rows = wrapped(styled(text, Style::new()), limit);
+            let rows: Vec<String> = rows.iter().map(|row| painted(row, false)).collect();
+            assert_eq!(rows, expected, "{text}");
+        }
+    }
+}
