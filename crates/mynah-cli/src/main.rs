@@ -122,7 +122,7 @@ enum Verb {
     Generate(generate::Arguments),
     /// Look at the runs of a log in a browser.
     ///
-    /// Serves the same pages and API as `mynah serve`, and changes nothing.
+    /// Serves the same pages and API as `mynah serve`, without agents.
     #[cfg(feature = "serve")]
     #[command(after_help = serve::INSPECT_EXAMPLES)]
     Inspect(serve::InspectArguments),
@@ -157,7 +157,7 @@ enum Verb {
     /// List runs, newest first.
     #[command(after_help = runs::EXAMPLES)]
     Runs(runs::Arguments),
-    /// Offer the runs of a log over HTTP.
+    /// Offer agents and the runs of a log over HTTP.
     ///
     /// Listens on loopback. Other addresses need --token-file.
     #[cfg(feature = "serve")]
