@@ -1,6 +1,6 @@
 //! Requests that start, continue, end, fork and replay runs.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use axum::{
     body::Bytes,
@@ -11,7 +11,7 @@ use axum::{
 use mynah::{
     CancelHandle, Engine, ErrorKind, EventId, LogReason, Message, OnUncertain, RunEvent, RunId,
     Session, SessionReason, SystemWorld, Thread, World as _, cancel_run, fork_run,
-    log::{Log, RunStatus},
+    log::{Hash, Log, RunStatus},
     replay_run, restore_session,
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -297,6 +297,8 @@ pub(crate) struct Signal {
     agent: Option<String>,
     answer: Option<String>,
     approve: Vec<String>,
+    approve_with: Map<String, Value>,
+    approve_digest: HashMap<String, Hash>,
     reject: Map<String, Value>,
     results: Map<String, Value>,
     message: Option<String>,
@@ -309,8 +311,11 @@ pub(crate) struct Signal {
 impl Signal {
     /// Refuses what is no signal, or several.
     fn check(&self) -> Result<()> {
-        let decides =
-            !self.approve.is_empty() || !self.reject.is_empty() || !self.results.is_empty();
+        let decides = !self.approve.is_empty()
+            || !self.approve_with.is_empty()
+            || !self.approve_digest.is_empty()
+            || !self.reject.is_empty()
+            || !self.results.is_empty();
         let said =
             [self.answer.is_some(), decides, self.message.is_some(), self.cancel, self.resume];
         match said.into_iter().filter(|said| *said).count() {
@@ -367,6 +372,12 @@ async fn resume(app: &App, engine: Engine, id: &str, signal: Signal) -> Result<(
     }
     for call in signal.approve {
         resume = resume.approve(call);
+    }
+    for (call, arguments) in signal.approve_with {
+        resume = resume.approve_with(call, arguments);
+    }
+    for (call, digest) in signal.approve_digest {
+        resume = resume.approve_digest(call, digest);
     }
     for (call, why) in signal.reject {
         let Some(why) = why.as_str() else {

@@ -81,18 +81,18 @@ pub(crate) fn told(
     live: Option<LiveRun>,
 ) -> impl Stream<Item = Event> + Send + use<> {
     enum Next {
-        Event(Option<FollowedEvent>),
+        Event(Option<Box<FollowedEvent>>),
         End,
         Nothing,
     }
     let metrics = std::sync::Arc::clone(&app.metrics);
-    stream::unfold((Next::Event(first), events), move |(next, mut events)| {
+    stream::unfold((Next::Event(first.map(Box::new)), events), move |(next, mut events)| {
         let (metrics, live) = (std::sync::Arc::clone(&metrics), live.clone());
         async move {
             let event = match next {
                 Next::Nothing => return None,
                 Next::End => Ok(None),
-                Next::Event(Some(event)) => Ok(Some(event)),
+                Next::Event(Some(event)) => Ok(Some(*event)),
                 Next::Event(None) => next_event(&mut events, live).await,
             };
             Some(match event {

@@ -177,6 +177,8 @@ fn of_runs() -> Vec<Route> {
                 AGENT,
                 ("answer", "the answer to its question"),
                 ("approve", "ids of calls that may run"),
+                ("approve_with", "ids of calls, each with other arguments to run it with"),
+                ("approve_digest", "ids of calls whose tool changed, each with its digest"),
                 ("reject", "ids of calls that may not run, each with the reason"),
                 ("results", "ids of calls, each with its result"),
                 ("message", "what the user says"),

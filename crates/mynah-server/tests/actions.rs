@@ -1,5 +1,7 @@
 //! What can be done over HTTP.
 
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
 mod common;
 
 use std::sync::Arc;
@@ -148,10 +150,11 @@ async fn signals_continue_runs_that_wait() {
     };
     assert_eq!(signal("asks", json!({"answer": "two", "agent": "cashier"})).await, "completed");
     assert_eq!(signal("pays", json!({"reject": {"c0": "too much"}})).await, "completed");
-    for run in ["approved", "given"] {
+    for run in ["approved", "edited", "given"] {
         engine([calls("pay")]).chat("pay").record(&log).run_id(run).await.unwrap();
     }
     assert_eq!(signal("approved", json!({"approve": ["c0"]})).await, "completed");
+    assert_eq!(signal("edited", json!({"approve_with": {"c0": {"euros": 5}}})).await, "completed");
     assert_eq!(signal("given", json!({"results": {"c0": {"paid": true}}})).await, "completed");
     let facts = |run: &'static str| {
         let log = Arc::clone(&log);
@@ -164,6 +167,7 @@ async fn signals_continue_runs_that_wait() {
     assert!(facts("asks").await.contains("two"));
     assert!(facts("pays").await.contains("too much"));
     assert!(facts("given").await.contains("paid"));
+    assert!(facts("edited").await.contains("\\\"euros\\\":5"), "{}", facts("edited").await);
     for run in ["asks", "pays", "approved", "given"] {
         assert_eq!(server.json(&format!("/v1/runs/{run}/verify")).await["status"], "verified");
     }

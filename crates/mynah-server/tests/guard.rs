@@ -1,5 +1,7 @@
 //! Who may make which request.
 
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
 mod common;
 
 use mynah::log::MemoryLog;

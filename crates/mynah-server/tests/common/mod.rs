@@ -2,6 +2,7 @@
 
 #![allow(
     dead_code,
+    clippy::panic,
     clippy::unwrap_used,
     reason = "each test file uses a part of this, and a helper may fail the test that calls it"
 )]
