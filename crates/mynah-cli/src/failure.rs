@@ -156,6 +156,15 @@ impl Failure {
         }
     }
 
+    /// The same as an error of the library.
+    #[cfg(feature = "serve")]
+    pub(crate) fn into_error(self) -> Error {
+        match self.cause {
+            Cause::Library(error) => error,
+            _ => Error::engine(mynah::EngineReason::InvalidEngine).with_message(self.message),
+        }
+    }
+
     /// Tells it to people, and under `--json` to programs too. This is the only place that does.
     pub(crate) fn tell(&self, json: bool) -> ExitCode {
         // Nobody may be left to read it; the exit code still tells.

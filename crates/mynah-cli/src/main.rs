@@ -130,7 +130,7 @@ enum Verb {
     Golden(golden::GoldenArguments),
     /// Look at the runs of a log in a browser.
     ///
-    /// Serves the same pages and API as `mynah serve`, and changes nothing.
+    /// Serves the same pages and API as `mynah serve`, without agents.
     #[cfg(feature = "serve")]
     #[command(after_help = serve::INSPECT_EXAMPLES)]
     Inspect(serve::InspectArguments),
@@ -165,7 +165,7 @@ enum Verb {
     /// List runs, newest first.
     #[command(after_help = runs::EXAMPLES)]
     Runs(runs::Arguments),
-    /// Offer the runs of a log over HTTP.
+    /// Offer agents and the runs of a log over HTTP.
     ///
     /// Listens on loopback. Other addresses need --token-file.
     #[cfg(feature = "serve")]

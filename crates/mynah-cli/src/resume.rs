@@ -11,7 +11,7 @@ use futures_util::StreamExt as _;
 use mynah::{
     Budget, ChatResult, Engine, Error, ErrorKind, Event, HaltReason, Limit, LogReason, Message,
     OnUncertain, RunId, SessionReason, kept_call,
-    log::{End, Extent, Fact, Hash, Log as _, RunStatus, RunSummary},
+    log::{End, Extent, Fact, Hash, Log, RunStatus, RunSummary},
 };
 use serde_json::{Value, json};
 
@@ -266,7 +266,7 @@ impl Arguments {
     ) -> Result<Engine, Failure> {
         let RunSummary { run_id: run, status, .. } = run;
         if let Some(agent) = self.agent() {
-            return agent::load(agent, &self.vars, &answers(log, run).await?).await;
+            return agent::load(agent, &self.vars, &answers(log.as_ref(), run).await?).await;
         }
         // A run that no engine wrote says so here.
         kept_call(log, run).await?;
@@ -587,14 +587,14 @@ async fn resume(
 }
 
 /// Every fact of a run that is still there.
-async fn facts(log: &Ledger, run: &str) -> Result<Vec<Fact>, Failure> {
+async fn facts(log: &dyn Log, run: &str) -> Result<Vec<Fact>, Failure> {
     let facts = store::facts(log, run).await?;
     Ok(facts.into_iter().filter_map(|(_, fact)| fact).collect())
 }
 
 /// What its model has answered in a run, and before it in those that it goes on from: one list for each run, the earliest
 /// first.
-pub(crate) async fn answers(log: &Ledger, run: &str) -> Result<Vec<Vec<Arc<Message>>>, Failure> {
+pub(crate) async fn answers(log: &dyn Log, run: &str) -> Result<Vec<Vec<Arc<Message>>>, Failure> {
     let answer = |fact| match fact {
         Fact::AssistantCompleted { response, .. } => Some(response.message),
         _ => None,

@@ -11,14 +11,25 @@ use std::{
 
 use clap::Args;
 use mynah::log::{Log, MemoryLog, bundle};
-use mynah_server::Server;
+use mynah_agent::AgentFile;
+use mynah_server::{Agent, Server};
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use crate::{Failure, LogArgs, input, interrupt::interrupted, store::Place, written};
+use crate::{
+    Failure, LogArgs,
+    agent::{self, VarArgs},
+    input,
+    interrupt::interrupted,
+    model::script,
+    resume::answers,
+    store::Place,
+    written,
+};
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah serve --log sqlite:mynah.db        offer the runs of a log at http://127.0.0.1:7878
+  mynah serve agent.toml --log sqlite:mynah.db
+                                           offer an agent and its runs at http://127.0.0.1:7878
   mynah serve --listen 127.0.0.1:0         on any free port; the first line of the output names it
   mynah serve --listen 0.0.0.0:7878 --token-file token --host runs.example.org
                                            to other machines, with a token
@@ -30,15 +41,20 @@ Exit codes: 0 it was stopped; 2 wrong usage; 4 a log, file or address that could
 
 pub(crate) const INSPECT_EXAMPLES: &str = "Examples:
   mynah inspect                            the runs of the log of this folder
+  mynah inspect --allow-actions            the same, and runs can be cancelled and forked
   mynah inspect run.ndjson                 a run that `mynah export` wrote, without its log
 
-Nothing is changed. Exit codes: 0 it was stopped; 2 wrong usage; 4 a log, file or address that could
+Nothing is changed unless --allow-actions is given. Exit codes: 0 it was stopped; 2 wrong usage; 4 a log, file or address that could
 not be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
+    /// Agents that perform runs: agent files (.toml) or scenarios.
+    agents: Vec<PathBuf>,
+    #[command(flatten)]
+    vars: VarArgs,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -51,6 +67,9 @@ pub(crate) struct InspectArguments {
     server: ServerArgs,
     /// Show the run of a file that `mynah export` wrote, instead of a log.
     file: Option<PathBuf>,
+    /// Allow the page to cancel and fork runs.
+    #[arg(long, conflicts_with = "file")]
+    allow_actions: bool,
 }
 
 /// Where the server listens, and to whom.
@@ -74,16 +93,60 @@ struct ServerArgs {
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: LogArgs { log, json }, server } = arguments;
+    let Arguments { log: LogArgs { log, json }, agents, vars, server } = arguments;
     let place = Place::parse(&log)?;
-    server.serve(json, async || place.open())
+    server.serve(json, async || {
+        let mut loaded: Vec<(String, Agent)> = Vec::new();
+        for file in agents {
+            let (name, agent) = load(&file, &vars).await?;
+            if loaded.iter().any(|(other, _)| *other == name) {
+                let why = format!("{}: another agent is called {name:?} too", file.display());
+                return Err(Failure::input(why));
+            }
+            loaded.push((name, agent));
+        }
+        let server = Server::new(place.open()?);
+        Ok(loaded.into_iter().fold(server, |server, (_, agent)| server.agent(agent)))
+    })
+}
+
+/// The agent of a file, and its name.
+async fn load(file: &Path, vars: &VarArgs) -> Result<(String, Agent), Failure> {
+    let engine = agent::load(file, vars, &[]).await?;
+    let (name, is_scripted) = if agent::is_agent_file(file) {
+        let read = AgentFile::read(file)?;
+        (read.name(), script(read.model()).is_some())
+    } else {
+        let name = file.file_stem().unwrap_or(file.as_os_str());
+        (name.to_string_lossy().into_owned(), true)
+    };
+    let agent = Agent::new(&*name, engine);
+    if !is_scripted {
+        return Ok((name, agent));
+    }
+    let (file, vars) = (file.to_owned(), vars.clone());
+    let agent = agent.made_by(move |log, run| {
+        let (file, vars) = (file.clone(), vars.clone());
+        Box::pin(async move {
+            let answers = match run {
+                Some(run) => answers(log.as_ref(), &run).await.map_err(Failure::into_error)?,
+                None => Vec::new(),
+            };
+            agent::load(&file, &vars, &answers).await.map_err(Failure::into_error)
+        })
+    });
+    Ok((name, agent))
 }
 
 pub(crate) fn inspect(arguments: InspectArguments) -> Result<(), Failure> {
-    let InspectArguments { log: LogArgs { log, json }, server, file } = arguments;
-    server.serve(json, async || match &file {
-        Some(file) => imported(file).await,
-        None => Place::parse(&log)?.open_to_read(),
+    let InspectArguments { log: LogArgs { log, json }, server, file, allow_actions } = arguments;
+    server.serve(json, async || {
+        let place = Place::parse(&log)?;
+        Ok(match &file {
+            Some(file) => Server::new(imported(file).await?),
+            None if allow_actions => Server::new(place.open_to_write()?).allow_actions(),
+            None => Server::new(place.open_to_read()?),
+        })
     })
 }
 
@@ -100,16 +163,15 @@ impl ServerArgs {
     fn serve(
         self,
         json: bool,
-        open: impl AsyncFnOnce() -> Result<Arc<dyn Log>, Failure>,
+        make: impl AsyncFnOnce() -> Result<Server, Failure>,
     ) -> Result<(), Failure> {
         let token = self.token()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime
             .map_err(|error| Failure::file(format!("the runtime could not start: {error}")))?;
         runtime.block_on(async {
-            let mut server = Server::new(open().await?)
-                .max_body(self.max_body)
-                .drain(Duration::from_secs(self.drain));
+            let drain = Duration::from_secs(self.drain);
+            let mut server = make().await?.max_body(self.max_body).drain(drain);
             server = self.hosts.iter().fold(server, |server, host| server.host(host));
             if let Some(token) = token {
                 server = server.token(token);
@@ -144,11 +206,18 @@ impl ServerArgs {
         let text = fs::read_to_string(file)
             .map_err(|error| Failure::file(format!("{}: {error}", file.display())))?;
         match text.lines().next().map(str::trim) {
-            Some(token) if token.len() >= 16 && token.is_ascii() => Ok(Some(token.to_owned())),
+            Some(token) if token.len() >= 16 && token.bytes().all(is_of_token) => {
+                Ok(Some(token.to_owned()))
+            }
             _ => Err(Failure::input(format!(
-                "{}: its first line must be a token of at least 16 ASCII characters",
+                "{}: its first line must be a token: at least 16 letters, digits, and -._~+/=",
                 file.display()
             ))),
         }
     }
+}
+
+/// Whether a token may have this byte: headers and cookies must be able to carry it.
+fn is_of_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte)
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::{
     App,
+    live::LiveRun,
     problem::{Problem, Result},
     query::{Id, Query},
     reply, runs,
@@ -34,7 +35,7 @@ pub(crate) async fn events(
         after = Some(last.parse().map_err(|_| wrong())?);
     }
     runs::found(&app, &id).await?;
-    let mut events = follow(&runs::log(&app), &id, after);
+    let mut events = follow(&runs::log(&app), &id, after).in_flight(&app.live.in_flight);
     if !reply::wants_stream(&headers) {
         return page(events, after, limit).await;
     }
@@ -43,7 +44,7 @@ pub(crate) async fn events(
     if first.is_none() && events.is_over() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    Ok(reply::stream(&app, told(&app, first, events, |_| false)))
+    Ok(reply::stream(&app, told(&app, first, events, |_| false, None)))
 }
 
 async fn page(mut events: Follow, after: Option<EventId>, limit: usize) -> Result<Response> {
@@ -58,27 +59,41 @@ async fn page(mut events: Follow, after: Option<EventId>, limit: usize) -> Resul
     Ok(reply::ok(&json!({"events": list, "next": next, "done": events.is_over()})))
 }
 
+/// The next event of a run; none if this process performed it and is done with it.
+async fn next_event(
+    events: &mut Follow,
+    live: Option<LiveRun>,
+) -> mynah::Result<Option<FollowedEvent>> {
+    let Some(live) = live else { return events.next().await };
+    tokio::select! {
+        biased;
+        event = events.next() => event,
+        () = live.done() => events.next_ready().await,
+    }
+}
+
 /// The events of a run as a client reads them, up to its seal or to an event after which nothing more is wanted.
 pub(crate) fn told(
     app: &App,
     first: Option<FollowedEvent>,
     events: Follow,
     is_last: fn(&FollowedEvent) -> bool,
+    live: Option<LiveRun>,
 ) -> impl Stream<Item = Event> + Send + use<> {
     enum Next {
-        Event(Option<FollowedEvent>),
+        Event(Option<Box<FollowedEvent>>),
         End,
         Nothing,
     }
     let metrics = std::sync::Arc::clone(&app.metrics);
-    stream::unfold((Next::Event(first), events), move |(next, mut events)| {
-        let metrics = std::sync::Arc::clone(&metrics);
+    stream::unfold((Next::Event(first.map(Box::new)), events), move |(next, mut events)| {
+        let (metrics, live) = (std::sync::Arc::clone(&metrics), live.clone());
         async move {
             let event = match next {
                 Next::Nothing => return None,
                 Next::End => Ok(None),
-                Next::Event(Some(event)) => Ok(Some(event)),
-                Next::Event(None) => events.next().await,
+                Next::Event(Some(event)) => Ok(Some(*event)),
+                Next::Event(None) => next_event(&mut events, live).await,
             };
             Some(match event {
                 Ok(Some(event)) => {

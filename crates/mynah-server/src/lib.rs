@@ -12,9 +12,12 @@
 //! # }
 //! ```
 
+mod actions;
+mod agents;
 mod changes;
 mod events;
 mod guard;
+mod live;
 mod log_routes;
 mod metrics;
 mod openapi;
@@ -36,7 +39,11 @@ use mynah::{SystemWorld, World as _, log::Log};
 use tokio::{net::TcpListener, sync::Mutex};
 use tokio_util::sync::CancellationToken;
 
-use self::{changes::Changes, guard::Guard, log_routes::KnownTree, metrics::Metrics};
+pub use self::agents::Agent;
+use self::{
+    agents::Agents, changes::Changes, guard::Guard, live::Live, log_routes::KnownTree,
+    metrics::Metrics,
+};
 
 /// What a handler gets.
 pub(crate) type App = Arc<Shared>;
@@ -45,6 +52,9 @@ pub(crate) type App = Arc<Shared>;
 pub(crate) struct Shared {
     pub(crate) log: Arc<dyn Log>,
     pub(crate) guard: Guard,
+    pub(crate) agents: Agents,
+    pub(crate) allows_actions: bool,
+    pub(crate) live: Live,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) changes: Changes,
     pub(crate) tree: Mutex<KnownTree>,
@@ -57,6 +67,8 @@ pub(crate) struct Shared {
 pub struct Server {
     log: Arc<dyn Log>,
     guard: Guard,
+    agents: Agents,
+    allows_actions: bool,
     max_body: usize,
     drain: Duration,
 }
@@ -67,9 +79,23 @@ impl Server {
         Self {
             log: Arc::new(log),
             guard: Guard::default(),
+            agents: Agents::default(),
+            allows_actions: false,
             max_body: 4 << 20,
             drain: Duration::from_secs(30),
         }
+    }
+
+    /// Adds an agent, which clients may start and continue runs with.
+    pub fn agent(mut self, agent: Agent) -> Self {
+        self.agents.0.push(agent);
+        self.allow_actions()
+    }
+
+    /// Allows clients to change something without an agent: to cancel and to fork runs.
+    pub fn allow_actions(mut self) -> Self {
+        self.allows_actions = true;
+        self
     }
 
     /// Demands this token with every request for data. A server that others can reach needs one.
@@ -90,13 +116,14 @@ impl Server {
         self
     }
 
-    /// Sets how long requests may take to end after the server was stopped. By default 30 seconds.
+    /// Sets how long requests and runs may take to end after the server was stopped. By default 30 seconds.
     pub fn drain(mut self, time: Duration) -> Self {
         self.drain = time;
         self
     }
 
-    /// Serves until `stop` is ready, then ends its streams and waits for requests in progress.
+    /// Serves until `stop` is ready. Then it starts nothing more, ends its streams, and waits for requests and runs in progress.
+    /// Runs that are left are released, so that another process can continue them at once.
     ///
     /// # Errors
     /// A listener that cannot be used.
@@ -105,17 +132,20 @@ impl Server {
         listener: TcpListener,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> io::Result<()> {
-        let Self { log, guard, max_body, drain } = self;
+        let Self { log, guard, agents, allows_actions, max_body, drain } = self;
         let stopping = CancellationToken::new();
         let app = Arc::new(Shared {
             changes: Changes::new(Arc::clone(&log)),
             tree: Mutex::default(),
             log,
             guard,
+            agents,
+            allows_actions,
+            live: Live::default(),
             metrics: Arc::default(),
             stopping: stopping.clone(),
         });
-        let router = router(app).layer(DefaultBodyLimit::max(max_body));
+        let router = router(Arc::clone(&app)).layer(DefaultBodyLimit::max(max_body));
         let served = axum::serve(listener, router)
             .with_graceful_shutdown(stopping.clone().cancelled_owned());
         let mut served = tokio::spawn(served.into_future());
@@ -123,14 +153,20 @@ impl Server {
             served = &mut served => return served.map_err(io::Error::other)?,
             () = stop => stopping.cancel(),
         }
-        match tokio::time::timeout(drain, &mut served).await {
-            Ok(served) => served.map_err(io::Error::other)?,
+        let drained = async {
+            app.live.drained().await;
+            (&mut served).await.map_err(io::Error::other)?
+        };
+        let result = match tokio::time::timeout(drain, drained).await {
+            Ok(result) => result,
             // A client that does not read holds its connection.
             Err(_) => {
                 served.abort();
                 Ok(())
             }
-        }
+        };
+        app.live.release().await;
+        result
     }
 }
 

@@ -68,12 +68,24 @@ fn operation(names: &[&str], described: &Described) -> Value {
     }
     let problem =
         json!({"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}});
-    json!({
+    let mut operation = json!({
         "summary": described.summary,
         "parameters": parameters,
         "responses": {
             "2XX": {"description": described.summary, "content": content},
             "default": {"description": "Why it was refused or failed", "content": problem}
         }
-    })
+    });
+    if !described.body.is_empty() {
+        let members = described.body.iter();
+        let members =
+            members.map(|(name, what)| ((*name).to_owned(), json!({"description": what})));
+        let schema = json!({
+            "type": "object",
+            "properties": members.collect::<Map<_, _>>(),
+            "additionalProperties": false
+        });
+        operation["requestBody"] = json!({"content": {"application/json": {"schema": schema}}});
+    }
+    operation
 }

@@ -13,7 +13,11 @@ pub(crate) type Result<T = Response> = std::result::Result<T, Problem>;
 
 /// Why a request was refused or failed.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Problem {
+#[serde(transparent)]
+pub(crate) struct Problem(Box<Members>);
+
+#[derive(Clone, Debug, Serialize)]
+struct Members {
     #[serde(rename = "type")]
     kind: &'static str,
     title: &'static str,
@@ -35,14 +39,14 @@ fn code_of<S: serde::Serializer>(
 impl Problem {
     /// A problem of the server itself.
     pub(crate) fn new(status: StatusCode, reason: &str, detail: impl Into<String>) -> Self {
-        Self {
+        Self(Box::new(Members {
             kind: "about:blank",
             title: status.canonical_reason().unwrap_or("Error"),
             status,
             code: format!("http_error/{reason}"),
             detail: detail.into(),
             metadata: Metadata::new(),
-        }
+        }))
     }
 
     /// A parameter, header or body that does not fit.
@@ -68,7 +72,8 @@ impl From<Error> for Problem {
         let title = status.canonical_reason().unwrap_or("Error");
         let code = format!("{name}/{}", error.reason());
         let (detail, metadata) = (error.message().into_owned(), error.metadata().clone());
-        Self { kind: "about:blank", title, status, code, detail, metadata }
+        let kind = "about:blank";
+        Self(Box::new(Members { kind, title, status, code, detail, metadata }))
     }
 }
 
@@ -104,10 +109,10 @@ fn status_of(error: &Error) -> StatusCode {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut response = reply::json(self.status, &self);
+        let mut response = reply::json(self.0.status, &self);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        match self.status {
+        match self.0.status {
             StatusCode::UNAUTHORIZED => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }

@@ -1,12 +1,13 @@
 //! Every route, with what its description says of it.
 
 use axum::{
+    handler::Handler,
     http::{Method, StatusCode, Uri},
-    routing::{MethodRouter, get},
+    routing::MethodRouter,
 };
 
 use crate::{
-    App, changes, events, log_routes, openapi,
+    App, actions, agents, changes, events, log_routes, openapi,
     problem::{Problem, Result},
     records, runs, sessions, stats,
 };
@@ -27,6 +28,8 @@ pub(crate) struct Described {
     pub(crate) query: &'static [(&'static str, &'static str)],
     /// What it answers with besides JSON.
     pub(crate) also: Option<&'static str>,
+    /// The members of its body, and what they are.
+    pub(crate) body: &'static [(&'static str, &'static str)],
 }
 
 const FILTER: [(&str, &str); 6] = [
@@ -47,6 +50,7 @@ const LIST: [(&str, &str); 9] = with_filter([
 const STATS: [(&str, &str); 7] = with_filter([("buckets", "how many spans of time, 1 to 1000")]);
 
 const EVENTS: &str = "text/event-stream";
+const TEXT: &str = "text/plain";
 
 /// The parameters of a filter, and others.
 const fn with_filter<const N: usize, const M: usize>(
@@ -62,72 +66,152 @@ const fn with_filter<const N: usize, const M: usize>(
 }
 
 impl Route {
-    fn get(path: &'static str, summary: &'static str, handler: MethodRouter<App>) -> Self {
-        let get = Described { method: "get", summary, query: &[], also: None };
-        Self { path, handler, methods: vec![get] }
+    fn at(path: &'static str) -> Self {
+        Self { path, handler: MethodRouter::new(), methods: Vec::new() }
     }
 
-    /// The same, with these parameters.
+    fn get<H: Handler<T, App>, T: 'static>(self, summary: &'static str, handler: H) -> Self {
+        let routed = self.handler.get(handler);
+        Self { handler: routed, ..self }.described("get", summary)
+    }
+
+    fn post<H: Handler<T, App>, T: 'static>(self, summary: &'static str, handler: H) -> Self {
+        let routed = self.handler.post(handler);
+        Self { handler: routed, ..self }.described("post", summary)
+    }
+
+    fn described(mut self, method: &'static str, summary: &'static str) -> Self {
+        self.methods.push(Described { method, summary, query: &[], also: None, body: &[] });
+        self
+    }
+
+    /// The parameters of the last method.
     fn query(mut self, query: &'static [(&'static str, &'static str)]) -> Self {
-        self.methods.iter_mut().for_each(|method| method.query = query);
+        self.methods.iter_mut().next_back().into_iter().for_each(|method| method.query = query);
         self
     }
 
-    /// The same, which can answer with another type.
+    /// The members of the body of the last method.
+    fn body(mut self, body: &'static [(&'static str, &'static str)]) -> Self {
+        self.methods.iter_mut().next_back().into_iter().for_each(|method| method.body = body);
+        self
+    }
+
+    /// The type of an answer of the last method besides JSON, or instead of it.
     fn also(mut self, kind: &'static str) -> Self {
-        self.methods.iter_mut().for_each(|method| method.also = Some(kind));
-        self
-    }
-
-    /// The same by another method.
-    fn and(mut self, method: &'static str, summary: &'static str) -> Self {
-        self.methods.push(Described { method, summary, query: &[], also: None });
+        self.methods.iter_mut().next_back().into_iter().for_each(|method| method.also = Some(kind));
         self
     }
 }
 
+const AGENT: (&str, &str) = ("agent", "the name of the agent; may be left out if there is one");
+
+const ALLOW: (&str, &str) =
+    ("allow_changed_agent", "continue although the agent is not the one that began the run");
+
+const WAIT: [(&str, &str); 1] =
+    [("wait", "seconds to wait until the run ends or waits, up to 600")];
+
 /// Every route but those of the inspector's files.
 pub(crate) fn all() -> Vec<Route> {
+    let mut all = of_runs();
+    all.extend([
+        Route::at("/v1/sessions/{id}").get("Describe a session", sessions::one),
+        Route::at("/v1/sessions/{id}/messages")
+            .post("Perform the next turn of a session", actions::say)
+            .query(&WAIT)
+            .body(&[AGENT, ("text", "what the user says")])
+            .also(EVENTS),
+        Route::at("/v1/agents").get("List the agents", agents::list),
+        Route::at("/v1/log").get("Describe the log", log_routes::about),
+        Route::at("/v1/log/verify").get("Verify the log", log_routes::verify_all).also(EVENTS),
+        Route::at("/v1/stats").get("Sum runs over time", stats::stats).query(&STATS),
+        Route::at("/v1/changes")
+            .get("Follow what changes in the log", changes::changes)
+            .query(&[("after", "the cursor of the change before")])
+            .also(EVENTS),
+        Route::at("/v1/login")
+            .post("Store the token in a cookie", actions::login)
+            .body(&[("token", "the token of the server")]),
+        Route::at("/v1/openapi.json").get("Describe the API", openapi::document),
+        Route::at("/healthz").get("Whether the process lives", log_routes::health).also(TEXT),
+        Route::at("/readyz").get("Whether requests can be served", log_routes::ready).also(TEXT),
+        Route::at("/metrics").get("Counters for Prometheus", log_routes::metrics).also(TEXT),
+    ]);
+    all
+}
+
+fn of_runs() -> Vec<Route> {
     vec![
-        Route::get("/v1/runs", "List runs, newest first", get(runs::list)).query(&LIST),
-        Route::get("/v1/runs/{id}", "Describe a run", get(runs::one)),
-        Route::get("/v1/runs/{id}/records", "List the records of a run", get(records::list)).query(
+        Route::at("/v1/runs")
+            .get("List runs, newest first", runs::list)
+            .query(&LIST)
+            .post("Start a run", actions::start)
+            .query(&WAIT)
+            .body(&[
+                AGENT,
+                ("input", "a text, or messages"),
+                ("key", "the id of the run"),
+                ("session", "the session that it is a turn of"),
+            ])
+            .also(EVENTS),
+        Route::at("/v1/runs/{id}").get("Describe a run", runs::one),
+        Route::at("/v1/runs/{id}/records").get("List the records of a run", records::list).query(
             &[
                 ("from", "the first record, from 1"),
                 ("limit", "how many, 1 to 1000"),
                 ("raw", "whether the bytes are included"),
             ],
         ),
-        Route::get("/v1/runs/{id}/events", "Follow the events of a run", get(events::events))
+        Route::at("/v1/runs/{id}/events")
+            .get("Follow the events of a run", events::events)
             .query(&[
                 ("after", "the id of the event before"),
                 ("limit", "how many, 1 to 1000; JSON only"),
             ])
             .also(EVENTS),
-        Route::get(
-            "/v1/runs/{id}/verify",
-            "Verify a run",
-            get(log_routes::verify).post(log_routes::verify),
-        )
-        .and("post", "Verify a run"),
-        Route::get("/v1/runs/{id}/proof", "Prove that the log has a run", get(log_routes::proof)),
-        Route::get("/v1/runs/{id}/export", "Export a run as a bundle", get(log_routes::export))
+        Route::at("/v1/runs/{id}/signals")
+            .post("Continue or end a run", actions::signal)
+            .query(&WAIT)
+            .body(&[
+                AGENT,
+                ("answer", "the answer to its question"),
+                ("approve", "ids of calls that may run"),
+                ("approve_with", "ids of calls, each with other arguments to run it with"),
+                ("approve_digest", "ids of calls whose tool changed, each with its digest"),
+                ("reject", "ids of calls that may not run, each with the reason"),
+                ("results", "ids of calls, each with its result"),
+                ("message", "what the user says"),
+                ("cancel", "true ends the run"),
+                ("resume", "true continues a run whose process died"),
+                ("on_uncertain", "suspend, rerun or fail: calls whose outcome is unknown"),
+                ALLOW,
+            ])
+            .also(EVENTS),
+        Route::at("/v1/runs/{id}/fork").post("Fork a run at a record", actions::fork).body(&[
+            AGENT,
+            ("at", "the last record that the fork keeps"),
+            ("key", "the id of the fork"),
+            ("resume", "true continues the fork"),
+            ("message", "what the user says to the fork"),
+            ALLOW,
+        ]),
+        Route::at("/v1/runs/{id}/replay").post("Replay a run and compare", actions::replay).body(
+            &[
+                ("agent", "the agent to compare with; the records alone if left out"),
+                ("system", "other instructions to compare with"),
+                ("rerun_tools", "true runs idempotent tools again"),
+                ("allow_changed_agent", "pass over what the run ran with"),
+            ],
+        ),
+        Route::at("/v1/runs/{id}/verify")
+            .get("Verify a run", log_routes::verify)
+            .post("Verify a run", log_routes::verify),
+        Route::at("/v1/runs/{id}/proof").get("Prove that the log has a run", log_routes::proof),
+        Route::at("/v1/runs/{id}/export")
+            .get("Export a run as a bundle", log_routes::export)
             .query(&[("format", "bundle or html")])
             .also("application/x-ndjson"),
-        Route::get("/v1/sessions/{id}", "Describe a session", get(sessions::one)),
-        Route::get("/v1/log", "Describe the log", get(log_routes::about)),
-        Route::get("/v1/log/verify", "Verify the log", get(log_routes::verify_all)).also(EVENTS),
-        Route::get("/v1/stats", "Sum runs over time", get(stats::stats)).query(&STATS),
-        Route::get("/v1/changes", "Follow what changes in the log", get(changes::changes))
-            .query(&[("after", "the cursor of the change before")])
-            .also(EVENTS),
-        Route::get("/v1/openapi.json", "Describe the API", get(openapi::document)),
-        Route::get("/healthz", "Whether the process lives", get(log_routes::health))
-            .also("text/plain"),
-        Route::get("/readyz", "Whether requests can be served", get(log_routes::ready))
-            .also("text/plain"),
-        Route::get("/metrics", "Counters for Prometheus", get(log_routes::metrics))
-            .also("text/plain"),
     ]
 }
 

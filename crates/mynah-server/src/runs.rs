@@ -92,7 +92,7 @@ fn damaged(Corrupt { run, seq, what, .. }: &Corrupt) -> Value {
 /// `GET /v1/runs/{id}`
 pub(crate) async fn one(State(app): State<App>, Id(id): Id, uri: Uri) -> Result {
     Query::of(&uri).end()?;
-    Ok(reply::ok(&Described::read(app.log.as_ref(), found(&app, &id).await?).await?))
+    Ok(reply::ok(&Described::read(&app, found(&app, &id).await?).await?))
 }
 
 /// What the index knows of a run that must be there.
@@ -120,6 +120,7 @@ pub(crate) struct Described {
     end: Option<Ended>,
     error: Option<Error>,
     waiting: Option<Waiting>,
+    agent: Option<String>,
 }
 
 /// Where a run was forked from another.
@@ -149,9 +150,11 @@ enum Waiting {
 }
 
 impl Described {
-    pub(crate) async fn read(log: &dyn Log, run: RunSummary) -> Result<Self> {
-        let first = log.read(&run.run_id, 1, 1).await?;
-        let about = match first.first().and_then(fact) {
+    pub(crate) async fn read(app: &App, run: RunSummary) -> Result<Self> {
+        let log = app.log.as_ref();
+        let first = log.read(&run.run_id, 1, 1).await?.first().and_then(fact);
+        let agent = app.agents.name_of(first.as_ref()).map(str::to_owned);
+        let about = match first {
             Some(Fact::RunStarted { about, .. }) => about.map(|about| *about).unwrap_or_default(),
             _ => mynah::log::About::default(),
         };
@@ -170,6 +173,7 @@ impl Described {
             previous: about.session.and_then(|session| session.previous),
             error: end.as_ref().and_then(|ended| ended.end.error()),
             waiting,
+            agent,
             end,
             run: run.into(),
         })

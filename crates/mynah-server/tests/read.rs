@@ -1,5 +1,7 @@
 //! What can be read over HTTP.
 
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
 mod common;
 
 use std::time::Duration;

@@ -2,21 +2,27 @@
 
 #![allow(
     dead_code,
+    clippy::panic,
     clippy::unwrap_used,
     reason = "each test file uses a part of this, and a helper may fail the test that calls it"
 )]
 
 use std::{net::SocketAddr, sync::Arc};
 
+use futures_util::{StreamExt as _, stream};
 use mynah::{
-    Engine, Session, Tool, ToolOutcome,
+    Adapter, BoxFuture, Engine, Event, ModelCall, ModelStream, Request, Session, Tool, ToolOutcome,
     log::{Log, MemoryLog},
     testing::Scripted,
 };
 use mynah_server::Server;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, oneshot},
+    task::JoinHandle,
+};
 
 /// A server that is running.
 pub(crate) struct Running {
@@ -172,4 +178,35 @@ pub(crate) async fn sampled() -> (Running, Arc<MemoryLog>) {
     let log = Arc::new(MemoryLog::new());
     sample(&log).await;
     (Running::start(Server::new(Arc::clone(&log))).await, log)
+}
+
+/// A model that says its pieces one by one, each when it is allowed to.
+struct Paced {
+    pieces: Vec<Event>,
+    permits: Arc<Semaphore>,
+}
+
+impl Adapter for Paced {
+    fn name(&self) -> &str {
+        "paced"
+    }
+
+    fn open(self: Arc<Self>, _: Request, _: ModelCall) -> BoxFuture<mynah::Result<ModelStream>> {
+        let pieces = self.pieces.clone().into_iter();
+        let stream = stream::unfold((pieces, self), async |(mut pieces, paced)| {
+            let piece = pieces.next()?;
+            paced.permits.acquire().await.ok()?.forget();
+            Some((Ok(piece), (pieces, paced)))
+        });
+        Box::pin(async move { Ok(stream.boxed()) })
+    }
+}
+
+/// An engine whose answer has so many pieces of text, and a permit is needed for each of its events.
+pub(crate) fn paced(texts: usize) -> (Engine, Arc<Semaphore>) {
+    let permits = Arc::new(Semaphore::new(0));
+    let texts = (0..texts).map(|n| Event::text_delta(format!("{n} ")));
+    let pieces = std::iter::once(Event::message_started()).chain(texts);
+    let pieces = pieces.chain([Event::message_completed(None)]).collect();
+    (Engine::new(Paced { pieces, permits: Arc::clone(&permits) }), permits)
 }

@@ -1,0 +1,512 @@
+//! Requests that start, continue, end, fork and replay runs.
+
+use std::{collections::HashMap, time::Duration};
+
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, Request, State},
+    http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
+    response::{IntoResponse as _, Response},
+};
+use mynah::{
+    CancelHandle, Engine, ErrorKind, EventId, LogReason, Message, OnUncertain, RunEvent, RunId,
+    Session, SessionReason, SystemWorld, Thread, World as _, cancel_run, fork_run,
+    log::{Hash, Log, RunStatus},
+    replay_run, restore_session,
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    App, events,
+    guard::COOKIE,
+    live::LiveRun,
+    problem::{Problem, Result},
+    query::{Id, Query},
+    reply, runs,
+};
+
+/// A body of JSON. No body is an empty object.
+pub(crate) struct Body<T>(T);
+
+impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self> {
+        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+        let is_json = kind.eq_ignore_ascii_case("application/json");
+        let bytes = Bytes::from_request(request, app).await.map_err(|refused| {
+            let is_large = refused.status() == StatusCode::PAYLOAD_TOO_LARGE;
+            let reason = if is_large { "body_too_large" } else { "body_unreadable" };
+            Problem::new(refused.status(), reason, format!("body: {}", refused.body_text()))
+        })?;
+        if !is_json && !bytes.is_empty() {
+            let detail = "the body must be application/json";
+            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "media_type", detail));
+        }
+        let text = if bytes.is_empty() { b"{}" } else { &bytes[..] };
+        let read = serde_json::from_slice(text);
+        read.map(Self).map_err(|error| Problem::bad(format!("body: {error}")))
+    }
+}
+
+fn allowed(app: &App) -> Result<()> {
+    if app.stopping.is_cancelled() {
+        let detail = "the server is stopping";
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", detail));
+    }
+    match app.allows_actions {
+        true => Ok(()),
+        false => Err(Problem::forbidden("read_only", "this server allows no actions")),
+    }
+}
+
+/// How a request wants to be answered.
+enum Answer {
+    /// At once.
+    AtOnce,
+    /// When the run has ended or waits, or after this time.
+    Wait(Duration),
+    /// With its events.
+    Stream,
+}
+
+impl Answer {
+    fn of(uri: &Uri, headers: &HeaderMap) -> Result<Self> {
+        let mut query = Query::of(uri);
+        let wait = query.parsed::<u64>("wait", "a number of seconds")?;
+        query.end()?;
+        match wait {
+            _ if reply::wants_stream(headers) => Ok(Self::Stream),
+            Some(seconds) if seconds > 600 => Err(Problem::bad("wait: give at most 600 seconds")),
+            Some(seconds) => Ok(Self::Wait(Duration::from_secs(seconds))),
+            None => Ok(Self::AtOnce),
+        }
+    }
+
+    /// Answers with the run. `after` is the last event before this request.
+    async fn send(
+        self,
+        app: &App,
+        id: &str,
+        live: Option<LiveRun>,
+        after: Option<EventId>,
+    ) -> Result {
+        let status = match self {
+            Self::Stream => {
+                let log = runs::log(app);
+                let follow = mynah::follow(&log, id, after).in_flight(&app.live.in_flight);
+                let is_last = |event: &mynah::FollowedEvent| {
+                    matches!(event.event, RunEvent::Suspended(_) | RunEvent::Sealed { .. })
+                };
+                return Ok(reply::stream(app, events::told(app, None, follow, is_last, live)));
+            }
+            Self::AtOnce => StatusCode::ACCEPTED,
+            Self::Wait(time) => {
+                let stopped = async {
+                    match live {
+                        Some(live) => live.done().await,
+                        None => stopped(app.log.as_ref(), id).await,
+                    }
+                };
+                match tokio::time::timeout(time, stopped).await {
+                    Ok(()) => StatusCode::OK,
+                    Err(_) => StatusCode::ACCEPTED,
+                }
+            }
+        };
+        respond(app, status, id).await
+    }
+}
+
+/// The run, and where it is.
+async fn respond(app: &App, status: StatusCode, id: &str) -> Result {
+    let run = runs::Described::read(app, runs::found(app, id).await?).await?;
+    let mut response = reply::json(status, &run);
+    let encoded: String = form_urlencoded::byte_serialize(id.as_bytes()).collect();
+    if let Ok(place) = HeaderValue::from_str(&format!("/v1/runs/{}", encoded.replace('+', "%20"))) {
+        response.headers_mut().insert(header::LOCATION, place);
+    }
+    Ok(response)
+}
+
+/// Waits until a run that another process performs has ended or waits.
+async fn stopped(log: &dyn Log, id: &str) {
+    while let Ok(Some(run)) = log.run(id).await {
+        if run.status != RunStatus::Running || log.wait(id, run.records).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// What a run begins with.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Input {
+    Text(String),
+    Messages(Vec<Message>),
+}
+
+impl Input {
+    fn thread(self) -> Thread {
+        match self {
+            Self::Text(text) => text.into(),
+            Self::Messages(messages) => Thread::from_iter(messages),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Start {
+    agent: Option<String>,
+    input: Input,
+    key: Option<RunId>,
+    session: Option<String>,
+}
+
+/// `POST /v1/runs`
+pub(crate) async fn start(
+    State(app): State<App>,
+    uri: Uri,
+    headers: HeaderMap,
+    Body(body): Body<Start>,
+) -> Result {
+    let answer = Answer::of(&uri, &headers)?;
+    let Start { agent, input, key, session } = body;
+    allowed(&app)?;
+    if let Some(session) = session {
+        return match (input, key) {
+            (Input::Text(text), None) => turn(&app, answer, agent.as_deref(), &session, text).await,
+            (Input::Text(_), Some(_)) => Err(Problem::bad("key: the turn of a session has none")),
+            _ => Err(Problem::bad("input: the turn of a session begins with a text")),
+        };
+    }
+    let log = runs::log(&app);
+    let agent = app.agents.chosen(agent.as_deref())?;
+    let id = key.unwrap_or_else(|| SystemWorld.new_run_id());
+    // A run that this process performs is not started again.
+    if let Some(live) = app.live.run(&id) {
+        return answer.send(&app, &id, Some(live), None).await;
+    }
+    let begun = log.head(&id).await?.is_some();
+    let engine = agent.engine(&log, begun.then_some(&*id)).await?;
+    let cancel = CancelHandle::new();
+    let chat = engine.chat(input.thread()).record(&log).run_id(&id).cancel_handle(&cancel);
+    let events = match chat.in_flight(&app.live.in_flight).stream().started().await {
+        Ok(events) => events,
+        // Another process performs it.
+        Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => {
+            return answer.send(&app, &id, None, None).await;
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let id = events.run_id().cloned().unwrap_or(id);
+    let live = app.live.perform(&app.metrics, id.clone(), cancel, events);
+    answer.send(&app, &id, Some(live), None).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Said {
+    agent: Option<String>,
+    text: String,
+}
+
+/// `POST /v1/sessions/{id}/messages`
+pub(crate) async fn say(
+    State(app): State<App>,
+    Id(id): Id,
+    uri: Uri,
+    headers: HeaderMap,
+    Body(Said { agent, text }): Body<Said>,
+) -> Result {
+    let answer = Answer::of(&uri, &headers)?;
+    allowed(&app)?;
+    turn(&app, answer, agent.as_deref(), &id, text).await
+}
+
+/// The next turn of a session, or its first.
+async fn turn(
+    app: &App,
+    answer: Answer,
+    agent: Option<&str>,
+    session: &str,
+    text: String,
+) -> Result {
+    let (log, agent) = (runs::log(app), app.agents.chosen(agent)?);
+    let restored = match restore_session(&log, session).await {
+        Ok(restored) => Some(restored),
+        Err(error) if error.kind() == ErrorKind::Session(SessionReason::NoSession) => None,
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(run) = restored.as_ref().and_then(|restored| restored.unfinished.as_ref()) {
+        let detail = format!("run {run} of the session has no end; resume or cancel it first");
+        return Err(Problem::new(StatusCode::CONFLICT, "unfinished_turn", detail));
+    }
+    let turn = match restored {
+        Some(restored) => {
+            let last = restored.session.last_run.as_ref().map(|last| last.run_id.clone());
+            let engine = agent.engine(&log, last.as_deref()).await?;
+            engine.reply(&restored.session, text)
+        }
+        None => {
+            let engine = agent.engine(&log, None).await?;
+            engine.start(Session::from(text).with_id(session))
+        }
+    };
+    let cancel = CancelHandle::new();
+    let turn = turn.record(&log).in_flight(&app.live.in_flight).cancel_handle(&cancel);
+    let events = turn.stream().started().await?;
+    let Some(id) = events.run_id().cloned() else {
+        return Err(Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "no_run",
+            "the turn has no run",
+        ));
+    };
+    // A turn that continues a run which waited begins after its records.
+    let after = last_event(app, &id).await?;
+    let live = app.live.perform(&app.metrics, id.clone(), cancel, events);
+    if after.is_none() {
+        begun(app, &id, &live).await?;
+    }
+    answer.send(app, &id, Some(live), after).await
+}
+
+/// Waits until the log has a run.
+async fn begun(app: &App, id: &str, live: &LiveRun) -> Result<()> {
+    while app.log.head(id).await?.is_none() && !live.is_done() {
+        let pause = Duration::from_millis(10);
+        // Some logs wake only readers of runs that they have.
+        let _ = tokio::time::timeout(pause, app.log.wait(id, 0)).await;
+    }
+    Ok(())
+}
+
+/// The last event that a run has now.
+async fn last_event(app: &App, id: &str) -> Result<Option<EventId>> {
+    let head = app.log.head(id).await?;
+    Ok(head.map(|head| EventId::recorded(head.seq, u64::MAX - 1)))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Signal {
+    agent: Option<String>,
+    answer: Option<String>,
+    approve: Vec<String>,
+    approve_with: Map<String, Value>,
+    approve_digest: HashMap<String, Hash>,
+    reject: Map<String, Value>,
+    results: Map<String, Value>,
+    message: Option<String>,
+    cancel: bool,
+    resume: bool,
+    on_uncertain: Option<OnUncertain>,
+    allow_changed_agent: bool,
+}
+
+impl Signal {
+    /// Refuses what is no signal, or several.
+    fn check(&self) -> Result<()> {
+        let decides = !self.approve.is_empty()
+            || !self.approve_with.is_empty()
+            || !self.approve_digest.is_empty()
+            || !self.reject.is_empty()
+            || !self.results.is_empty();
+        let said =
+            [self.answer.is_some(), decides, self.message.is_some(), self.cancel, self.resume];
+        match said.into_iter().filter(|said| *said).count() {
+            1 => Ok(()),
+            0 => Err(Problem::bad(
+                "body: give one of answer, approve, reject, results, message, cancel, resume",
+            )),
+            _ => Err(Problem::bad("body: give one signal at a time")),
+        }
+    }
+}
+
+/// `POST /v1/runs/{id}/signals`
+pub(crate) async fn signal(
+    State(app): State<App>,
+    Id(id): Id,
+    uri: Uri,
+    headers: HeaderMap,
+    Body(signal): Body<Signal>,
+) -> Result {
+    let answer = Answer::of(&uri, &headers)?;
+    signal.check()?;
+    allowed(&app)?;
+    runs::found(&app, &id).await?;
+    let after = last_event(&app, &id).await?;
+    if signal.cancel {
+        let live = app.live.run(&id);
+        match &live {
+            Some(live) => live.cancel(),
+            None => drop(cancel_run(&runs::log(&app), &id).await?),
+        }
+        return answer.send(&app, &id, live, after).await;
+    }
+    if app.live.run(&id).is_some() {
+        let detail = format!("this server performs run {id} now; wait until it ends or waits");
+        return Err(Problem::new(StatusCode::CONFLICT, "run_is_live", detail));
+    }
+    let agent = app.agents.of_run(signal.agent.as_deref(), app.log.as_ref(), &id).await?;
+    let engine = agent.engine(&runs::log(&app), Some(&id)).await?;
+    let (id, live) = resume(&app, engine, &id, signal).await?;
+    answer.send(&app, &id, Some(live), after).await
+}
+
+/// Continues a run with what a signal says.
+async fn resume(app: &App, engine: Engine, id: &str, signal: Signal) -> Result<(RunId, LiveRun)> {
+    let log = runs::log(app);
+    let cancel = CancelHandle::new();
+    let mut resume = engine.resume(&log, id).in_flight(&app.live.in_flight).cancel_handle(&cancel);
+    if let Some(text) = signal.answer {
+        resume = resume.answer(text);
+    }
+    if let Some(text) = signal.message {
+        resume = resume.message(Message::user(text));
+    }
+    for call in signal.approve {
+        resume = resume.approve(call);
+    }
+    for (call, arguments) in signal.approve_with {
+        resume = resume.approve_with(call, arguments);
+    }
+    for (call, digest) in signal.approve_digest {
+        resume = resume.approve_digest(call, digest);
+    }
+    for (call, why) in signal.reject {
+        let Some(why) = why.as_str() else {
+            return Err(Problem::bad(format!("reject.{call}: give the reason as a text")));
+        };
+        resume = resume.reject(call, why);
+    }
+    for (call, result) in signal.results {
+        resume = resume.tool_result(call, result);
+    }
+    if let Some(policy) = signal.on_uncertain {
+        resume = resume.on_uncertain(policy);
+    }
+    if signal.allow_changed_agent {
+        resume = resume.allow_changed_engine();
+    }
+    let events = resume.stream().started().await?;
+    // A run that a model call ended is continued in another.
+    let id = events.run_id().cloned().unwrap_or_else(|| id.into());
+    let live = app.live.perform(&app.metrics, id.clone(), cancel, events);
+    Ok((id, live))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ForkAt {
+    at: u64,
+    key: Option<RunId>,
+    agent: Option<String>,
+    message: Option<String>,
+    #[serde(default)]
+    resume: bool,
+    #[serde(default)]
+    allow_changed_agent: bool,
+}
+
+/// `POST /v1/runs/{id}/fork`
+pub(crate) async fn fork(
+    State(app): State<App>,
+    Id(id): Id,
+    uri: Uri,
+    Body(fork): Body<ForkAt>,
+) -> Result {
+    Query::of(&uri).end()?;
+    allowed(&app)?;
+    if fork.message.is_some() && !fork.resume {
+        return Err(Problem::bad("message: a fork that is not resumed has none; give resume too"));
+    }
+    runs::found(&app, &id).await?;
+    let log = runs::log(&app);
+    // A run is not forked for an agent that is not there.
+    let agent = match fork.resume {
+        true => Some(app.agents.of_run(fork.agent.as_deref(), log.as_ref(), &id).await?),
+        false => None,
+    };
+    let copy = fork_run(&log, &id, fork.at);
+    let copy = fork.key.into_iter().fold(copy, mynah::Fork::run_id);
+    let forked = copy.await?.run_id;
+    if let Some(agent) = agent {
+        let engine = agent.engine(&log, Some(&forked)).await?;
+        let signal = Signal {
+            message: fork.message,
+            allow_changed_agent: fork.allow_changed_agent,
+            ..Signal::default()
+        };
+        resume(&app, engine, &forked, signal).await?;
+    }
+    respond(&app, StatusCode::CREATED, &forked).await
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ReplayWith {
+    agent: Option<String>,
+    system: Option<String>,
+    rerun_tools: bool,
+    allow_changed_agent: bool,
+}
+
+/// `POST /v1/runs/{id}/replay`
+pub(crate) async fn replay(
+    State(app): State<App>,
+    Id(id): Id,
+    uri: Uri,
+    Body(with): Body<ReplayWith>,
+) -> Result {
+    Query::of(&uri).end()?;
+    let ReplayWith { agent, system, rerun_tools, allow_changed_agent } = with;
+    runs::found(&app, &id).await?;
+    let log = runs::log(&app);
+    let mut replay = match &agent {
+        Some(name) => app.agents.named(name)?.engine(&log, None).await?.replay(&log, &id),
+        None => replay_run(&log, &id),
+    };
+    if let Some(system) = system {
+        replay = replay.system(system);
+    }
+    if rerun_tools {
+        allowed(&app)?;
+        replay = replay.rerun_tools();
+    }
+    if allow_changed_agent {
+        replay = replay.allow_changed_engine();
+    }
+    match replay.await {
+        Ok(replayed) => Ok(reply::ok(&json!(replayed))),
+        Err(error) if matches!(error.kind(), ErrorKind::Replay(_)) => {
+            Ok(reply::ok(&json!({"status": "differs", "err": error})))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Login {
+    token: String,
+}
+
+/// `POST /v1/login`
+pub(crate) async fn login(
+    State(app): State<App>,
+    uri: Uri,
+    Body(Login { token }): Body<Login>,
+) -> Result<Response> {
+    Query::of(&uri).end()?;
+    if !app.guard.is_token(&token) {
+        return Err(Problem::new(StatusCode::UNAUTHORIZED, "token_wrong", "the token is wrong"));
+    }
+    let cookie = format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/");
+    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
+}

@@ -1,0 +1,162 @@
+//! The agents that perform runs.
+
+use std::{fmt, sync::Arc};
+
+use axum::{extract::State, http::Uri};
+use mynah::{
+    BoxFuture, Engine, Options, Result as MynahResult, RunId,
+    log::{About, Fact, Log},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    App,
+    problem::{Problem, Result},
+    query::Query,
+    reply,
+};
+
+/// Makes the engine for a run of a log, or for a new run.
+type Make = dyn Fn(Arc<dyn Log>, Option<RunId>) -> BoxFuture<MynahResult<Engine>> + Send + Sync;
+
+/// An engine with a name, by which requests choose it.
+#[derive(Clone)]
+pub struct Agent {
+    name: String,
+    engine: Engine,
+    make: Option<Arc<Make>>,
+}
+
+impl Agent {
+    /// An agent that performs every run with this engine.
+    pub fn new(name: impl Into<String>, engine: Engine) -> Self {
+        Self { name: name.into(), engine, make: None }
+    }
+
+    /// Makes the engine anew for each run: for the run with this id, or for a new one. A scripted model needs this, because it
+    /// continues after the answers that a run has.
+    pub fn made_by(
+        mut self,
+        make: impl Fn(Arc<dyn Log>, Option<RunId>) -> BoxFuture<MynahResult<Engine>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.make = Some(Arc::new(make));
+        self
+    }
+
+    /// The engine for a run, or for a new one.
+    pub(crate) async fn engine(&self, log: &Arc<dyn Log>, run: Option<&str>) -> Result<Engine> {
+        match &self.make {
+            Some(make) => Ok(make(Arc::clone(log), run.map(RunId::from)).await?),
+            None => Ok(self.engine.clone()),
+        }
+    }
+
+    fn described(&self) -> Value {
+        let tools = self.engine.resolve_tools(&Options::new());
+        let tools = tools.iter().map(|tool| {
+            let spec = tool.spec();
+            json!({"name": spec.name, "description": spec.description, "asks": spec.manual})
+        });
+        let tools: Vec<Value> = tools.collect();
+        json!({"name": self.name, "model": self.model(), "tools": tools})
+    }
+
+    fn model(&self) -> Option<String> {
+        self.engine.get_model().map(ToString::to_string)
+    }
+
+    /// Whether a run that ran with this could be its own: the same tools, and the same model if the records name one.
+    fn is_of(&self, about: &About) -> bool {
+        let tools = self.engine.resolve_tools(&Options::new());
+        let is_model = match (&about.model, self.engine.get_model()) {
+            (Some(recorded), Some(own)) => {
+                recorded.ends_with(&own.to_string()) || own.to_string().ends_with(recorded)
+            }
+            _ => true,
+        };
+        is_model
+            && tools.iter().map(|tool| tool.name()).eq(about.tools.iter().map(|tool| &*tool.name))
+    }
+}
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agent").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The agents of a server.
+#[derive(Debug, Default)]
+pub(crate) struct Agents(pub(crate) Vec<Agent>);
+
+impl Agents {
+    /// The agent with this name.
+    pub(crate) fn named(&self, name: &str) -> Result<&Agent> {
+        let found = self.0.iter().find(|agent| agent.name == name);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = self.0.iter().map(|agent| &*agent.name).collect();
+            let detail = match names.is_empty() {
+                true => "this server has no agents".to_owned(),
+                false => format!("there is no agent {name}; give one of {}", names.join(", ")),
+            };
+            Problem::absent(detail)
+        })
+    }
+
+    /// The agent with this name, or the only one.
+    pub(crate) fn chosen(&self, name: Option<&str>) -> Result<&Agent> {
+        match (name, &self.0[..]) {
+            (Some(name), _) => self.named(name),
+            (None, [only]) => Ok(only),
+            (None, []) => self.named(""),
+            (None, _) => Err(Problem::bad("agent: this server has several; name one")),
+        }
+    }
+
+    /// The agent with this name, or the one that could have begun the run.
+    pub(crate) async fn of_run(
+        &self,
+        name: Option<&str>,
+        log: &dyn Log,
+        run: &str,
+    ) -> Result<&Agent> {
+        match (name, &self.0[..]) {
+            (None, [_, _, ..]) => {
+                let first = log.read(run, 1, 1).await?;
+                let first = first.first().and_then(|record| record.fact().ok().flatten());
+                match first.as_ref().and_then(|fact| self.likely(fact)) {
+                    Some(agent) => Ok(agent),
+                    None => self.chosen(None),
+                }
+            }
+            _ => self.chosen(name),
+        }
+    }
+
+    /// The name of the agent that could have begun a run with this first record.
+    pub(crate) fn name_of(&self, first: Option<&Fact>) -> Option<&str> {
+        match &self.0[..] {
+            [only] => Some(&only.name),
+            _ => self.likely(first?).map(|agent| &*agent.name),
+        }
+    }
+
+    fn likely(&self, first: &Fact) -> Option<&Agent> {
+        match first {
+            Fact::RunStarted { about: Some(about), .. } => {
+                self.0.iter().find(|agent| agent.is_of(about))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// `GET /v1/agents`
+pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result {
+    Query::of(&uri).end()?;
+    let agents: Vec<Value> = app.agents.0.iter().map(Agent::described).collect();
+    Ok(reply::ok(&json!({"actions": app.allows_actions, "agents": agents})))
+}

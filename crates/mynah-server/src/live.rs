@@ -1,0 +1,126 @@
+//! The runs that this process performs.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+};
+
+use futures_util::{Stream, StreamExt as _};
+use mynah::{CancelHandle, Event, InFlight, Result as MynahResult, RunId};
+use tokio::{sync::watch, task::JoinSet};
+
+use crate::metrics::Metrics;
+
+/// The runs that this process performs. Each has a task of its own, which no client can stop by leaving.
+#[derive(Default)]
+pub(crate) struct Live {
+    pub(crate) in_flight: InFlight,
+    runs: Arc<Mutex<HashMap<RunId, LiveRun>>>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+/// A run that this process performs.
+#[derive(Clone)]
+pub(crate) struct LiveRun {
+    cancel: CancelHandle,
+    done: watch::Receiver<bool>,
+}
+
+impl LiveRun {
+    /// Ends the run where it is.
+    pub(crate) fn cancel(&self) {
+        self.cancel.cancel();
+    }
+
+    /// Waits until this process is done with the run.
+    pub(crate) async fn done(mut self) {
+        // A task that is gone is done.
+        let _ = self.done.wait_for(|done| *done).await;
+    }
+
+    /// The same, for who looks again and again.
+    pub(crate) fn is_done(&self) -> bool {
+        *self.done.borrow()
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Live {
+    /// The run, if this process performs it.
+    pub(crate) fn run(&self, id: &str) -> Option<LiveRun> {
+        locked(&self.runs).get(id).cloned()
+    }
+
+    /// Performs a run until it ends or waits.
+    pub(crate) fn perform(
+        &self,
+        metrics: &Arc<Metrics>,
+        id: RunId,
+        cancel: CancelHandle,
+        events: impl Stream<Item = MynahResult<Event>> + Send + 'static,
+    ) -> LiveRun {
+        let (done, receiver) = watch::channel(false);
+        let run = LiveRun { cancel, done: receiver };
+        locked(&self.runs).insert(id.clone(), run.clone());
+        metrics.runs_started.fetch_add(1, Relaxed);
+        metrics.runs_live.fetch_add(1, Relaxed);
+        let leave = Leave { id, runs: Arc::clone(&self.runs), metrics: Arc::clone(metrics), done };
+        let mut tasks = locked(&self.tasks);
+        // Those that are done are not kept.
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(async move {
+            let leave = leave;
+            let mut events = Box::pin(events);
+            while let Some(event) = events.next().await {
+                if let Err(error) = event {
+                    tracing::warn!(run_id = %leave.id, %error, "the run stopped");
+                }
+            }
+            // The run is released before anybody hears that it is done.
+            drop(events);
+        });
+        drop(tasks);
+        run
+    }
+
+    /// Waits until all runs are done.
+    pub(crate) async fn drained(&self) {
+        loop {
+            let first = locked(&self.runs).values().next().cloned();
+            match first {
+                Some(run) => run.done().await,
+                None => return,
+            }
+        }
+    }
+
+    /// Drops the runs that are left, which releases them: another process can continue them at once.
+    pub(crate) async fn release(&self) {
+        let mut tasks = std::mem::take(&mut *locked(&self.tasks));
+        tasks.shutdown().await;
+    }
+}
+
+/// Takes a run out of the list when its task ends, however it does.
+struct Leave {
+    id: RunId,
+    runs: Arc<Mutex<HashMap<RunId, LiveRun>>>,
+    metrics: Arc<Metrics>,
+    done: watch::Sender<bool>,
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        let mut runs = locked(&self.runs);
+        // A later signal may have continued the run.
+        let is_own = |run: &LiveRun| run.done.same_channel(&self.done.subscribe());
+        if runs.get(&self.id).is_some_and(is_own) {
+            runs.remove(&self.id);
+        }
+        self.metrics.runs_live.fetch_sub(1, Relaxed);
+        self.done.send_replace(true);
+    }
+}

@@ -1,0 +1,394 @@
+//! What can be done over HTTP.
+
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+mod common;
+
+use std::sync::Arc;
+
+use mynah::{
+    Engine, Thread, follow,
+    log::{Log as _, MemoryLog, RunStatus},
+    testing::Scripted,
+};
+use mynah_server::{Agent, Server};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::common::{Running, calls, engine, json_of, paced, parse, problem_of, sample, says};
+
+/// An agent that pays: a new run needs approval, and one that exists says that it was done.
+fn cashier() -> Agent {
+    let make = |exists: bool| match exists {
+        false => engine([calls("pay"), says("Paid.")]),
+        true => engine([says("Done.")]),
+    };
+    let agent = Agent::new("cashier", make(false));
+    agent.made_by(move |_, run| {
+        let engine = make(run.is_some());
+        Box::pin(async move { Ok(engine) })
+    })
+}
+
+/// An agent that answers at once.
+fn greeter() -> Agent {
+    let make = || Engine::new(Scripted::new([says("Hello!")]).unwrap()).model("greeter-1");
+    Agent::new("greeter", make()).made_by(move |_, _| {
+        let engine = make();
+        Box::pin(async move { Ok(engine) })
+    })
+}
+
+async fn serving() -> (Running, Arc<MemoryLog>) {
+    let log = Arc::new(MemoryLog::new());
+    sample(&log).await;
+    let server = Server::new(Arc::clone(&log)).agent(cashier()).agent(greeter());
+    (Running::start(server).await, log)
+}
+
+#[tokio::test]
+async fn agents_are_listed() {
+    let (server, _) = serving().await;
+    let agents = server.json("/v1/agents").await;
+    assert_eq!(agents["actions"], true);
+    assert_eq!(agents["agents"][0]["name"], "cashier");
+    assert_eq!(
+        agents["agents"][0]["tools"][2],
+        json!({"name": "pay", "description": "Pays", "asks": true})
+    );
+    assert_eq!(agents["agents"][1]["model"], "greeter-1");
+    let read_only = Running::start(Server::new(MemoryLog::new())).await;
+    assert_eq!(read_only.json("/v1/agents").await, json!({"actions": false, "agents": []}));
+}
+
+#[tokio::test]
+async fn a_run_is_started_and_waited_for() {
+    let (server, log) = serving().await;
+    let body = json!({"agent": "greeter", "input": "hi", "key": "a b/c"});
+    let response = server.post("/v1/runs?wait=30", &body).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.headers()["location"], "/v1/runs/a%20b%2Fc");
+    let place = response.headers()["location"].to_str().unwrap().to_owned();
+    let run = json_of(response).await;
+    assert_eq!((&run["run_id"], &run["status"]), (&json!("a b/c"), &json!("completed")));
+    assert_eq!(run["agent"], "greeter");
+    assert_eq!(server.json(&place).await, run);
+    assert!(log.run("a b/c").await.unwrap().unwrap().seal.is_some());
+}
+
+#[tokio::test]
+async fn a_run_that_is_started_at_once_can_be_followed() {
+    let (server, log) = serving().await;
+    let body = json!({"agent": "greeter", "input": [{"role": "user", "content": "hi"}]});
+    let response = server.post("/v1/runs", &body).await;
+    assert_eq!(response.status(), StatusCode::ACCEPTED);
+    let run = json_of(response).await["run_id"].as_str().unwrap().to_owned();
+    let sent = server.stream(&format!("/v1/runs/{run}/events")).await;
+    assert_eq!(sent.last().unwrap().event.as_deref(), Some("end"));
+    let said: Vec<&Value> = sent.iter().map(|sent| &sent.data["event"]["type"]).collect();
+    assert!(said.contains(&&json!("sealed")), "{said:?}");
+    let (mut events, mut count) = (follow(&log, &run, None), 0);
+    while events.next().await.unwrap().is_some() {
+        count += 1;
+    }
+    assert_eq!(sent.len(), count + 1);
+}
+
+#[tokio::test]
+async fn a_run_streams_in_the_response_until_it_waits_and_from_there_to_its_end() {
+    let (server, _) = serving().await;
+    let streamed = async |path: &str, body: Value| {
+        let request = server.request(Method::POST, path).header("mynah-request", "1");
+        let request = request.header("accept", "text/event-stream");
+        let request = request.header("content-type", "application/json").body(body.to_string());
+        let sent = parse(&request.send().await.unwrap().text().await.unwrap());
+        let (end, events) = sent.split_last().unwrap();
+        assert_eq!(end.event.as_deref(), Some("end"));
+        events
+            .iter()
+            .map(|sent| sent.data["event"]["type"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let first = streamed("/v1/runs", json!({"agent": "cashier", "input": "pay", "key": "r"})).await;
+    assert_eq!(
+        (first.first().unwrap().as_str(), first.last().unwrap().as_str()),
+        ("run_started", "suspended")
+    );
+    let rest = streamed("/v1/runs/r/signals", json!({"approve": ["c0"]})).await;
+    assert_eq!(
+        (rest.first().unwrap().as_str(), rest.last().unwrap().as_str()),
+        ("resumed", "sealed")
+    );
+    assert!(rest.contains(&"tool_execution_started".to_owned()), "{rest:?}");
+}
+
+#[tokio::test]
+async fn a_key_starts_one_run() {
+    let (server, log) = serving().await;
+    let body = json!({"agent": "greeter", "input": "hi", "key": "once"});
+    let (first, second) = tokio::join!(
+        server.post("/v1/runs?wait=30", &body),
+        server.post("/v1/runs?wait=30", &body)
+    );
+    let (first, second) = (json_of(first).await, json_of(second).await);
+    assert_eq!(first["fingerprint"], second["fingerprint"], "{first} {second}");
+    let again = json_of(server.post("/v1/runs?wait=30", &body).await).await;
+    assert_eq!(again["hash"], first["hash"]);
+    assert_eq!(log.run("once").await.unwrap().unwrap().totals.turns, 1);
+    let other = json!({"agent": "greeter", "input": "something else", "key": "once"});
+    let refused = server.post("/v1/runs", &other).await;
+    assert_eq!(problem_of(refused).await, (409, "log_error/run_exists".to_owned()));
+}
+
+#[tokio::test]
+async fn signals_continue_runs_that_wait() {
+    let (server, log) = serving().await;
+    let signal = async |run: &str, body: Value| {
+        let response = server.post(&format!("/v1/runs/{run}/signals?wait=30"), &body).await;
+        assert_eq!(response.status(), StatusCode::OK, "{run}");
+        json_of(response).await["status"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(signal("asks", json!({"answer": "two", "agent": "cashier"})).await, "completed");
+    assert_eq!(signal("pays", json!({"reject": {"c0": "too much"}})).await, "completed");
+    for run in ["approved", "edited", "given"] {
+        engine([calls("pay")]).chat("pay").record(&log).run_id(run).await.unwrap();
+    }
+    assert_eq!(signal("approved", json!({"approve": ["c0"]})).await, "completed");
+    assert_eq!(signal("edited", json!({"approve_with": {"c0": {"euros": 5}}})).await, "completed");
+    assert_eq!(signal("given", json!({"results": {"c0": {"paid": true}}})).await, "completed");
+    let facts = |run: &'static str| {
+        let log = Arc::clone(&log);
+        async move {
+            let records = log.read(run, 1, 100).await.unwrap();
+            json!(records.iter().map(|record| record.fact().unwrap()).collect::<Vec<_>>())
+                .to_string()
+        }
+    };
+    assert!(facts("asks").await.contains("two"));
+    assert!(facts("pays").await.contains("too much"));
+    assert!(facts("given").await.contains("paid"));
+    assert!(facts("edited").await.contains("\\\"euros\\\":5"), "{}", facts("edited").await);
+    for run in ["asks", "pays", "approved", "given"] {
+        assert_eq!(server.json(&format!("/v1/runs/{run}/verify")).await["status"], "verified");
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_waits_is_cancelled_and_one_that_died_is_resumed() {
+    let (server, log) = serving().await;
+    let cancelled = server.post("/v1/runs/asks/signals?wait=30", &json!({"cancel": true})).await;
+    assert_eq!(json_of(cancelled).await["status"], "cancelled");
+    let again = server.post("/v1/runs/asks/signals", &json!({"cancel": true})).await;
+    assert_eq!(problem_of(again).await, (409, "log_error/sealed".to_owned()));
+
+    let fork = mynah::fork_run(&log, "done", 2).await.unwrap().run_id;
+    let resumed =
+        server.post(&format!("/v1/runs/{fork}/signals?wait=30"), &json!({"resume": true})).await;
+    assert_eq!(json_of(resumed).await["status"], "completed");
+    let fork = mynah::fork_run(&log, "done", 2).await.unwrap().run_id;
+    let said = json!({"message": "and the sea?"});
+    let resumed = server.post(&format!("/v1/runs/{fork}/signals?wait=30"), &said).await;
+    assert_eq!(json_of(resumed).await["status"], "completed");
+    let events = server.json(&format!("/v1/runs/{fork}/events?limit=1000")).await;
+    assert!(events.to_string().contains("and the sea?"));
+}
+
+#[tokio::test]
+async fn a_run_in_progress_is_cancelled_and_takes_no_other_signal() {
+    let log = Arc::new(MemoryLog::new());
+    let (slow, permits) = paced(3);
+    let server =
+        Running::start(Server::new(Arc::clone(&log)).agent(Agent::new("slow", slow))).await;
+    permits.add_permits(2);
+    let started = server.post("/v1/runs", &json!({"input": "hi", "key": "r"})).await;
+    assert_eq!(started.status(), StatusCode::ACCEPTED);
+    let waited = server.post("/v1/runs?wait=1", &json!({"input": "hi", "key": "r"})).await;
+    assert_eq!(waited.status(), StatusCode::ACCEPTED, "it goes on after the wait");
+    let refused = server.post("/v1/runs/r/signals", &json!({"resume": true})).await;
+    assert_eq!(problem_of(refused).await, (409, "http_error/run_is_live".to_owned()));
+    let cancelled = server.post("/v1/runs/r/signals?wait=30", &json!({"cancel": true})).await;
+    assert_eq!(json_of(cancelled).await["status"], "cancelled");
+    assert_eq!(log.run("r").await.unwrap().unwrap().status, RunStatus::Cancelled);
+}
+
+#[tokio::test]
+async fn a_run_is_forked_and_the_fork_continued() {
+    let (server, log) = serving().await;
+    let response = server.post("/v1/runs/done/fork", &json!({"at": 3, "key": "f-1"})).await;
+    assert_eq!(
+        (response.status(), &response.headers()["location"]),
+        (StatusCode::CREATED, &"/v1/runs/f-1".parse().unwrap())
+    );
+    let fork = json_of(response).await;
+    assert_eq!((&fork["parent"]["run_id"], &fork["parent"]["seq"]), (&json!("done"), &json!(3)));
+    assert_eq!(log.head("f-1").await.unwrap().unwrap().seq, 3);
+    let taken = server.post("/v1/runs/done/fork", &json!({"at": 3, "key": "f-1"})).await;
+    assert_eq!(problem_of(taken).await.0, 409);
+
+    let body = json!({"at": 2, "key": "f-2", "resume": true, "message": "And green?"});
+    assert_eq!(server.post("/v1/runs/done/fork", &body).await.status(), StatusCode::CREATED);
+    let ended = server.stream("/v1/runs/f-2/events").await;
+    assert!(ended.iter().any(|sent| sent.data["event"]["type"] == "completed"));
+    for (body, status) in [
+        (json!({}), 400),
+        (json!({"at": 99}), 422),
+        (json!({"at": 9}), 422),
+        (json!({"at": 2, "message": "x"}), 400),
+        (json!({"at": 2, "resume": true, "agent": "none"}), 404),
+    ] {
+        let refused = server.post("/v1/runs/done/fork", &body).await;
+        assert_eq!(problem_of(refused).await.0, status, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_run_is_replayed_alone_and_with_an_agent() {
+    let (server, _) = serving().await;
+    let replayed = async |body: Value| {
+        let response = server.post("/v1/runs/done/replay", &body).await;
+        assert_eq!(response.status(), StatusCode::OK, "{body}");
+        json_of(response).await
+    };
+    let equal = replayed(json!({})).await;
+    assert_eq!(equal["status"], "equal", "{equal}");
+    let differs = replayed(json!({"agent": "greeter"})).await;
+    assert_eq!(
+        (&differs["status"], &differs["err"]["type"]),
+        (&json!("differs"), &json!("replay_mismatch"))
+    );
+    let other = replayed(json!({"system": "Be kind."})).await;
+    assert_eq!(other["status"], "differs");
+    let refused = server.post("/v1/runs/done/replay", &json!({"agent": "none"})).await;
+    assert_eq!(problem_of(refused).await.0, 404);
+}
+
+#[tokio::test]
+async fn a_session_is_begun_and_continued() {
+    let (server, log) = serving().await;
+    let say = async |text: &str| {
+        let body = json!({"agent": "greeter", "text": text});
+        let response = server.post("/v1/sessions/new/messages?wait=30", &body).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        json_of(response).await
+    };
+    let first = say("hi").await;
+    assert_eq!((&first["session_id"], &first["status"]), (&json!("new"), &json!("completed")));
+    let second = say("and again").await;
+    assert_eq!(second["previous"]["run_id"], first["run_id"]);
+    let body = json!({"agent": "greeter", "input": "once more", "session": "new"});
+    let third = json_of(server.post("/v1/runs?wait=30", &body).await).await;
+    assert_eq!(third["previous"]["run_id"], second["run_id"]);
+    let session = server.json("/v1/sessions/new").await;
+    assert_eq!(session["runs"].as_array().unwrap().len(), 3);
+
+    // A turn whose process died stands in the way.
+    let restored = mynah::restore_session(&log, "new").await.unwrap().session;
+    let (slow, permits) = paced(3);
+    permits.add_permits(1);
+    let mut turn = slow.reply(&restored, "slowly").record(&log).stream().started().await.unwrap();
+    futures_util::StreamExt::next(&mut turn).await.unwrap().unwrap();
+    drop(turn);
+    let refused =
+        server.post("/v1/sessions/new/messages", &json!({"agent": "greeter", "text": "x"})).await;
+    assert_eq!(problem_of(refused).await, (409, "http_error/unfinished_turn".to_owned()));
+}
+
+#[tokio::test]
+async fn requests_that_do_not_fit_are_refused() {
+    let (server, _) = serving().await;
+    for (path, body, status) in [
+        ("/v1/runs", json!({}), 400),
+        ("/v1/runs", json!({"input": 7}), 400),
+        ("/v1/runs", json!({"input": "hi"}), 400),
+        ("/v1/runs", json!({"agent": "none", "input": "hi"}), 404),
+        ("/v1/runs", json!({"agent": "greeter", "input": "hi", "odd": 1}), 400),
+        ("/v1/runs", json!({"agent": "greeter", "input": [{"role": "odd", "content": "x"}]}), 400),
+        ("/v1/runs", json!({"agent": "greeter", "input": [], "key": "k"}), 422),
+        ("/v1/runs", json!({"agent": "greeter", "input": "hi", "key": ""}), 422),
+        ("/v1/runs", json!({"agent": "greeter", "input": "hi", "key": "x".repeat(256)}), 422),
+        ("/v1/runs", json!({"agent": "greeter", "input": "hi", "key": "k", "session": "s"}), 400),
+        ("/v1/runs?wait=601", json!({"agent": "greeter", "input": "hi"}), 400),
+        ("/v1/runs?wait=x", json!({"agent": "greeter", "input": "hi"}), 400),
+        ("/v1/runs?odd=1", json!({"agent": "greeter", "input": "hi"}), 400),
+        ("/v1/runs/none/signals", json!({"cancel": true}), 404),
+        ("/v1/runs/asks/signals", json!({}), 400),
+        ("/v1/runs/asks/signals", json!({"cancel": true, "resume": true}), 400),
+        ("/v1/runs/asks/signals", json!({"resume": true, "on_uncertain": "odd"}), 400),
+        ("/v1/runs/asks/signals", json!({"approve": ["c0"]}), 409),
+        ("/v1/runs/pays/signals", json!({"answer": "x"}), 409),
+        ("/v1/runs/pays/signals", json!({"approve": ["other"]}), 409),
+        ("/v1/runs/pays/signals", json!({"reject": {"c0": 7}}), 400),
+        ("/v1/runs/pays/signals", json!({"resume": true}), 409),
+        ("/v1/runs/pays/signals", json!({"approve": ["c0"], "agent": "none"}), 404),
+        ("/v1/runs/pays/signals", json!({"approve": ["c0"], "agent": "greeter"}), 422),
+        ("/v1/runs/done/signals", json!({"resume": true}), 409),
+        ("/v1/runs/none/fork", json!({"at": 1}), 404),
+        ("/v1/runs/none/replay", json!({}), 404),
+        ("/v1/runs/done/replay", json!({"odd": 1}), 400),
+        ("/v1/runs/done/replay?odd=1", json!({}), 400),
+        ("/v1/sessions/s/messages", json!({"agent": "greeter"}), 400),
+        ("/v1/sessions/s/messages", json!({"text": "x", "agent": "none"}), 404),
+        ("/v1/login", json!({}), 400),
+        ("/v1/login", json!({"token": "x"}), 401),
+    ] {
+        let refused = server.post(path, &body).await;
+        let (found, code) = problem_of(refused).await;
+        assert_eq!(found, status, "{path} {body}: {code}");
+    }
+    let send = async |kind: &str, body: String| {
+        let request = server.request(Method::POST, "/v1/runs").header("mynah-request", "1");
+        problem_of(request.header("content-type", kind).body(body).send().await.unwrap()).await.0
+    };
+    assert_eq!(send("text/plain", "{}".to_owned()).await, 415);
+    assert_eq!(send("application/json", "{".to_owned()).await, 400);
+    assert_eq!(send("application/json; charset=utf-8", "\u{0}".to_owned()).await, 400);
+    let large = format!("{{\"input\": \"{}\"}}", "x".repeat(5 << 20));
+    assert_eq!(send("application/json", large).await, 413);
+    // Nothing was started or changed by any of them.
+    assert_eq!(server.json("/v1/runs").await["runs"].as_array().unwrap().len(), 6);
+    assert_eq!(server.json("/v1/runs/pays").await["status"], "suspended");
+}
+
+#[tokio::test]
+async fn a_server_without_actions_changes_nothing() {
+    let log = Arc::new(MemoryLog::new());
+    sample(&log).await;
+    let before = log.runs(mynah::log::RunFilter::new()).await.unwrap();
+    let server = Running::start(Server::new(Arc::clone(&log))).await;
+    for (path, body) in [
+        ("/v1/runs", json!({"input": "hi"})),
+        ("/v1/runs/asks/signals", json!({"cancel": true})),
+        ("/v1/runs/done/fork", json!({"at": 2})),
+        ("/v1/runs/done/replay", json!({"rerun_tools": true})),
+        ("/v1/sessions/s/messages", json!({"text": "hi"})),
+    ] {
+        let refused = server.post(path, &body).await;
+        assert_eq!(problem_of(refused).await, (403, "http_error/read_only".to_owned()), "{path}");
+    }
+    assert_eq!(server.post("/v1/runs/done/replay", &json!({})).await.status(), StatusCode::OK);
+    assert_eq!(log.runs(mynah::log::RunFilter::new()).await.unwrap(), before);
+
+    // Without an agent, actions that need none are possible.
+    let server = Running::start(Server::new(Arc::clone(&log)).allow_actions()).await;
+    assert_eq!(
+        server.post("/v1/runs/done/fork", &json!({"at": 2})).await.status(),
+        StatusCode::CREATED
+    );
+    let cancelled = server.post("/v1/runs/asks/signals", &json!({"cancel": true})).await;
+    assert_eq!(cancelled.status(), StatusCode::ACCEPTED);
+    let refused = server.post("/v1/runs", &json!({"input": "hi"})).await;
+    assert_eq!(problem_of(refused).await, (404, "http_error/not_found".to_owned()));
+}
+
+#[tokio::test]
+async fn what_a_run_begins_with_may_be_a_whole_thread() {
+    let (server, log) = serving().await;
+    let messages = json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hi"},
+    ]);
+    let body = json!({"agent": "greeter", "input": messages, "key": "t"});
+    assert_eq!(server.post("/v1/runs?wait=30", &body).await.status(), StatusCode::OK);
+    let kept = mynah::kept_call(&log, "t").await.unwrap();
+    assert_eq!(kept.thread, Thread::new().with_system("Be brief.").with_user("hi"));
+}

@@ -1,0 +1,277 @@
+//! Streams: clients that reconnect, clients that do not read, a server that stops.
+
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+mod common;
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use mynah::{
+    Thread,
+    log::{Append, Chain, Extent, Fact, Log as _, MemoryLog, RunStatus},
+};
+use mynah_server::{Agent, Server};
+use reqwest::{Client, Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
+
+use crate::common::{Running, engine, paced, parse, problem_of, says};
+
+/// A small generator of numbers that are the same in each run of the test.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// A proxy that cuts each connection after some bytes of the answer.
+async fn cutting(target: SocketAddr, seed: u64) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut numbers = Numbers(seed);
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut left = 150 + usize::try_from(numbers.below(900)).unwrap();
+            tokio::spawn(async move {
+                let mut server = TcpStream::connect(target).await.unwrap();
+                let (mut from_server, mut to_server) = server.split();
+                let (mut from_client, mut to_client) = client.split();
+                let answer = async {
+                    let mut buffer = [0; 256];
+                    while left > 0 {
+                        let Ok(read @ 1..) = from_server.read(&mut buffer).await else { break };
+                        let part = read.min(left);
+                        if to_client.write_all(&buffer[..part]).await.is_err() {
+                            break;
+                        }
+                        left -= part;
+                    }
+                };
+                let request = async {
+                    let _ = tokio::io::copy(&mut from_client, &mut to_server).await;
+                };
+                tokio::select! { () = answer => {}, () = request => {} }
+            });
+        }
+    });
+    address
+}
+
+/// Reads all events of a run through a connection that breaks, and gives them with how often it broke.
+async fn read_through(address: SocketAddr, run: &str) -> (Vec<Value>, usize) {
+    let client = Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap();
+    let (mut events, mut last, mut cuts) = (Vec::new(), None::<String>, 0);
+    loop {
+        let request = client.get(format!("http://{address}/v1/runs/{run}/events"));
+        let request = request.header("accept", "text/event-stream");
+        let request = last.iter().fold(request, |request, id| request.header("last-event-id", id));
+        let Ok(mut response) = request.send().await else {
+            cuts += 1;
+            continue;
+        };
+        if response.status() == StatusCode::NO_CONTENT {
+            return (events, cuts);
+        }
+        let mut text = Vec::new();
+        while let Ok(Some(chunk)) = response.chunk().await {
+            text.extend_from_slice(&chunk);
+        }
+        for sent in parse(&String::from_utf8_lossy(&text)) {
+            if sent.event.as_deref() == Some("end") {
+                return (events, cuts);
+            }
+            last = sent.id;
+            events.push(sent.data["event"].clone());
+        }
+        cuts += 1;
+    }
+}
+
+#[tokio::test]
+async fn a_client_whose_connection_breaks_sees_what_an_undisturbed_one_sees() {
+    let log = Arc::new(MemoryLog::new());
+    let (slow, permits) = paced(120);
+    let server =
+        Running::start(Server::new(Arc::clone(&log)).agent(Agent::new("slow", slow))).await;
+    let started = server.post("/v1/runs", &json!({"input": "hi", "key": "r"})).await;
+    assert_eq!(started.status(), StatusCode::ACCEPTED);
+    let mut readers = Vec::new();
+    for seed in 1..=4 {
+        let proxy = cutting(server.address, seed).await;
+        readers.push(tokio::spawn(read_through(proxy, "r")));
+    }
+    let undisturbed = tokio::spawn(read_through(server.address, "r"));
+    // The answer comes piece by piece, while connections break.
+    for _ in 0..122 {
+        permits.add_permits(1);
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+    let (whole, cuts) = timeout(Duration::from_secs(60), undisturbed).await.unwrap().unwrap();
+    assert_eq!(cuts, 0);
+    assert_eq!(whole.iter().filter(|event| event["type"] == "text_delta").count(), 120);
+    for reader in readers {
+        let (events, cuts) = timeout(Duration::from_secs(60), reader).await.unwrap().unwrap();
+        assert!(cuts > 3, "the connection broke {cuts} times");
+        assert_eq!(events, whole);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_is_streamed_before_it_is_complete() {
+    let (slow, permits) = paced(3);
+    let server =
+        Running::start(Server::new(MemoryLog::new()).agent(Agent::new("slow", slow))).await;
+    server.post("/v1/runs", &json!({"input": "hi", "key": "r"})).await;
+    permits.add_permits(2);
+    let request = server.request(Method::GET, "/v1/runs/r/events");
+    let mut response = request.header("accept", "text/event-stream").send().await.unwrap();
+    let mut text = String::new();
+    while !text.contains("id: 2~1.1") {
+        text += std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap();
+    }
+    assert!(text.contains("\"delta\":\"0 \""), "{text}");
+    permits.add_permits(3);
+    while let Some(chunk) = response.chunk().await.unwrap() {
+        text += std::str::from_utf8(&chunk).unwrap();
+    }
+    let sent = parse(&text);
+    let ids: Vec<&str> = sent.iter().filter_map(|sent| sent.id.as_deref()).collect();
+    assert!(ids.contains(&"3.2") || ids.contains(&"2~1.2"), "{ids:?}");
+    assert!(!ids.contains(&"3.0") && !ids.contains(&"3.1"), "{ids:?}");
+    assert_eq!(sent.last().unwrap().event.as_deref(), Some("end"));
+}
+
+/// The memory of this process, in bytes.
+#[cfg(target_os = "linux")]
+fn memory() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_do_not_read_cost_little_and_hold_up_nobody() {
+    const CLIENTS: usize = 40;
+    let log = Arc::new(MemoryLog::new());
+    let mut chain = Chain::new("large");
+    let text = "x".repeat(256 << 10);
+    let first = Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
+    let mut records = vec![chain.append(0, [7; 16], &first).unwrap()];
+    for n in 1..128 {
+        let message = Arc::new(mynah::Message::user(&*text));
+        records.push(chain.append(n, [7; 16], &Fact::UserMessage { message }).unwrap());
+    }
+    log.append(Append::new("large", None, records)).await.unwrap();
+    let server =
+        Running::start(Server::new(Arc::clone(&log)).drain(Duration::from_millis(200))).await;
+    let before = memory();
+    let mut slow = Vec::new();
+    for _ in 0..CLIENTS {
+        let mut client = TcpStream::connect(server.address).await.unwrap();
+        let request = "GET /v1/runs/large/events HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n";
+        client.write_all(request.as_bytes()).await.unwrap();
+        slow.push(client);
+    }
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    // All of the run for each of them would be 1.3 GB.
+    let grown = memory().saturating_sub(before) >> 20;
+    assert!(grown < 300, "{grown} MiB for {CLIENTS} clients");
+    let answered = timeout(Duration::from_secs(5), server.get("/v1/runs")).await;
+    assert_eq!(answered.unwrap().status(), StatusCode::OK);
+    let metrics = server.get("/metrics").await.text().await.unwrap();
+    assert!(metrics.contains(&format!("mynah_streams_open {CLIENTS}\n")), "{metrics}");
+    // They do not keep the server from stopping either.
+    let mut server = server;
+    server.stop();
+    timeout(Duration::from_secs(10), server.stopped()).await.unwrap().unwrap();
+    drop(slow);
+}
+
+#[tokio::test]
+async fn a_server_that_stops_ends_streams_and_waits_for_its_runs() {
+    let log = Arc::new(MemoryLog::new());
+    let (slow, permits) = paced(2);
+    let server = Server::new(Arc::clone(&log)).agent(Agent::new("slow", slow));
+    let mut server = Running::start(server).await;
+    server.post("/v1/runs", &json!({"input": "hi", "key": "r"})).await;
+    permits.add_permits(2);
+    let request = server.request(Method::GET, "/v1/runs/r/events");
+    let stream = request.header("accept", "text/event-stream").send().await.unwrap();
+    let (client, url) = (server.client.clone(), server.url("/readyz"));
+    server.stop();
+    let text = timeout(Duration::from_secs(10), stream.text()).await.unwrap().unwrap();
+    assert!(!text.contains("event: end"), "the run has not ended: {text}");
+    // Connections are no longer accepted, or told that the server stops.
+    if let Ok(response) = client.get(url).send().await {
+        assert_eq!(problem_of(response).await, (503, "http_error/stopping".to_owned()));
+    }
+    permits.add_permits(9);
+    timeout(Duration::from_secs(10), server.stopped()).await.unwrap().unwrap();
+    let run = log.run("r").await.unwrap().unwrap();
+    assert_eq!(run.status, RunStatus::Completed, "it came to its end");
+}
+
+#[tokio::test]
+async fn runs_that_do_not_end_in_time_are_released_and_continue_elsewhere_at_once() {
+    let log = Arc::new(MemoryLog::new());
+    let (slow, permits) = paced(2);
+    let server = Server::new(Arc::clone(&log)).agent(Agent::new("slow", slow.clone()));
+    let mut server = Running::start(server.drain(Duration::from_millis(100))).await;
+    server.post("/v1/runs", &json!({"input": "hi", "key": "r"})).await;
+    permits.add_permits(2);
+    while log.head("r").await.unwrap().unwrap().seq < 2 {
+        tokio::task::yield_now().await;
+    }
+    server.stop();
+    timeout(Duration::from_secs(10), server.stopped()).await.unwrap().unwrap();
+    let run = log.run("r").await.unwrap().unwrap();
+    assert_eq!((run.status, run.held_until), (RunStatus::Running, None));
+    permits.add_permits(9);
+    let resumed = timeout(Duration::from_secs(2), async { slow.resume(&log, "r").await }).await;
+    assert_eq!(resumed.unwrap().unwrap().text(), "0 1 ");
+}
+
+#[tokio::test]
+async fn a_run_goes_on_without_the_client_that_started_it() {
+    let log = Arc::new(MemoryLog::new());
+    let (slow, permits) = paced(2);
+    let server =
+        Running::start(Server::new(Arc::clone(&log)).agent(Agent::new("slow", slow))).await;
+    let request = server.request(Method::POST, "/v1/runs").header("mynah-request", "1");
+    let request = request.header("accept", "text/event-stream");
+    let request = request.header("content-type", "application/json");
+    let response =
+        request.body(json!({"input": "hi", "key": "r"}).to_string()).send().await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    drop(response);
+    permits.add_permits(9);
+    let body = json!({"input": "hi", "key": "r"});
+    let ended = server.post("/v1/runs?wait=30", &body).await;
+    assert_eq!(ended.status(), StatusCode::OK);
+    assert_eq!(log.run("r").await.unwrap().unwrap().status, RunStatus::Completed);
+}
+
+#[tokio::test]
+async fn two_servers_of_one_log_show_the_same_events() {
+    let log = Arc::new(MemoryLog::new());
+    let (slow, permits) = paced(3);
+    let first = Running::start(Server::new(Arc::clone(&log)).agent(Agent::new("slow", slow))).await;
+    let second = Running::start(Server::new(Arc::clone(&log))).await;
+    first.post("/v1/runs", &json!({"input": "hi", "key": "r"})).await;
+    let here = tokio::spawn(read_through(first.address, "r"));
+    let there = tokio::spawn(read_through(second.address, "r"));
+    for _ in 0..9 {
+        permits.add_permits(1);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let (here, there) = (here.await.unwrap(), there.await.unwrap());
+    assert_eq!(here, there);
+    engine([says("hi")]).chat("hi").record(&log).await.unwrap();
+}
