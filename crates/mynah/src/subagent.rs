@@ -6,7 +6,7 @@ use mynah_data::{
     Budget, Error, HaltReason, Metadata, Result, RunId, ToolCall, ToolOutcome, ToolReason,
 };
 use mynah_log::{Fact, Log, MAX_RUN_ID, Totals};
-use mynah_step::{BoxFuture, SUB_RUN, Tool, ToolContext, schemars::JsonSchema};
+use mynah_step::{BoxFuture, SUB_RUN, Tool, ToolContext};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -20,14 +20,6 @@ const MAX_DEPTH: u64 = 4;
 
 /// How long an agent may work on a task, unless its tool has another timeout.
 const TIMEOUT: Duration = Duration::from_secs(60 * 60);
-
-/// What the model says to an agent.
-#[derive(Deserialize, JsonSchema)]
-#[schemars(crate = "mynah_step::schemars")]
-struct Task {
-    /// What the agent must do, with everything that it needs to know. It does not see this conversation.
-    task: String,
-}
 
 /// How an agent's run went, as the parent's record holds it.
 #[derive(Serialize, Deserialize)]
@@ -81,9 +73,16 @@ impl Engine {
     ///
     /// Agents may be nested four deep. The tool has a timeout of an hour; [`Tool::timeout`] changes it.
     pub fn as_tool(&self, name: impl Into<String>, description: impl Into<String>) -> Tool {
-        Tool::typed_with(name, description, self.clone(), |agent, task, context| {
-            Box::pin(delegate(agent, task, context))
-        })
+        let agent = self.clone();
+        let what = "What the agent must do, with everything that it needs to know. It does not see this conversation.";
+        let schema = json!({
+            "type": "object",
+            "properties": {"task": {"type": "string", "description": what}},
+            "required": ["task"],
+            "additionalProperties": false,
+        });
+        Tool::new(name, description, schema)
+            .handler(move |arguments, context| Box::pin(delegate(agent.clone(), arguments, context)))
         .idempotent(1)
         .recorded()
         .timeout(TIMEOUT)
@@ -91,13 +90,14 @@ impl Engine {
 }
 
 /// Runs the agent, or continues its run, until it ends or asks.
-async fn delegate(agent: Engine, task: Task, context: ToolContext) -> Result<ToolOutcome> {
+async fn delegate(agent: Engine, arguments: Value, context: ToolContext) -> Result<ToolOutcome> {
+    let task = arguments.get("task").and_then(Value::as_str).unwrap_or_default().to_owned();
     let continuation = context.continuation().cloned();
     let state = continuation.as_ref().map(|continued| continued.state.clone());
     let asked: Asked =
         state.and_then(|state| serde_json::from_value(state).ok()).unwrap_or_default();
     let answer = continuation.and_then(|continued| continued.answer);
-    let work = Box::pin(work(agent, task.task, context.clone(), asked, answer));
+    let work = Box::pin(work(agent, task, context.clone(), asked, answer));
     let SubRun { outcome, .. } = context.side_effect(SUB_RUN, work).await?;
     match outcome {
         Outcome::Answer(text) => Ok(ToolOutcome::Ok(Value::String(text))),
