@@ -18,7 +18,7 @@ async fn invoice(number: u32) -> String {
 }
 
 /// Pays an invoice.
-#[mynah::tool(manual)]
+#[mynah::tool(approval)]
 async fn pay(number: u32, amount: u32, cx: &ToolContext) -> String {
     // A bank that takes a key for each payment makes it once, however often it is asked.
     println!("[paying {amount} for {number}, key {}]", cx.idempotency_key());

@@ -49,9 +49,12 @@ const SLOW_TESTS: &[&str] = &[
     "crash",
     "demo",
     "effects",
+    "exported_page",
     "handover",
     "hostile",
+    "inspector",
     "killed",
+    "killed_approval",
     "leases",
     "outlived",
     "outside",
@@ -60,6 +63,7 @@ const SLOW_TESTS: &[&str] = &[
     "real",
     "record",
     "session_runs",
+    "terminal",
     "tool",
 ];
 
