@@ -186,6 +186,54 @@ fn a_run_that_is_recorded_elsewhere_appears_and_grows_without_a_reload() {
     assert!(playing.wait().unwrap().success());
 }
 
+const REFUND: &str = r#"{"engine": {"model": "m"}, "scripts": [
+    [{"tool_call": {"id": "c0", "name": "refund", "raw_arguments": "{\"eur\":  5.90}"}}, {"finish": "tool_calls"}],
+    [{"text": "It is "}, {"delay_ms": 1500}, {"text": "refunded."}, {"finish": "stop"}]],
+    "tools": [{"name": "refund", "manual": true, "returns": {"ok": "paid back"}}], "ops": []}"#;
+
+#[test]
+fn a_run_is_started_approved_followed_and_forked_in_the_page() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let agent = store.file("shop.json", REFUND);
+    let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
+    browser.open(&served.page(&[]));
+    browser.click(".page-head .primary");
+    browser.write("dialog textarea", "Refund it.");
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('.waiting') !== null");
+    // The arguments as the model wrote them, with both spaces.
+    assert_eq!(browser.wait("document.querySelector('.exact')?.textContent"), r#"{"eur":  5.90}"#);
+    browser.click(".waiting .primary");
+    assert!(browser.text("dialog").contains("run refund with"));
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('.streaming')?.innerText.includes('It is')");
+    browser.wait("document.querySelector('.conversation').innerText.includes('refunded.') && !document.querySelector('.streaming')");
+    browser.wait(VERIFIED);
+    assert!(browser.text(".conversation").contains("Approved: refund"));
+    let run = browser.wait("new URLSearchParams(location.search).get('run')");
+    browser.click(".seq");
+    browser.click(".record-detail .actions button");
+    browser.run("document.querySelector('dialog input[type=checkbox]').checked = false");
+    browser.click("dialog .primary");
+    browser.wait(&format!("new URLSearchParams(location.search).get('run') !== {run} && document.querySelector('.run-facts') !== null"));
+    assert!(browser.text(".run-facts").contains("Fork of"));
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn a_page_offers_no_action_where_none_is_allowed() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let served = Served::inspect(&store);
+    let runs = store.json(&["runs"]);
+    let waits = runs.iter().find(|run| run["status"] == "suspended").unwrap();
+    browser.open(&served.page(&[("run", &common::text(waits, "run_id")), ("record", "2")]));
+    assert!(browser.text(".banner.wait").contains("How many?"));
+    let buttons = browser.run("return [...document.querySelectorAll('.run-head button, .actions button')].map((b) => b.innerText).filter(Boolean)");
+    assert_eq!(buttons, json!([]));
+}
+
 #[test]
 fn a_killed_and_resumed_run_shows_where_its_process_died() {
     let Some(browser) = Browser::start() else { return };
@@ -455,7 +503,8 @@ fn no_page_has_a_violation_of_accessibility() {
     let Some(browser) = Browser::start() else { return };
     let Some(axe) = chromium::axe() else { return };
     let store = Store::with(RUNS);
-    let served = Served::inspect(&store);
+    let agent = store.file("runs.json", RUNS);
+    let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
     let runs = store.json(&["runs"]);
     let id = |status: &str| {
         common::text(runs.iter().find(|run| run["status"] == status).unwrap(), "run_id")

@@ -56,7 +56,7 @@ function code(lines, at, [, mark, language], nodes) {
   const from = at + 1;
   let to = from;
   while (to < lines.length && !(lines[to].trim().startsWith(mark) && lines[to].trim().replaceAll(mark[0], "") === "")) to += 1;
-  nodes.push(h("pre", { class: "code", tabindex: "0", role: "region", "aria-label": language ? `code in ${language}` : "code" }, h("code", {}, say(lines.slice(from, to).join("\n")))));
+  nodes.push(h("pre", { class: "code", tabindex: "0", role: "group", "aria-label": language ? `code in ${language}` : "code" }, h("code", {}, say(lines.slice(from, to).join("\n")))));
   return to + 1;
 }
 
@@ -98,7 +98,7 @@ function table(lines, at, nodes) {
     at += 1;
   }
   const row = (tag) => (values) => h("tr", {}, values.map((value, place) => h(tag, { class: `to-${sides[place] ?? "left"}` }, inline(value))));
-  nodes.push(h("div", { class: "table", tabindex: "0", role: "region", "aria-label": "table" }, h("table", {}, h("thead", {}, row("th")(head)), h("tbody", {}, rows.map(row("td"))))));
+  nodes.push(h("div", { class: "table", tabindex: "0", role: "group", "aria-label": "table" }, h("table", {}, h("thead", {}, row("th")(head)), h("tbody", {}, rows.map(row("td"))))));
   return at;
 }
 

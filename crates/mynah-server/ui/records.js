@@ -69,7 +69,7 @@ export function recordDetail(record, { raw, close, link, actions = [] }) {
       const entry = record.raw ?? await raw(record);
       record.raw = entry;
       bytes.replaceChildren(...["envelope", "salt", "payload"].map((name) => h("div", {}, h("div", { class: "call-head" }, h("h4", {}, name), entry[name] ? copyButton(entry[name], `Copy ${name}`) : null, h("span", { class: "facts" }, entry[name] ? `${entry[name].length / 2} bytes` : "not there")),
-        entry[name] ? h("pre", { class: "hex", tabindex: "0", role: "region", "aria-label": `${name} in hexadecimal` }, hexDump(entry[name])) : null)));
+        entry[name] ? h("pre", { class: "hex", tabindex: "0", role: "group", "aria-label": `${name} in hexadecimal` }, hexDump(entry[name])) : null)));
     } catch (error) {
       bytes.replaceChildren(h("p", { class: "error" }, say(error.message)));
     }
