@@ -70,10 +70,10 @@ pub use mynah_step::{
     OnUncertain, RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext, ToolExecutor,
     ToolFn, ToolProgress, ToolResultEncoder, ToolSet, World, differences, layers, typed,
 };
-#[cfg(feature = "tools")]
-pub use mynah_tools as tools;
 #[cfg(feature = "typed")]
 pub use mynah_step::{schema_of, schemars};
+#[cfg(feature = "tools")]
+pub use mynah_tools as tools;
 pub use options::Options;
 pub use replay::{Replay, ReplayStatus, Replayed, Tools, replay_run};
 pub use restore::{KeptCall, Restored, kept_call, restore_session, restore_turn};

@@ -82,10 +82,12 @@ impl Engine {
             "additionalProperties": false,
         });
         Tool::new(name, description, schema)
-            .handler(move |arguments, context| Box::pin(delegate(agent.clone(), arguments, context)))
-        .idempotent(1)
-        .recorded()
-        .timeout(TIMEOUT)
+            .handler(move |arguments, context| {
+                Box::pin(delegate(agent.clone(), arguments, context))
+            })
+            .idempotent(1)
+            .recorded()
+            .timeout(TIMEOUT)
     }
 }
 

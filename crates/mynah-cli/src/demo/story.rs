@@ -196,7 +196,7 @@ fn commands(folder: &Path) -> impl Iterator<Item = (String, &'static str)> {
         ("mynah --help", "see what else there is"),
     ];
     let reads_log = |command: &str| command.contains(" last") || command == "mynah inspect";
-    let there = there.into_iter().map(|(command, what)| match reads_log(command) {
+    let there = there.into_iter().map(move |(command, what)| match reads_log(command) {
         true => (format!("{command}{}", log_flag(DEFAULT_LOG)), what),
         false => (command.to_owned(), what),
     });
