@@ -95,11 +95,13 @@ pub(crate) enum HaltWhen {
     After(Option<usize>),
 }
 
+type DecideApproval = dyn Fn(&ToolCall, &Tool) -> Approval + Send + Sync;
+
 /// Decides which calls a person must approve.
 #[derive(Clone)]
 pub(crate) enum ApprovalPolicy {
     /// A function that is called for each call.
-    Asked(Arc<dyn Fn(&ToolCall, &Tool) -> Approval + Send + Sync>),
+    Asked(Arc<DecideApproval>),
     /// The plans that the records hold, one for each answer.
     Recorded(Arc<[Plan]>),
 }
