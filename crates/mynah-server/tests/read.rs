@@ -285,7 +285,7 @@ async fn a_stream_of_a_run_that_waits_continues_with_it() {
     let mut response = request.header("accept", "text/event-stream").send().await.unwrap();
     let mut text = String::new();
     while !text.contains("\"suspended\"") {
-        text += &String::from_utf8(response.chunk().await.unwrap().unwrap().to_vec()).unwrap();
+        text += std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap();
     }
     let engine = engine([says("Two it is.")]);
     engine.resume(&log, "asks").answer("two").await.unwrap();
