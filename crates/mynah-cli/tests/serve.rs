@@ -250,3 +250,66 @@ fn a_server_beyond_loopback_demands_its_token() {
     let named = server.curl(&["-H", header, "-H", "host: rebound.example"], "/v1/runs");
     assert!(named.contains("http_error/host_refused"), "{named}");
 }
+
+/// The ids and events of a stream, as far as they are whole.
+fn events(text: &str) -> Vec<(String, Value)> {
+    let whole = text.split_inclusive("\n\n").filter(|block| block.ends_with("\n\n"));
+    let read = whole.filter_map(|block| {
+        let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name));
+        let data: Value = serde_json::from_str(field("data: ")?).unwrap();
+        Some((field("id: ")?.to_owned(), data["event"].clone()))
+    });
+    read.collect()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_client_of_a_killed_server_continues_where_it_was_and_hears_of_the_lost_answer_once() {
+    let slow: Vec<Value> = (0..30)
+        .flat_map(|n| {
+            [serde_json::json!({"text": format!("{n} ")}), serde_json::json!({"delay_ms": 40})]
+        })
+        .chain([serde_json::json!({"finish": "stop"})])
+        .collect();
+    let agent = file("serve-killed.json", serde_json::json!({"scripts": [slow]}).to_string());
+    let log = log("serve-killed.db");
+    let mut server = Server::start("serve", &[&agent, "--log", &log]);
+    let json = ["-H", "mynah-request: 1", "-H", "content-type: application/json"];
+    server.curl(&[&json[..], &["-d", r#"{"input": "count", "key": "r"}"#]].concat(), "/v1/runs");
+
+    let mut reader = Command::new("curl");
+    let reader = reader.args(["-sN", "-H", "accept: text/event-stream"]);
+    let reader = reader.arg(format!("{}/v1/runs/r/events", server.url));
+    let mut reader = reader.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(reader.stdout.take().unwrap());
+    let mut text = String::new();
+    while text.matches("id: 2~1.").count() < 4 {
+        assert_ne!(lines.read_line(&mut text).unwrap(), 0, "{text}");
+    }
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    lines.read_to_string(&mut text).unwrap();
+    reader.wait().unwrap();
+    let mut seen = events(&text);
+    let (last, _) = seen.last().unwrap().clone();
+    assert!(last.starts_with("2~1."), "{last}");
+
+    // Another process continues the run, and the client comes back with the last id that it had.
+    let server = Server::start("serve", &[&agent, "--log", &log]);
+    server.curl(&[&json[..], &["-d", r#"{"resume": true}"#]].concat(), "/v1/runs/r/signals");
+    let header = format!("last-event-id: {last}");
+    let rest =
+        server.curl(&["-N", "-H", "accept: text/event-stream", "-H", &header], "/v1/runs/r/events");
+    assert!(rest.contains("event: end"), "{rest}");
+    seen.extend(events(&rest));
+
+    let recorded = server.json("/v1/runs/r/events?limit=1000");
+    let recorded: Vec<&Value> =
+        recorded["events"].as_array().unwrap().iter().map(|event| &event["event"]).collect();
+    let kept: Vec<&Value> =
+        seen.iter().filter(|(id, _)| !id.starts_with("2~")).map(|(_, event)| event).collect();
+    assert_eq!(kept, recorded);
+    let restarts = kept.iter().filter(|event| event["type"] == "turn_restarted").count();
+    assert_eq!(restarts, 1);
+    assert_eq!(run(["verify", "r", "--log", &log]).code, Some(0));
+}

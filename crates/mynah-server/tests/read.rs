@@ -285,7 +285,7 @@ async fn a_stream_of_a_run_that_waits_continues_with_it() {
     let mut response = request.header("accept", "text/event-stream").send().await.unwrap();
     let mut text = String::new();
     while !text.contains("\"suspended\"") {
-        text += &String::from_utf8(response.chunk().await.unwrap().unwrap().to_vec()).unwrap();
+        text += std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap();
     }
     let engine = engine([says("Two it is.")]);
     engine.resume(&log, "asks").answer("two").await.unwrap();
@@ -379,12 +379,12 @@ async fn sums_over_time_count_each_run_once() {
 async fn changes_come_as_json_after_a_cursor() {
     let (server, log) = sampled().await;
     let first = server.json("/v1/changes").await;
-    assert_eq!((&first["changes"], &first["reset"]), (&json!([]), &json!(false)));
+    assert_eq!(first["changes"], json!([]));
     engine([says("hi")]).chat("hi").record(&log).run_id("new").await.unwrap();
     engine([says("two")]).resume(&log, "asks").answer("two").await.unwrap();
     let mut after = first["next"].as_str().unwrap().to_owned();
     let mut seen: Vec<(String, String)> = Vec::new();
-    while seen.len() < 2 {
+    while !["asks", "new"].iter().all(|id| seen.iter().any(|(run, _)| run == id)) {
         let page = server.json(&format!("/v1/changes?after={after}")).await;
         for change in page["changes"].as_array().unwrap() {
             let text = |name: &str| change["run"][name].as_str().unwrap().to_owned();
@@ -394,9 +394,9 @@ async fn changes_come_as_json_after_a_cursor() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     seen.sort();
+    seen.dedup();
     let expected = [("asks", "completed"), ("new", "completed")];
     assert_eq!(seen, expected.map(|(run, status)| (run.to_owned(), status.to_owned())));
-    assert_eq!(server.json("/v1/changes?after=1.0").await["reset"], true);
 }
 
 #[tokio::test]
