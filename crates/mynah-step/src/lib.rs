@@ -13,6 +13,8 @@ mod budget;
 mod config;
 mod context;
 mod cursor;
+#[cfg(feature = "typed")]
+mod derived;
 mod difference;
 mod effects;
 mod fallback;
@@ -22,12 +24,15 @@ mod journal;
 pub mod layers;
 mod lease;
 mod metrics;
+#[cfg(feature = "json-schema")]
 mod misfits;
+#[cfg(feature = "json-schema")]
 mod nulls;
 mod process;
 mod recorded_fact;
 mod recorder;
 mod retry;
+mod schema_check;
 mod settle;
 mod tool;
 mod tool_context;
@@ -40,6 +45,11 @@ pub use budget::{Heard, SUB_RUN, Spent, WallClock, active, check_price, price_of
 pub use config::{Config, DEFAULT_MAX_CONCURRENCY, RunMode, ToolRegistry, was_redacted};
 pub use context::{CallTool, Context, ModelAnswer, ToolResult};
 pub use cursor::{ReplayCursor, outcome_of};
+#[doc(hidden)]
+#[cfg(feature = "typed")]
+pub use derived::private as __private;
+#[cfg(feature = "typed")]
+pub use derived::schema_of;
 pub use difference::{differences, mismatch, recorded_error};
 pub use effects::SideEffectErrors;
 pub use fallback::Fallback;
@@ -47,12 +57,14 @@ pub use hearing::Hearing;
 pub use journal::{Journal, State as JournalState};
 pub use lease::{LEASE, take_over};
 pub use metrics::{MetricsSink, Watch, tell_exceeded};
+#[cfg(feature = "json-schema")]
 pub use misfits::misfits;
 pub use mynah_data::{Approval, ToolOutcome};
 pub use mynah_log::OnUncertain;
 pub use recorded_fact::RecordedFact;
 pub use recorder::{Recorder, new_owner};
 pub use retry::RetryPolicy;
+#[cfg(feature = "typed")]
 pub use schemars;
 pub use settle::{ErrorPolicy, OnToolError, settle};
 pub use tool::{
@@ -60,8 +72,6 @@ pub use tool::{
     ToolLimits, ToolResultEncoder, denied, panic_text, run_tool, tool_failed,
 };
 pub use tool_context::{Continuation, ToolContext, ToolProgress, Try};
-#[doc(hidden)]
-pub use typed::private as __private;
-pub use typed::{IntoOutcome, IntoTool, IntoTools, ToolFn, ToolSet, schema_of};
+pub use typed::{IntoOutcome, IntoTool, IntoTools, ToolFn, ToolSet};
 pub use uncertain::{is_not_rerun, reruns_lost, uncertain};
 pub use world::{SystemWorld, World, millis};

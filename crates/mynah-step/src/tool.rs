@@ -23,8 +23,7 @@ use crate::{
     alone::poll_alone,
     context::unless_cancelled,
     layers::{Layer, layered},
-    misfits,
-    nulls::fitting,
+    schema_check::SchemaCheck,
     world::jittered,
 };
 
@@ -50,11 +49,11 @@ pub struct Tool {
     layers: Vec<Arc<dyn Layer>>,
     registered_as: Option<String>,
     recorded: bool,
-    validator: Arc<OnceLock<Validator>>,
+    check: Arc<OnceLock<Check>>,
 }
 
-/// A compiled schema, none where it asks for nothing; or what keeps it from being one.
-type Validator = std::result::Result<Option<jsonschema::Validator>, String>;
+/// A schema that arguments are checked against, or why it cannot be used.
+type Check = std::result::Result<SchemaCheck, String>;
 
 impl Tool {
     /// A tool without a handler. The model may call it; running the call fails unless the tool is manual.
@@ -70,7 +69,7 @@ impl Tool {
             layers: Vec::new(),
             registered_as: None,
             recorded: false,
-            validator: Arc::default(),
+            check: Arc::default(),
         }
     }
 
@@ -268,11 +267,8 @@ impl Tool {
         if let Some(why) = call.argument_error() {
             return Err(invalid(format!("the arguments are not valid JSON: {why}")));
         }
-        match self.validator() {
-            Ok(None) => Ok(call.arguments.clone()),
-            Ok(Some(validator)) => fitting(validator, &call.arguments).map_err(|without_nulls| {
-                invalid(misfits::list(validator, &without_nulls, "the arguments"))
-            }),
+        match self.check() {
+            Ok(check) => check.fitting(&call.arguments).map_err(invalid),
             Err(why) => Err(invalid(why.clone())),
         }
     }
@@ -280,17 +276,14 @@ impl Tool {
     /// Why the arguments of its calls cannot be checked, so that none may reach it: a schema that is not JSON Schema, or
     /// refers to what does not stand in it.
     pub fn schema_error(&self) -> Option<&str> {
-        self.validator().as_ref().err().map(String::as_str)
+        self.check().as_ref().err().map(String::as_str)
     }
 
-    fn validator(&self) -> &Validator {
-        self.validator.get_or_init(|| match &self.spec.schema {
-            Value::Object(schema) if schema.is_empty() => Ok(None),
-            schema => jsonschema::validator_for(schema).map(Some).map_err(|error| {
-                let place = error.instance_path().as_str();
-                let place = if place.is_empty() { "its root" } else { place };
-                format!("the schema of tool {:?} cannot be used: {place}: {error}", self.name())
-            }),
+    fn check(&self) -> &Check {
+        self.check.get_or_init(|| {
+            SchemaCheck::new(&self.spec.schema).map_err(|why| {
+                format!("the schema of tool {:?} cannot be used: {why}", self.name())
+            })
         })
     }
 }

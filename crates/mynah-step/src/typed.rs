@@ -1,16 +1,15 @@
-//! Typed tools: arguments and results as Rust types.
+//! What handlers return and what is a tool: the traits between Rust types and tools.
 //!
-//! [`Tool::typed`] derives the JSON Schema of a tool from the type of its arguments. [`IntoOutcome`] turns what a handler
-//! returns into a [`ToolOutcome`].
+//! [`IntoOutcome`] turns what a handler returns into a [`ToolOutcome`]. With the feature `typed`, [`Tool::typed`] derives the JSON Schema
+//! of a tool from the type of its arguments.
 
-use std::{any::Any, future::ready, ops::Deref, panic::UnwindSafe, sync::Arc};
+use std::{any::Any, ops::Deref, panic::UnwindSafe, sync::Arc};
 
 use mynah_data::{Part, ToolOutcome};
-use schemars::{JsonSchema, generate::SchemaSettings};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{BoxFuture, Tool, ToolContext};
+use crate::{Tool, ToolContext};
 
 /// What a tool's handler may return.
 ///
@@ -209,212 +208,9 @@ impl<T: ToolSet> IntoTools<Arc<dyn ToolSet>> for Arc<T> {
     }
 }
 
-/// What the attributes expand to. Not for use by hand.
-#[doc(hidden)]
-pub mod private {
-    use std::marker::PhantomData;
-    pub use std::time::Duration;
-
-    use mynah_data::ToolOutcome;
-    use serde::de::DeserializeOwned;
-    pub use {schemars, serde};
-
-    use super::{Fallible, IntoOutcome, Plain, typed};
-    use crate::{Tool, ToolContext};
-
-    pub fn tool<A, Fut>(
-        name: &str,
-        description: &str,
-        run: impl Fn(A, ToolContext) -> Fut + Send + Sync + 'static,
-    ) -> Tool
-    where
-        A: DeserializeOwned + schemars::JsonSchema + 'static,
-        Fut: Future<Output = ToolOutcome> + Send + 'static,
-    {
-        typed(name, description, run)
-    }
-
-    /// The type that a function returned, whose marker is looked for: first that of a `Result` with an error, then any other.
-    #[derive(Debug)]
-    pub struct Returned<R>(PhantomData<R>);
-
-    impl<R> Returned<R> {
-        pub fn of(_: &R) -> Self {
-            Self(PhantomData)
-        }
-    }
-
-    pub trait AsFallible {
-        fn marker(&self) -> PhantomData<Fallible<Plain>> {
-            PhantomData
-        }
-    }
-
-    impl<T: IntoOutcome<Plain>, E: std::error::Error> AsFallible for Returned<Result<T, E>> {}
-
-    pub trait AsAny<R> {
-        fn marker<M>(&self) -> PhantomData<M>
-        where
-            R: IntoOutcome<M>,
-        {
-            PhantomData
-        }
-    }
-
-    impl<R> AsAny<R> for &Returned<R> {}
-
-    pub fn outcome<R: IntoOutcome<M>, M>(returned: R, _: PhantomData<M>) -> ToolOutcome {
-        returned.into_outcome()
-    }
-}
-
 impl Tool {
     /// The same tool, whose schema the provider is asked to enforce, where it can. Sets `strict` in the metadata of its [spec](Tool::spec).
     pub fn strict(self) -> Self {
         self.with(|spec| _ = spec.metadata.insert("strict".to_owned(), json!(true)))
     }
-
-    /// A tool whose arguments are a Rust type.
-    ///
-    /// The schema that the model reads, and that its arguments are checked against, is derived from `A`. Doc comments become
-    /// descriptions, an `Option` may be left out. The handler may return anything that is [`IntoOutcome`].
-    ///
-    /// ```
-    /// use mynah_step::{Tool, schemars::JsonSchema};
-    /// use serde::{Deserialize, Serialize};
-    ///
-    /// #[derive(Deserialize, JsonSchema)]
-    /// # #[schemars(crate = "mynah_step::schemars")]
-    /// struct Place {
-    ///     /// Name of the city, in English.
-    ///     city: String,
-    ///     days: Option<u32>,
-    /// }
-    ///
-    /// #[derive(Serialize)]
-    /// struct Weather { city: String, celsius: f64 }
-    ///
-    /// let weather = Tool::typed::<Place, _>("get_weather", "The weather in a city", async |place, _context| {
-    ///     Weather { city: place.city, celsius: 21.0 }
-    /// });
-    /// assert_eq!(weather.spec().schema["required"], serde_json::json!(["city"]));
-    /// ```
-    ///
-    /// A crate that does not depend on `schemars` itself derives with `#[schemars(crate = "mynah::schemars")]`.
-    pub fn typed<A, M>(
-        name: impl Into<String>,
-        description: impl Into<String>,
-        run: impl ToolFn<A, M>,
-    ) -> Self
-    where
-        A: DeserializeOwned + JsonSchema + 'static,
-        M: 'static,
-    {
-        typed(name, description, move |arguments: A, context| run.run(arguments, context))
-    }
-
-    /// A typed tool whose handler gets a clone of some state with each call, as an `Arc` or a connection pool.
-    ///
-    /// ```
-    /// # use std::sync::Arc;
-    /// use mynah_step::{Tool, schemars::JsonSchema};
-    ///
-    /// #[derive(serde::Deserialize, JsonSchema)]
-    /// # #[schemars(crate = "mynah_step::schemars")]
-    /// struct Dish { name: String }
-    /// # struct Db;
-    /// # impl Db { async fn price(&self, _: &str) -> u32 { 2 } }
-    /// # let db = Arc::new(Db);
-    ///
-    /// let price = Tool::typed_with("price", "The price of a dish", db, async |db, dish: Dish, _context| {
-    ///     db.price(&dish.name).await
-    /// });
-    /// ```
-    pub fn typed_with<S, A, Fut, R, M>(
-        name: impl Into<String>,
-        description: impl Into<String>,
-        state: S,
-        run: impl Fn(S, A, ToolContext) -> Fut + Send + Sync + 'static,
-    ) -> Self
-    where
-        S: Clone + Send + Sync + 'static,
-        A: DeserializeOwned + JsonSchema + 'static,
-        Fut: Future<Output = R> + Send + 'static,
-        R: IntoOutcome<M> + 'static,
-        M: 'static,
-    {
-        typed(name, description, move |arguments, context| run(state.clone(), arguments, context))
-    }
-
-    /// A typed tool that is run as [`Tool::blocking`] runs one: on a thread, for what computes or blocks.
-    pub fn typed_blocking<A, R, M>(
-        name: impl Into<String>,
-        description: impl Into<String>,
-        run: impl Fn(A, ToolContext) -> R + Send + Sync + 'static,
-    ) -> Self
-    where
-        A: DeserializeOwned + JsonSchema + 'static,
-        R: IntoOutcome<M>,
-        M: 'static,
-    {
-        Self::new(name, description, arguments_schema::<A>()).blocking(move |arguments, context| {
-            match A::deserialize(arguments) {
-                Ok(arguments) => run(arguments, context).into_outcome(),
-                Err(error) => misfit(&error),
-            }
-        })
-    }
-}
-
-fn typed<A, Fut, R, M>(
-    name: impl Into<String>,
-    description: impl Into<String>,
-    run: impl Fn(A, ToolContext) -> Fut + Send + Sync + 'static,
-) -> Tool
-where
-    A: DeserializeOwned + JsonSchema + 'static,
-    Fut: Future<Output = R> + Send + 'static,
-    R: IntoOutcome<M> + 'static,
-    M: 'static,
-{
-    Tool::new(name, description, arguments_schema::<A>()).with_handler(std::sync::Arc::new(
-        move |arguments, context| -> BoxFuture<ToolOutcome> {
-            match A::deserialize(arguments) {
-                Ok(arguments) => {
-                    let returned = run(arguments, context);
-                    Box::pin(async move { returned.await.into_outcome() })
-                }
-                Err(error) => Box::pin(ready(misfit(&error))),
-            }
-        },
-    ))
-}
-
-/// Arguments that fit the schema and yet not the type: a check of its own, or a number that the type cannot hold.
-fn misfit(error: &serde_json::Error) -> ToolOutcome {
-    ToolOutcome::error(format!("invalid_arguments: {error}"))
-}
-
-/// The JSON Schema of a type as it is read from JSON: draft 2020-12, without `$schema` and the type's name. Types that it consists of
-/// are written where they are used; only recursive ones are in `$defs`.
-pub fn schema_of<T: JsonSchema>() -> Value {
-    let settings = SchemaSettings::draft2020_12().for_deserialize().with(|settings| {
-        settings.meta_schema = None;
-        settings.inline_subschemas = true;
-    });
-    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
-    if let Some(schema) = schema.as_object_mut() {
-        schema.shift_remove("title");
-    }
-    schema
-}
-
-/// The schema of a tool's arguments: an object, whose description is that of the tool.
-fn arguments_schema<A: JsonSchema>() -> Value {
-    let mut schema = schema_of::<A>();
-    if let Some(schema) = schema.as_object_mut() {
-        schema.shift_remove("description");
-        schema.entry("type").or_insert_with(|| json!("object"));
-    }
-    schema
 }

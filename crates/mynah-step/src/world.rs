@@ -2,6 +2,7 @@
 
 use mynah_data::RunId;
 use std::{
+    hash::{BuildHasher as _, RandomState},
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -99,8 +100,8 @@ impl World for SystemWorld {
 
     #[expect(clippy::disallowed_methods, reason = "this is where chance enters")]
     fn random(&self) -> u64 {
-        use rand::Rng as _;
-        rand::rng().next_u64()
+        // Without the system's source, the seeds of the standard library's maps are as random as it gets.
+        getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(0))
     }
 }
 

@@ -13,7 +13,9 @@ use mynah_data::{
     AdapterReason, ChatResult, EngineReason, Error, ErrorKind, Event, Message, ResponseFormat,
     Result, RunId,
 };
-use mynah_step::{BoxFuture, misfits, schema_of, schemars::JsonSchema};
+#[cfg(feature = "json-schema")]
+use mynah_step::misfits;
+use mynah_step::{BoxFuture, schema_of, schemars::JsonSchema};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -249,6 +251,7 @@ impl Form {
 
     /// The value of an answer, or why it does not fit.
     fn check(&self, answer: Value) -> std::result::Result<Value, String> {
+        #[cfg(feature = "json-schema")]
         if let Some(why) = misfits(&self.asked(), &answer, "the answer") {
             return Err(why);
         }

@@ -2,6 +2,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod alone;
+#[cfg(feature = "typed")]
 mod answer;
 mod call;
 mod cancel;
@@ -28,6 +29,7 @@ pub mod testing;
 mod turn;
 mod values;
 
+#[cfg(feature = "typed")]
 pub use answer::{Answer, AnswerStream};
 pub use call::{Chat, Generate, Step};
 pub use cancel::{Cancel, CancelHandle, cancel_run};
@@ -51,21 +53,24 @@ pub use mynah_data::{
 };
 #[doc(inline)]
 pub use mynah_log as log;
+#[cfg(feature = "typed")]
 #[doc(inline)]
 pub use mynah_macros::{tool, tools};
 #[cfg(feature = "mcp")]
 #[doc(inline)]
 pub use mynah_mcp as mcp;
 #[doc(hidden)]
+#[cfg(feature = "typed")]
 pub use mynah_step::__private;
 #[doc(inline)]
 pub use mynah_step::{
     Adapter, BoxFuture, Continuation, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor,
     IntoOutcome, IntoTool, IntoTools, JsonEncoder, MetricsSink, ModelCall, ModelStream,
     OnUncertain, RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext, ToolExecutor,
-    ToolFn, ToolProgress, ToolResultEncoder, ToolSet, World, differences, layers, schema_of,
-    schemars, typed,
+    ToolFn, ToolProgress, ToolResultEncoder, ToolSet, World, differences, layers, typed,
 };
+#[cfg(feature = "typed")]
+pub use mynah_step::{schema_of, schemars};
 pub use options::Options;
 pub use replay::{Replay, ReplayStatus, Replayed, Tools, replay_run};
 pub use restore::{KeptCall, Restored, kept_call, restore_session, restore_turn};
@@ -88,9 +93,11 @@ pub mod step {
         IntoTools, JsonEncoder, LEASE, MetricsSink, ModelAnswer, ModelCall, ModelStream,
         OnToolError, OnUncertain, RetryPolicy, RunMode, Settled, SideEffectErrors, SystemWorld,
         Tool, ToolContext, ToolExecutor, ToolFn, ToolLimits, ToolOutcome, ToolRegistry, ToolResult,
-        ToolResultEncoder, ToolSet, World, differences, layers, open_model, run_tool, schema_of,
-        schemars, take_over, typed,
+        ToolResultEncoder, ToolSet, World, differences, layers, open_model, run_tool, take_over,
+        typed,
     };
+    #[cfg(feature = "typed")]
+    pub use mynah_step::{schema_of, schemars};
 }
 
 /// Compiles the code of the README.

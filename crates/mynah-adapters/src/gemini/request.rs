@@ -56,7 +56,7 @@ pub(super) fn body(request: &Request) -> Result<Value> {
         set(CONTINUATION, token.clone());
     }
     if !request.tools.is_empty() {
-        let functions = request.tools.iter().map(|tool| declaration(tool));
+        let functions = request.tools.iter().map(declaration);
         let functions = functions.collect::<Result<Vec<Value>>>()?;
         set("tools", json!([{"functionDeclarations": functions}]));
         if let Some(choice) = &request.tool_choice {

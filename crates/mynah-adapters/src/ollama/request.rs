@@ -171,6 +171,6 @@ fn tools(request: &Request) -> Result<Option<Value>> {
         _ => {}
     }
     let tool = |tool| Ok(json!({"type": "function", "function": function(tool, Dialect::Plain)?}));
-    let tools = request.tools.iter().map(|spec| tool(spec)).collect::<Result<Value>>()?;
+    let tools = request.tools.iter().map(tool).collect::<Result<Value>>()?;
     Ok((!request.tools.is_empty()).then_some(tools))
 }
