@@ -93,16 +93,15 @@ impl RunSummary {
         self.status == RunStatus::Running && self.held_until.is_none_or(|until| until <= now)
     }
 
-    /// A run that begins with this record, which is not counted yet. For backends.
-    pub fn begin(first: &Record) -> Self {
-        let envelope = first.envelope();
+    /// A run of which nothing is known yet. For backends.
+    pub fn empty(run_id: impl Into<RunId>) -> Self {
         Self {
-            run_id: envelope.run.clone(),
+            run_id: run_id.into(),
             status: RunStatus::Running,
-            started: envelope.ts,
-            updated: envelope.ts,
+            started: 0,
+            updated: 0,
             records: 0,
-            hash: first.hash(),
+            hash: Hash([0; 32]),
             model: None,
             session_id: None,
             totals: Totals::default(),
@@ -110,6 +109,17 @@ impl RunSummary {
             held_until: None,
             queue: None,
             wake_at: None,
+        }
+    }
+
+    /// A run that begins with this record, which is not counted yet. For backends.
+    pub fn begin(first: &Record) -> Self {
+        let envelope = first.envelope();
+        Self {
+            started: envelope.ts,
+            updated: envelope.ts,
+            hash: first.hash(),
+            ..Self::empty(envelope.run.clone())
         }
     }
 

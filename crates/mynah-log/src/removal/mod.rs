@@ -46,7 +46,7 @@ impl Tombstone {
     ///
     /// # Errors
     /// What it is instead, in words.
-    pub(crate) fn of(record: &Record) -> std::result::Result<Self, String> {
+    pub fn of(record: &Record) -> std::result::Result<Self, String> {
         match record.fact()? {
             Some(Fact::Removed(tombstone)) => Ok(tombstone),
             _ => Err("it does not say what is to be taken away".to_owned()),

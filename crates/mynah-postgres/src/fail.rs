@@ -1,0 +1,88 @@
+//! What a failure of PostgreSQL means, and what to do.
+
+use mynah_data::{Error, LogReason};
+use tokio_postgres::error::SqlState;
+
+/// An error with this reason.
+pub(crate) fn log_error(reason: LogReason, why: impl std::fmt::Display) -> Error {
+    Error::log(reason).with_message(format!("log error: {reason}: {why}"))
+}
+
+/// The log may be available later.
+pub(crate) fn unavailable(why: impl std::fmt::Display) -> Error {
+    log_error(LogReason::Unavailable, why)
+}
+
+/// Whether another transaction was faster: the same work may succeed when what is there was read again. The check of a statement of
+/// ours divides by zero if a row is not as expected.
+pub(crate) fn is_conflict(error: &tokio_postgres::Error) -> bool {
+    let codes = [
+        SqlState::DIVISION_BY_ZERO,
+        SqlState::UNIQUE_VIOLATION,
+        SqlState::T_R_SERIALIZATION_FAILURE,
+        SqlState::T_R_DEADLOCK_DETECTED,
+    ];
+    error.code().is_some_and(|code| codes.contains(code))
+}
+
+/// Whether the server refused a statement, which therefore had no effect, for a reason that lies in the statement itself.
+pub(crate) fn is_refusal(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| {
+        ["22", "23", "42", "54"].iter().any(|class| code.code().starts_with(class))
+    })
+}
+
+/// What a failure means to those who use the log.
+pub(crate) fn failure(error: tokio_postgres::Error) -> Error {
+    let Some(refusal) = error.as_db_error() else {
+        let why = format!("PostgreSQL: {}", chain(&error));
+        return unavailable(format!("{why}; see that the server runs and can be reached"))
+            .caused_by(error);
+    };
+    let code = refusal.code().clone();
+    let (reason, advice) = match &code {
+        code if *code == SqlState::UNDEFINED_TABLE => {
+            (LogReason::Unusable, "run `mynah log init` with a role that may create tables")
+        }
+        code if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
+            (LogReason::Unusable, "grant the role what docs/postgres.md names")
+        }
+        code if *code == SqlState::READ_ONLY_SQL_TRANSACTION => (
+            LogReason::Unavailable,
+            "the server only reads; it may be a standby that is not promoted yet",
+        ),
+        code if [SqlState::INVALID_PASSWORD, SqlState::INVALID_AUTHORIZATION_SPECIFICATION]
+            .contains(code) =>
+        {
+            (LogReason::Unusable, "give the right user and password")
+        }
+        code if *code == SqlState::INVALID_CATALOG_NAME => {
+            (LogReason::Unusable, "create the database, or give another name")
+        }
+        code if ["53", "57", "08", "40", "55", "58"]
+            .iter()
+            .any(|class| code.code().starts_with(class)) =>
+        {
+            (LogReason::Unavailable, "the server cannot do it now")
+        }
+        code if code.code().starts_with("XX") => {
+            (LogReason::Corrupt, "the database is damaged; restore it from a copy")
+        }
+        _ => (LogReason::Unusable, "this is not a statement that the server takes"),
+    };
+    let why = format!("PostgreSQL: {} ({}): {advice}", refusal.message(), code.code());
+    log_error(reason, why).caused_by(error)
+}
+
+/// An error with its causes.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let (mut text, mut next) = (error.to_string(), error.source());
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
+}

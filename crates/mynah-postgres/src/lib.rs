@@ -1,0 +1,420 @@
+//! A log in PostgreSQL, for runs that several machines share.
+//!
+//! ```no_run
+//! use mynah_log::{Log, RunFilter};
+//! use mynah_postgres::PostgresLog;
+//!
+//! # async fn example() -> mynah_data::Result<()> {
+//! let log = PostgresLog::open("postgres://mynah@db.example.com/mynah?sslmode=verify-full")?;
+//! println!("{} runs", log.runs(RunFilter::new()).await?.runs.len());
+//! # Ok(()) }
+//! ```
+
+mod batch;
+mod claim;
+mod connection;
+mod fail;
+mod pending;
+mod reads;
+mod removal;
+mod row;
+mod target;
+mod writer;
+
+use std::{
+    fmt,
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+    task::Poll,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use mynah_data::{Error, Result, RunId};
+use mynah_log::{
+    Append, Changes, Delivery, Head, Lease, Limits, Log, LogFuture, MAX_PAYLOAD, Record, RunFilter,
+    RunPage, RunSummary, SealedRun,
+    backend::{self, Checked, Waiters, Waiting},
+};
+use tokio::{
+    runtime::{Builder, Handle},
+    sync::{Mutex as AsyncMutex, mpsc, oneshot},
+    time::timeout,
+};
+use tokio_postgres::Client;
+
+use crate::{
+    connection::{Connector, PATIENCE},
+    fail::{failure, unavailable},
+    pending::Pending,
+    row::Known,
+    target::{Target, no_thread},
+    writer::{Ask, Job, Reply, Writer},
+};
+
+/// How often whoever waits for records looks whether other processes wrote some.
+const PACE: Duration = Duration::from_millis(100);
+
+/// How many bytes of records one append holds at most, unless a single record is larger.
+const BATCH: usize = 64 << 20;
+
+/// A log in PostgreSQL.
+///
+/// A thread of its own talks to the server, by two connections: one writes, for all runs of this process, so that what comes while one
+/// commit is under way goes into the next; the other reads. Both are opened when they are needed and again when they are lost. What
+/// fails meanwhile has the reason `unavailable`, and is worth another attempt.
+///
+/// The tables are made by the first process that connects, if its role may do so. A clone is the same log; the last of them waits
+/// for what is still to be written, for a while.
+#[derive(Clone)]
+pub struct PostgresLog(Arc<Inner>);
+
+struct Inner {
+    name: String,
+    /// None once it is closed.
+    jobs: Option<mpsc::UnboundedSender<Ask>>,
+    runtime: Handle,
+    reader: Arc<AsyncMutex<Reader>>,
+    pending: Arc<Pending>,
+    waiters: Arc<Waiters>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Reader {
+    connector: Connector,
+    client: Option<Arc<Client>>,
+}
+
+impl PostgresLog {
+    /// The version of the tables that this library reads and writes.
+    pub const SCHEMA: u32 = 1;
+
+    /// A log in the database that a URL names, as libpq reads it. Nothing is sent to the server yet.
+    ///
+    /// A password that the URL does not have is taken from `PGPASSWORD` or from the password file, `PGPASSFILE`. The modes `require`,
+    /// `verify-ca` and `verify-full` of `sslmode` all verify the server's certificate, by `sslrootcert` or the system's roots.
+    ///
+    /// # Errors
+    /// A URL that cannot be read, or a system that has no more threads.
+    pub fn open(url: &str) -> Result<Self> {
+        let target = Target::parse(url)?;
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
+        let (jobs, asked) = mpsc::unbounded_channel();
+        let waiters = Arc::new(Waiters::default());
+        let name = target.name.clone();
+        let reader = Reader { connector: Connector::new(target.clone()), client: None };
+        let writer = Writer::new(Connector::new(target), Arc::clone(&waiters));
+        let handle = runtime.handle().clone();
+        let thread = thread::Builder::new().name("mynah-postgres".to_owned());
+        // It ends when the log is closed and nothing is left to write.
+        let thread =
+            thread.spawn(move || runtime.block_on(writer.serve(asked))).map_err(no_thread)?;
+        Ok(Self(Arc::new(Inner {
+            name,
+            jobs: Some(jobs),
+            runtime: handle,
+            reader: Arc::new(AsyncMutex::new(reader)),
+            pending: Arc::default(),
+            waiters,
+            thread: Mutex::new(Some(thread)),
+        })))
+    }
+
+    /// Connects, and makes the tables if there are none.
+    ///
+    /// # Errors
+    /// A server that cannot be reached, a role that may not create tables, or tables of another version.
+    pub async fn init(&self) -> Result<()> {
+        self.read_by(async |_| Ok(())).await
+    }
+
+    /// Gives the writer something to do. It is done even if nobody waits for it.
+    fn ask(&self, run: Option<&RunId>, job: Job) -> oneshot::Receiver<Result<Reply>> {
+        let (reply, answer) = oneshot::channel();
+        self.send(run, job, Some(reply));
+        answer
+    }
+
+    fn send(&self, run: Option<&RunId>, job: Job, reply: Option<oneshot::Sender<Result<Reply>>>) {
+        let pending = run.map(|run| self.0.pending.add(run));
+        if let Some(jobs) = &self.0.jobs {
+            // Where the thread has ended, whoever waits finds that nobody answers.
+            let _ = jobs.send(Ask { job, reply, pending });
+        }
+    }
+
+    async fn answered(&self, answer: oneshot::Receiver<Result<Reply>>) -> Result<Reply> {
+        let stopped = |_| {
+            unavailable(format!(
+                "{}: the thread that writes has ended; open the log again",
+                self.0.name
+            ))
+        };
+        answer.await.map_err(stopped)?
+    }
+
+    /// Reads something, by a new connection if the one that is there is lost.
+    async fn read_by<T, F>(&self, read: impl Fn(Arc<Client>) -> F + Send + 'static) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send,
+    {
+        let reader = Arc::clone(&self.0.reader);
+        let work = self.0.runtime.spawn(async move {
+            let mut attempts = 0;
+            loop {
+                attempts += 1;
+                let client = Reader::client(&reader).await?;
+                match timeout(PATIENCE, read(Arc::clone(&client))).await {
+                    Ok(Err(_)) if client.is_closed() && attempts < 3 => {}
+                    Ok(result) => return result,
+                    Err(_) => {
+                        reader.lock().await.client = None;
+                        return Err(unavailable("PostgreSQL does not answer"));
+                    }
+                }
+            }
+        });
+        work.await.unwrap_or_else(|_| Err(unavailable("the thread that reads has ended")))
+    }
+
+    async fn known(&self, run: &RunId) -> Result<Option<Known>> {
+        let run = run.clone();
+        self.read_by(move |client| {
+            let run = run.clone();
+            async move { reads::run(&client, &run).await }
+        })
+        .await
+    }
+}
+
+impl Reader {
+    async fn client(this: &AsyncMutex<Self>) -> Result<Arc<Client>> {
+        let mut this = this.lock().await;
+        if let Some(client) = this.client.as_ref().filter(|client| !client.is_closed()) {
+            return Ok(Arc::clone(client));
+        }
+        let client = Arc::new(this.connector.connect().await?);
+        this.client = Some(Arc::clone(&client));
+        Ok(client)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.jobs = None;
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id())
+        {
+            // It panicked, or it is done: there is nothing more to do either way.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for PostgresLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresLog").field("url", &self.0.name).finish_non_exhaustive()
+    }
+}
+
+/// What another job's reply would be.
+fn strange(reply: &Reply) -> Error {
+    unavailable(format!("the writer answered {reply:?}"))
+}
+
+impl Log for PostgresLog {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
+        Box::pin(async move {
+            let checked = Checked::new(batch, || 0)?;
+            let run = checked.batch.run.clone();
+            match self.answered(self.ask(Some(&run), Job::Append(Box::new(checked)))).await? {
+                Reply::Head(head) => Ok(head),
+                other => Err(strange(&other)),
+            }
+        })
+    }
+
+    fn read(&self, run: &str, from: u64, limit: usize) -> LogFuture<'_, Vec<Record>> {
+        let run = RunId::from(run);
+        Box::pin(self.read_by(move |client| {
+            let run = run.clone();
+            async move { reads::records(&client, &run, from, limit).await }
+        }))
+    }
+
+    fn head(&self, run: &str) -> LogFuture<'_, Option<Head>> {
+        let run = RunId::from(run);
+        Box::pin(async move {
+            self.0.pending.settled(&run).await;
+            Ok(self.known(&run).await?.map(|known| known.entry.summary.head()))
+        })
+    }
+
+    fn wait(&self, run: &str, beyond: u64) -> LogFuture<'_, ()> {
+        let run = RunId::from(run);
+        Box::pin(async move {
+            let mut waiting = self.0.waiters.join(&run);
+            loop {
+                match self.known(&run).await?.map(|known| known.entry.summary) {
+                    Some(summary) if summary.records > beyond => return Ok(()),
+                    Some(summary) if summary.seal.is_some() => return Err(backend::sealed(&run)),
+                    _ => {}
+                }
+                self.0.told_or_late(&mut waiting).await;
+            }
+        })
+    }
+
+    fn run(&self, run: &str) -> LogFuture<'_, Option<RunSummary>> {
+        let run = RunId::from(run);
+        Box::pin(async move {
+            self.0.pending.settled(&run).await;
+            Ok(self.known(&run).await?.map(|known| known.entry.told()))
+        })
+    }
+
+    fn runs(&self, filter: RunFilter) -> LogFuture<'_, RunPage> {
+        Box::pin(self.read_by(move |client| {
+            let filter = filter.clone();
+            async move { reads::runs(&client, &filter).await }
+        }))
+    }
+
+    fn seals(&self, from: u64, limit: usize) -> LogFuture<'_, Vec<SealedRun>> {
+        Box::pin(
+            self.read_by(move |client| async move { reads::seals(&client, from, limit).await }),
+        )
+    }
+
+    fn check(&self) -> LogFuture<'_, ()> {
+        Box::pin(self.read_by(move |client| async move { reads::check(&client).await }))
+    }
+
+    /// Lets the server reuse what the removed rows took. Its own log and its backups may have them for longer.
+    fn wipe(&self) -> LogFuture<'_, ()> {
+        Box::pin(self.read_by(move |client| async move {
+            client
+                .batch_execute("VACUUM mynah_records, mynah_runs, mynah_inbox")
+                .await
+                .map_err(failure)
+        }))
+    }
+
+    fn lease(&self, run: &str, owner: &str, term: Duration) -> LogFuture<'_, Lease> {
+        let (run, owner) = (RunId::from(run), owner.to_owned());
+        Box::pin(self.leased(run.clone(), Job::Lease { run, owner, term, seen: None }))
+    }
+
+    fn take(
+        &self,
+        run: &str,
+        owner: &str,
+        term: Duration,
+        seen: Option<i64>,
+    ) -> LogFuture<'_, Lease> {
+        let (run, owner) = (RunId::from(run), owner.to_owned());
+        Box::pin(self.leased(run.clone(), Job::Lease { run, owner, term, seen: Some(seen) }))
+    }
+
+    fn beat(&self, owner: &str, term: Duration) -> LogFuture<'_, ()> {
+        let process = backend::process(owner).to_owned();
+        Box::pin(async move {
+            self.answered(self.ask(None, Job::Beat { process, term })).await.map(drop)
+        })
+    }
+
+    fn release(&self, lease: &Lease) {
+        self.send(Some(&lease.run), Job::Release(lease.clone()), None);
+    }
+
+    fn claim(
+        &self,
+        owner: &str,
+        term: Duration,
+        queues: &[&str],
+        limit: usize,
+    ) -> LogFuture<'_, Vec<Lease>> {
+        let owner = owner.to_owned();
+        let queues: Vec<String> = queues.iter().map(|&queue| queue.to_owned()).collect();
+        Box::pin(async move {
+            let job = Job::Claim { owner, term, queues, limit };
+            match self.answered(self.ask(None, job)).await? {
+                Reply::Leases(leases) => Ok(leases),
+                other => Err(strange(&other)),
+            }
+        })
+    }
+
+    fn deliver(&self, run: &str, id: &str, payload: Vec<u8>) -> LogFuture<'_, bool> {
+        let (run, id) = (RunId::from(run), id.to_owned());
+        Box::pin(async move {
+            backend::check_message(&id)?;
+            let job = Job::Deliver { run: run.clone(), id, payload };
+            match self.answered(self.ask(Some(&run), job)).await? {
+                Reply::IsNew(is_new) => Ok(is_new),
+                other => Err(strange(&other)),
+            }
+        })
+    }
+
+    fn inbox(&self, run: &str, limit: usize) -> LogFuture<'_, Vec<Delivery>> {
+        let run = RunId::from(run);
+        Box::pin(async move {
+            self.0.pending.settled(&run).await;
+            self.read_by(move |client| {
+                let run = run.clone();
+                async move { reads::inbox(&client, &run, limit).await }
+            })
+            .await
+        })
+    }
+
+    fn changes(&self, cursor: Option<&str>, limit: usize) -> LogFuture<'_, Changes> {
+        let cursor = cursor.map(str::to_owned);
+        Box::pin(self.read_by(move |client| {
+            let cursor = cursor.clone();
+            async move { reads::changes(&client, cursor.as_deref(), limit).await }
+        }))
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::new(MAX_PAYLOAD, BATCH)
+    }
+
+    fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+}
+
+impl PostgresLog {
+    async fn leased(&self, run: RunId, job: Job) -> Result<Lease> {
+        match self.answered(self.ask(Some(&run), job)).await? {
+            Reply::Lease(lease) => Ok(lease),
+            other => Err(strange(&other)),
+        }
+    }
+}
+
+impl Inner {
+    /// Waits until this process wrote something of a run, or it is time to look whether another did.
+    async fn told_or_late(&self, waiting: &mut Waiting) {
+        // The timer belongs to the log's own runtime: the caller's may have none.
+        let (done, late) = oneshot::channel::<()>();
+        let timer = self.runtime.spawn(async move {
+            tokio::time::sleep(PACE).await;
+            drop(done);
+        });
+        let mut late = std::pin::pin!(late);
+        let mut told = std::pin::pin!(waiting.told());
+        std::future::poll_fn(|cx| {
+            if told.as_mut().poll(cx).is_ready() || late.as_mut().poll(cx).is_ready() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        timer.abort();
+    }
+}

@@ -1,0 +1,366 @@
+//! What is read.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    sync::Arc,
+};
+
+use mynah_data::{Error, Result, RunId};
+use mynah_log::{
+    Body, Change, Changes, Corrupt, Delivery, Hash, MAINTENANCE, Record, Removed, RunFilter,
+    RunPage, RunStatus, RunSummary, SealedRun, Tombstone, backend::not_a_cursor,
+};
+use tokio_postgres::{
+    Client, Row,
+    types::{ToSql, Type},
+};
+
+use crate::{
+    connection::{NUMBERS, TEXTS},
+    fail::failure,
+    row::{Known, SELECT, get},
+};
+
+/// How many bytes of records are read at once, about.
+const PORTION: i64 = 16 << 20;
+
+/// How many rows are read at once.
+const ROWS: usize = 1_000;
+
+fn clamped(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// The record in a row, if it is the one that has to be there.
+pub(crate) fn record(row: &Row, run: &str, seq: u64) -> Result<Record, Corrupt> {
+    let wrong = |what: String| Corrupt::new(run, seq, what);
+    let envelope: Vec<u8> = get(row, 0, run)?;
+    let salt: Option<Vec<u8>> = get(row, 1, run)?;
+    let payload: Option<Vec<u8>> = get(row, 2, run)?;
+    let body = match (salt, payload) {
+        (Some(salt), Some(payload)) => {
+            let salt = salt.try_into();
+            let salt = salt.map_err(|_| wrong("its row is not as it was written".to_owned()))?;
+            Some(Body { salt, payload: Arc::from(payload) })
+        }
+        (None, None) => None,
+        _ => return Err(wrong("its row is not as it was written".to_owned())),
+    };
+    let record = Record::from_parts(envelope, body).map_err(wrong)?;
+    let envelope = record.envelope();
+    if *envelope.run != *run || envelope.seq != seq {
+        return Err(wrong(format!(
+            "record {} of run {} is in its place",
+            envelope.seq, envelope.run
+        )));
+    }
+    Ok(record)
+}
+
+pub(crate) async fn records(
+    client: &Client,
+    run: &str,
+    from: u64,
+    limit: usize,
+) -> Result<Vec<Record>> {
+    let from = from.max(1);
+    let (Ok(first), rows) = (i64::try_from(from), clamped(limit.min(ROWS))) else {
+        return Ok(Vec::new());
+    };
+    // What is counted first is there when it is read.
+    let name: [(&(dyn ToSql + Sync), Type); 1] = [(&run, Type::TEXT)];
+    let last = client.query_typed("SELECT records FROM mynah_runs WHERE id = $1", &name);
+    let select = "SELECT envelope, salt, payload, seq FROM (SELECT *, sum(coalesce(octet_length(payload), 0)) \
+                  OVER (ORDER BY seq) - coalesce(octet_length(payload), 0) AS before FROM (SELECT envelope, salt, payload, seq \
+                  FROM mynah_records WHERE run = $1 AND seq >= $2 ORDER BY seq LIMIT $3) AS part) AS sized \
+                  WHERE before < $4 ORDER BY seq";
+    let given: [(&(dyn ToSql + Sync), Type); 4] =
+        [(&run, Type::TEXT), (&first, Type::INT8), (&rows, Type::INT8), (&PORTION, Type::INT8)];
+    let (last, found) = tokio::join!(last, client.query_typed(select, &given));
+    let Some(last) = last.map_err(failure)?.first().map(|row| row.get::<_, i64>(0)) else {
+        return Ok(Vec::new());
+    };
+    let mut records = Vec::new();
+    for (seq, row) in (from..).zip(found.map_err(failure)?) {
+        if row.get::<_, i64>(3) != seq.cast_signed() {
+            break;
+        }
+        records.push(record(&row, run, seq)?);
+    }
+    if records.is_empty() && limit > 0 && first <= last {
+        let what = format!("it is missing: the index counts {last} records");
+        return Err(Corrupt::new(run, from, what).into());
+    }
+    Ok(records)
+}
+
+/// The run, with the place of its seal.
+pub(crate) async fn run(client: &Client, run: &str) -> Result<Option<Known>> {
+    let select = format!("{SELECT} WHERE r.id = $1");
+    loop {
+        let rows = client.query_typed(&select, &[(&run, Type::TEXT)]).await.map_err(failure)?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let known = Known::read(row).map_err(Error::from)?;
+        if !known.is_unplaced || place_seals(client).await? == 0 {
+            return Ok(Some(known));
+        }
+    }
+}
+
+pub(crate) async fn runs(client: &Client, filter: &RunFilter) -> Result<RunPage> {
+    let mut conditions = "r.id <> 'log:maintenance'".to_owned();
+    let mut values: Vec<(Box<dyn ToSql + Sync + Send>, Type)> = Vec::new();
+    let mut and = |condition: &str, value: Box<dyn ToSql + Sync + Send>, type_: Type| {
+        values.push((value, type_));
+        conditions += &condition.replace('?', &format!("${}", values.len()));
+    };
+    if let Some(status) = filter.status {
+        and(" AND r.status = ?", Box::new(status as i16), Type::INT2);
+    }
+    if let Some(now) = filter.abandoned {
+        let is_it = " AND r.status = 0 AND (r.owner IS NULL OR coalesce(b.until, 0) <= ?)";
+        and(is_it, Box::new(now), Type::INT8);
+    }
+    if let Some(model) = filter.model.clone() {
+        let is_it = " AND ? IN (r.model, substr(r.model, strpos(r.model, ':') + 1))";
+        and(is_it, Box::new(model), Type::TEXT);
+    }
+    if let Some(session) = filter.session.clone() {
+        and(" AND r.session = ?", Box::new(session), Type::TEXT);
+    }
+    if let Some(since) = filter.since {
+        and(" AND r.started >= ?", Box::new(since), Type::INT8);
+    }
+    if let Some(before) = filter.before {
+        and(" AND r.started < ?", Box::new(before), Type::INT8);
+    }
+    if let Some(prefix) = filter.prefix.clone() {
+        let count = i32::try_from(prefix.chars().count()).unwrap_or(i32::MAX);
+        and(" AND r.id >= ?", Box::new(prefix.clone()), Type::TEXT);
+        and(" AND left(r.id, ?)", Box::new(count), Type::INT4);
+        and(" = ?", Box::new(prefix), Type::TEXT);
+    }
+    if let Some(place) = filter.place()? {
+        let beyond = ["<", ">"][usize::from(filter.oldest_first)];
+        and(&format!(" AND (r.started, r.key) {beyond} (?"), Box::new(place.started), Type::INT8);
+        and(", ?)", Box::new(place.key), Type::INT8);
+    }
+    let size = filter.page_size();
+    let order = ["DESC", "ASC"][usize::from(filter.oldest_first)];
+    let limit = clamped(size.saturating_add(1));
+    and(
+        &format!(" ORDER BY r.started {order}, r.key {order} LIMIT ?"),
+        Box::new(limit),
+        Type::INT8,
+    );
+    let select = format!("{SELECT} WHERE {conditions}");
+    let values: Vec<(&(dyn ToSql + Sync), Type)> = values
+        .iter()
+        .map(|(value, type_)| (&**value as &(dyn ToSql + Sync), type_.clone()))
+        .collect();
+    loop {
+        let rows = client.query_typed(&select, &values).await.map_err(failure)?;
+        let known: Vec<_> = rows.iter().map(Known::read).collect();
+        let is_unplaced =
+            |known: &Result<Known, Corrupt>| known.as_ref().is_ok_and(|k| k.is_unplaced);
+        if known.iter().any(is_unplaced) && place_seals(client).await? > 0 {
+            continue;
+        }
+        let mut found = Vec::new();
+        for (row, known) in rows.iter().zip(known) {
+            let place =
+                mynah_log::backend::Place { started: get(row, 4, "")?, key: get(row, 1, "")? };
+            found.push((place, known.map(|known: Known| -> RunSummary { known.entry.told() })));
+        }
+        return Ok(RunPage::cut(found, size));
+    }
+}
+
+/// Gives seals that have no place yet the next ones, in the order in which they came, and returns how many it gave. Those who do
+/// this take turns; those who append do not wait for them.
+pub(crate) async fn place_seals(client: &Client) -> Result<u64> {
+    let select = "SELECT 1 FROM mynah_seals WHERE place IS NULL LIMIT 1";
+    if client.query_typed(select, &[]).await.map_err(failure)?.is_empty() {
+        return Ok(0);
+    }
+    // The lock comes first, in a statement of its own: the next one then sees what others placed.
+    let place = "BEGIN; SELECT next FROM mynah_turns WHERE name = 'seals' FOR UPDATE; \
+        WITH u AS (SELECT n, row_number() OVER (ORDER BY n) AS i FROM mynah_seals WHERE place IS NULL), \
+        p AS (UPDATE mynah_seals s SET place = t.next + u.i - 1 FROM u, mynah_turns t \
+        WHERE s.n = u.n AND t.name = 'seals' RETURNING 1) \
+        UPDATE mynah_turns SET next = next + (SELECT count(*) FROM p) WHERE name = 'seals'; COMMIT";
+    if let Err(error) = client.batch_execute(place).await {
+        let _ = client.batch_execute("ROLLBACK").await;
+        return Err(failure(error));
+    }
+    Ok(1)
+}
+
+pub(crate) async fn seals(client: &Client, from: u64, limit: usize) -> Result<Vec<SealedRun>> {
+    let Ok(mut next) = i64::try_from(from) else { return Ok(Vec::new()) };
+    place_seals(client).await?;
+    let select =
+        "SELECT place, id, hash FROM mynah_seals WHERE place >= $1 ORDER BY place LIMIT $2";
+    let given: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&next, Type::INT8), (&clamped(limit), Type::INT8)];
+    let mut seals = Vec::new();
+    for row in client.query_typed(select, &given).await.map_err(failure)? {
+        let run: String = get(&row, 1, "")?;
+        if get::<i64>(&row, 0, &run)? != next {
+            let what = format!("the seal of another run is missing before its own: number {next}");
+            return Err(Corrupt::new(run, 0, what).into());
+        }
+        let hash: Vec<u8> = get(&row, 2, &run)?;
+        let Ok(hash) = hash.try_into() else {
+            return Err(Corrupt::new(run, 0, "its seal's hash is not one").into());
+        };
+        seals.push(SealedRun::new(run, Hash(hash)));
+        next = next.saturating_add(1);
+    }
+    Ok(seals)
+}
+
+pub(crate) async fn inbox(client: &Client, run: &str, limit: usize) -> Result<Vec<Delivery>> {
+    let select = "SELECT id, at, payload FROM mynah_inbox WHERE run = $1 AND payload IS NOT NULL ORDER BY n LIMIT $2";
+    let given: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&run, Type::TEXT), (&clamped(limit), Type::INT8)];
+    let rows = client.query_typed(select, &given).await.map_err(failure)?;
+    let read = |row: &Row| {
+        let payload: Vec<u8> = get(row, 2, run)?;
+        Ok(Delivery::new(get::<String>(row, 0, run)?, get(row, 1, run)?, payload))
+    };
+    rows.iter().map(read).collect::<Result<_, Corrupt>>().map_err(Error::from)
+}
+
+/// Where a reader of changes is: the last number that it saw of each connection that writes.
+type Cursor = BTreeMap<i64, i64>;
+
+fn parse(cursor: &str) -> Option<Cursor> {
+    let rest = cursor.strip_prefix("pg")?;
+    let pair = |part: &str| {
+        let (writer, no) = part.split_once('.')?;
+        Some((writer.parse().ok()?, no.parse().ok()?))
+    };
+    rest.split(',').filter(|part| !part.is_empty()).map(pair).collect()
+}
+
+fn written(cursor: &Cursor) -> String {
+    let parts: Vec<String> = cursor.iter().map(|(writer, no)| format!("{writer}.{no}")).collect();
+    format!("pg{}", parts.join(","))
+}
+
+pub(crate) async fn changes(
+    client: &Client,
+    cursor: Option<&str>,
+    limit: usize,
+) -> Result<Changes> {
+    let mut seen = cursor.map(|cursor| parse(cursor).ok_or_else(not_a_cursor)).transpose()?;
+    let writers =
+        client.query_typed("SELECT key, no FROM mynah_writers", &[]).await.map_err(failure)?;
+    let last: Cursor = writers.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let Some(seen) = &mut seen else { return Ok(Changes::new(Vec::new(), written(&last))) };
+    // Those that are gone have nothing new.
+    seen.retain(|writer, _| last.contains_key(writer));
+    let is_new = |(writer, no): &(&i64, &i64)| seen.get(writer).copied().unwrap_or(0) < **no;
+    let moved: Vec<i64> = last.iter().filter(is_new).map(|(writer, _)| *writer).collect();
+    if moved.is_empty() {
+        let next: Cursor =
+            last.keys().map(|writer| (*writer, seen.get(writer).copied().unwrap_or(0))).collect();
+        return Ok(Changes::new(Vec::new(), written(&next)));
+    }
+    let from: Vec<i64> =
+        moved.iter().map(|writer| seen.get(writer).copied().unwrap_or(0)).collect();
+    // Numbers grow in the order of the commits of one connection, so what is up to one that is seen is there.
+    let select = "SELECT writer, no, run FROM (\
+        SELECT r.writer, r.no, r.run FROM unnest($1::int8[], $2::int8[]) AS v(writer, no) \
+        JOIN mynah_records r ON r.writer = v.writer AND r.no > v.no UNION ALL \
+        SELECT i.writer, i.no, i.run FROM unnest($1::int8[], $2::int8[]) AS v(writer, no) \
+        JOIN mynah_inbox i ON i.writer = v.writer AND i.no > v.no) AS moved ORDER BY writer, no LIMIT $3";
+    let rows_wanted = clamped(limit.max(1));
+    let given: [(&(dyn ToSql + Sync), Type); 3] =
+        [(&moved, NUMBERS), (&from, NUMBERS), (&rows_wanted, Type::INT8)];
+    let rows = client.query_typed(select, &given).await.map_err(failure)?;
+    let is_cut = rows.len() as i64 == rows_wanted;
+    let reached = rows.last().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
+    let mut next = last.clone();
+    for writer in &moved {
+        let before = seen.get(writer).copied().unwrap_or(0);
+        let no = match reached {
+            Some((at, no)) if is_cut && *writer == at => no,
+            Some((at, _)) if is_cut && *writer > at => before,
+            _ => last.get(writer).copied().unwrap_or(before),
+        };
+        next.insert(*writer, no);
+    }
+    let ids: BTreeSet<String> = rows.iter().map(|row| row.get(2)).collect();
+    let ids: Vec<String> = ids.into_iter().filter(|run| run != MAINTENANCE).collect();
+    let select = "SELECT r.id, r.records, r.hash, r.status, \
+                  EXISTS (SELECT 1 FROM mynah_inbox i WHERE i.run = r.id AND i.payload IS NOT NULL) \
+                  FROM mynah_runs r WHERE r.id = ANY($1)";
+    let rows = client.query_typed(select, &[(&ids, TEXTS)]).await.map_err(failure)?;
+    let change = |row: &Row| {
+        let run: String = get(row, 0, "")?;
+        let wrong = || Corrupt::new(&*run, 0, "its row is not as it was written");
+        let hash: Vec<u8> = get(row, 2, &run)?;
+        let hash = Hash(hash.try_into().map_err(|_| wrong())?);
+        let seq = get::<i64>(row, 1, &run)?.cast_unsigned();
+        let status = usize::try_from(get::<i16>(row, 3, &run)?).ok();
+        let status = status.and_then(|status| RunStatus::ALL.get(status).copied());
+        let head = mynah_log::Head { seq, hash };
+        Ok::<_, Corrupt>(Change::new(&*run, head, status.ok_or_else(wrong)?, get(row, 4, &run)?))
+    };
+    // A row that is damaged is found by whoever reads that run.
+    let runs = rows.iter().filter_map(|row| change(row).ok()).collect();
+    Ok(Changes::new(runs, written(&next)))
+}
+
+/// Looks for what belongs to no run, and whether the ids that are not given again are those of the runs that are gone.
+pub(crate) async fn check(client: &Client) -> Result<()> {
+    for (table, what) in [("mynah_records", "a record"), ("mynah_inbox", "a message")] {
+        let select = format!(
+            "SELECT t.run FROM {table} t WHERE NOT EXISTS (SELECT 1 FROM mynah_runs r WHERE r.id = t.run) LIMIT 1"
+        );
+        if let Some(row) = client.query_typed(&select, &[]).await.map_err(failure)?.first() {
+            let what = format!("there is {what} of it, and the index does not have it");
+            return Err(Corrupt::new(row.get::<_, String>(0), 0, what).into());
+        }
+    }
+    let select = "SELECT r.id, r.records, count(k.seq) FROM mynah_runs r LEFT JOIN mynah_records k ON k.run = r.id \
+                  GROUP BY r.id, r.records HAVING r.records <> count(k.seq) OR r.records <> max(k.seq) LIMIT 1";
+    if let Some(row) = client.query_typed(select, &[]).await.map_err(failure)?.first() {
+        let (last, found): (i64, i64) = (row.get(1), row.get(2));
+        let what = format!("the index counts {last} records, and there are {found}");
+        return Err(Corrupt::new(row.get::<_, String>(0), 0, what).into());
+    }
+    let early = "SELECT id FROM mynah_seals WHERE place < 0 LIMIT 1";
+    if let Some(row) = client.query_typed(early, &[]).await.map_err(failure)?.first() {
+        let what = "the log's list of seals has a seal for it before the first place";
+        return Err(Corrupt::new(row.get::<_, String>(0), 0, what).into());
+    }
+    let rows = client.query_typed("SELECT id FROM mynah_pruned", &[]).await.map_err(failure)?;
+    let mut ids: HashSet<RunId> =
+        rows.iter().map(|row| RunId::from(row.get::<_, &str>(0))).collect();
+    let mut seq = 0;
+    loop {
+        let tombstones = records(client, MAINTENANCE, seq + 1, ROWS).await?;
+        if tombstones.is_empty() {
+            break;
+        }
+        for record in &tombstones {
+            seq = record.seq();
+            if let Ok(Tombstone { run_id, removed: Removed::Run { .. }, .. }) =
+                Tombstone::of(record)
+                && !ids.remove(&run_id)
+            {
+                let what =
+                    format!("it says that run {run_id} is gone, and its id could be given again");
+                return Err(Corrupt::new(MAINTENANCE, seq, what).into());
+            }
+        }
+    }
+    let what = "its id is not given again, as if it were gone, and no tombstone says so";
+    match ids.into_iter().next() {
+        Some(run) => Err(Corrupt::new(run, 0, what).into()),
+        None => Ok(()),
+    }
+}

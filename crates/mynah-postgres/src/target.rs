@@ -1,0 +1,263 @@
+//! Which server, and how it is reached: URLs as libpq reads them, the password file, TLS.
+
+use std::{env, fs, path::PathBuf, sync::Arc, time::Duration};
+
+use mynah_data::{Error, LogReason, Result};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
+};
+use rustls_platform_verifier::BuilderVerifierExt as _;
+use tokio_postgres::{
+    Config,
+    config::{Host, SslMode},
+};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::fail::{chain, log_error, unavailable};
+
+/// A server and a database, with what is needed to connect.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) config: Config,
+    pub(crate) tls: MakeRustlsConnect,
+    /// The URL without a password.
+    pub(crate) name: String,
+}
+
+impl Target {
+    pub(crate) fn parse(url: &str) -> Result<Self> {
+        let wrong = |why: String| {
+            let name = shown(url);
+            log_error(
+                LogReason::Unusable,
+                format!("{name}: {why}; give postgres://USER@HOST/DATABASE"),
+            )
+        };
+        let (plain, ssl) = Ssl::split(url);
+        let mut config: Config = plain.parse().map_err(|error| wrong(chain(&error)))?;
+        if config.get_application_name().is_none() {
+            config.application_name("mynah");
+        }
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(Duration::from_secs(10));
+        }
+        // A connection that is cut without a word is found to be, rather than waited for.
+        config.keepalives_idle(Duration::from_secs(10)).tcp_user_timeout(Duration::from_secs(20));
+        if config.get_user().is_none()
+            && let Some(user) = variable("PGUSER").or_else(|| variable("USER"))
+        {
+            config.user(user);
+        }
+        if config.get_password().is_none()
+            && let Some(password) = variable("PGPASSWORD").or_else(|| from_file(&config))
+        {
+            config.password(password);
+        }
+        if config.get_hosts().is_empty() {
+            config.host(variable("PGHOST").unwrap_or_else(|| "localhost".to_owned()));
+        }
+        let verified = match ssl.mode.as_deref() {
+            None | Some("prefer" | "allow") => false,
+            Some("disable") => {
+                config.ssl_mode(SslMode::Disable);
+                false
+            }
+            Some("require" | "verify-ca" | "verify-full") => {
+                config.ssl_mode(SslMode::Require);
+                true
+            }
+            Some(other) => return Err(wrong(format!("sslmode={other} is not a mode"))),
+        };
+        let tls =
+            MakeRustlsConnect::new(client_config(verified, ssl.roots.as_deref()).map_err(wrong)?);
+        Ok(Self { config, tls, name: shown(url) })
+    }
+}
+
+/// The URL without a password.
+fn shown(url: &str) -> String {
+    let url = url.split_once('?').map_or(url, |(url, _)| url);
+    match url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?))) {
+        Some((scheme, (user, rest))) => {
+            let user = user.split_once(':').map_or(user, |(user, _)| user);
+            format!("{scheme}://{user}@{rest}")
+        }
+        None => url.to_owned(),
+    }
+}
+
+/// The options about TLS, which the client does not read itself.
+#[derive(Default)]
+struct Ssl {
+    mode: Option<String>,
+    roots: Option<String>,
+}
+
+impl Ssl {
+    /// Takes them out of a URL.
+    fn split(url: &str) -> (String, Self) {
+        let mut ssl = Self { mode: variable("PGSSLMODE"), roots: variable("PGSSLROOTCERT") };
+        let Some((base, query)) = url.split_once('?') else { return (url.to_owned(), ssl) };
+        let mut rest = Vec::new();
+        for option in query.split('&') {
+            match option.split_once('=') {
+                Some(("sslmode", mode)) => ssl.mode = Some(mode.to_owned()),
+                Some(("sslrootcert", path)) => ssl.roots = Some(path.replace("%2F", "/")),
+                _ => rest.push(option),
+            }
+        }
+        let query = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
+        (format!("{base}{query}"), ssl)
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "these are libpq's variables, read once when a log is opened"
+)]
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The password that the password file has for this server: `PGPASSFILE`, or `.pgpass` in the home folder.
+fn from_file(config: &Config) -> Option<String> {
+    let home = || variable("HOME").map(|home| PathBuf::from(home).join(".pgpass"));
+    let path = variable("PGPASSFILE").map(PathBuf::from).or_else(home)?;
+    let host = match config.get_hosts().first() {
+        Some(Host::Tcp(host)) => host.clone(),
+        _ => "localhost".to_owned(),
+    };
+    let port = config.get_ports().first().copied().unwrap_or(5432).to_string();
+    let user = config.get_user().unwrap_or_default();
+    let database = config.get_dbname().unwrap_or(user);
+    password(&fs::read_to_string(path).ok()?, [&host, &port, database, user])
+}
+
+/// The password of the first line that fits: `host:port:database:user:password`, where `*` fits anything and `\` escapes.
+fn password(file: &str, wanted: [&str; 4]) -> Option<String> {
+    file.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
+        let (mut fields, mut escaped) = (vec![String::new()], false);
+        for letter in line.chars() {
+            match letter {
+                '\\' if !escaped => escaped = true,
+                ':' if !escaped && fields.len() < 5 => fields.push(String::new()),
+                letter => {
+                    fields.last_mut()?.push(letter);
+                    escaped = false;
+                }
+            }
+        }
+        let password = (fields.len() == 5).then(|| fields.pop()).flatten()?;
+        let fits = |(field, wanted): (&String, &str)| field == "*" || field == wanted;
+        fields.iter().zip(wanted).all(fits).then_some(password)
+    })
+}
+
+/// How TLS is spoken. Where it is only preferred, any certificate will do, as the connection could as well be plain.
+fn client_config(verified: bool, roots: Option<&str>) -> Result<ClientConfig, String> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
+    let builder =
+        builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
+    if !verified {
+        let any = Arc::new(AnyCertificate(provider));
+        return Ok(builder.dangerous().with_custom_certificate_verifier(any).with_no_client_auth());
+    }
+    let Some(path) = roots.filter(|path| *path != "system") else {
+        let builder = builder.with_platform_verifier().map_err(|error| error.to_string())?;
+        return Ok(builder.with_no_client_auth());
+    };
+    let mut store = RootCertStore::empty();
+    let found = CertificateDer::pem_file_iter(path).map_err(|error| format!("{path}: {error}"))?;
+    for certificate in found {
+        let added = certificate.map_err(|error| error.to_string());
+        let added = added.and_then(|found| store.add(found).map_err(|error| error.to_string()));
+        added.map_err(|error| format!("{path}: {error}"))?;
+    }
+    Ok(builder.with_root_certificates(store).with_no_client_auth())
+}
+
+/// Takes any certificate, as libpq does unless it is asked to verify.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// The thread that talks to the server could not be started.
+pub(crate) fn no_thread(error: std::io::Error) -> Error {
+    unavailable(format!("no thread to talk to PostgreSQL with: {error}")).caused_by(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_shown_without_its_password() {
+        assert_eq!(shown("postgres://ann:se@cret@h:5/d?password=x"), "postgres://ann@h:5/d");
+        assert_eq!(shown("postgres://h/d"), "postgres://h/d");
+    }
+
+    #[test]
+    fn the_first_line_of_a_password_file_that_fits_counts() {
+        let file = "# comment\nother:*:*:*:no\n*:5432:d:ann:a\\:b\\\\c\n*:*:*:*:last\nshort";
+        let found = |host, port, database, user| password(file, [host, port, database, user]);
+        assert_eq!(found("h", "5432", "d", "ann").as_deref(), Some("a:b\\c"));
+        assert_eq!(found("h", "1", "d", "ann").as_deref(), Some("last"));
+        assert_eq!(found("other", "1", "d", "ann").as_deref(), Some("no"));
+    }
+
+    #[test]
+    fn modes_of_tls_are_those_of_libpq() {
+        for (mode, expected) in [
+            ("", Some(SslMode::Prefer)),
+            ("?sslmode=disable", Some(SslMode::Disable)),
+            ("?sslmode=prefer&application_name=x", Some(SslMode::Prefer)),
+            ("?application_name=x&sslmode=verify-full", Some(SslMode::Require)),
+            ("?sslmode=sometimes", None),
+        ] {
+            let target = Target::parse(&format!("postgres://ann:x@h/d{mode}"));
+            assert_eq!(target.ok().map(|target| target.config.get_ssl_mode()), expected, "{mode}");
+        }
+        let wrong = Target::parse("postgres://h:port/d").map(drop).unwrap_err();
+        assert_eq!(wrong.reason(), "unusable");
+    }
+}

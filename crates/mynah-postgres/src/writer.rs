@@ -1,0 +1,533 @@
+//! The task that writes, and commits for all runs of the process at once.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use mynah_data::{Error, Result, RunId};
+use mynah_log::{
+    Durability, Head, Lease, MAINTENANCE, Record,
+    backend::{self, Checked, Entry, Waiters},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
+
+use crate::{
+    batch::{Batch, Message},
+    claim,
+    connection::{Connector, Line, PATIENCE, TEXTS},
+    fail::{failure, is_conflict, is_refusal, unavailable},
+    pending, removal,
+    row::{Known, SELECT},
+};
+
+/// How many jobs go into one commit at most.
+const GROUP: usize = 256;
+
+/// How many runs are known at most.
+const KNOWN: usize = 4_096;
+
+/// How often a group that others are in the way of is attempted before its connection is given up.
+const ATTEMPTS: u32 = 8;
+
+/// Something to be written.
+pub(crate) enum Job {
+    Append(Box<Checked>),
+    /// With what was seen of the lease, for a run that is taken from a silent owner.
+    Lease {
+        run: RunId,
+        owner: String,
+        term: Duration,
+        seen: Option<Option<i64>>,
+    },
+    Release(Lease),
+    Beat {
+        process: String,
+        term: Duration,
+    },
+    Deliver {
+        run: RunId,
+        id: String,
+        payload: Vec<u8>,
+    },
+    Claim {
+        owner: String,
+        term: Duration,
+        queues: Vec<String>,
+        limit: usize,
+    },
+}
+
+/// What a job gives.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Head(Head),
+    Lease(Lease),
+    Leases(Vec<Lease>),
+    IsNew(bool),
+    Done,
+}
+
+/// A job, and who waits for it.
+pub(crate) struct Ask {
+    pub(crate) job: Job,
+    pub(crate) reply: Option<oneshot::Sender<Result<Reply>>>,
+    pub(crate) pending: Option<pending::Job>,
+}
+
+impl Ask {
+    fn answer(mut self, result: Result<Reply>) {
+        // Those who wait read what is there now.
+        self.pending = None;
+        if let Some(reply) = self.reply.take() {
+            // Whoever asked may have gone.
+            let _ = reply.send(result);
+        }
+    }
+
+    /// Whether it is done later if it cannot be done now, as nobody asks again.
+    fn is_owed(&self) -> bool {
+        matches!(self.job, Job::Release(_))
+    }
+
+    /// Whether it is a transaction of its own.
+    fn is_alone(&self) -> bool {
+        match &self.job {
+            Job::Claim { .. } => true,
+            Job::Append(checked) => !checked.tombstones.is_empty(),
+            _ => false,
+        }
+    }
+}
+
+/// Why a group was not written.
+pub(crate) enum Failed {
+    /// Another transaction was faster, or what was known is not true any more.
+    Conflict,
+    /// The server does not take a statement.
+    Refused(tokio_postgres::Error),
+    /// The connection is lost, or the server cannot do it now. Whether it was written is not known.
+    Lost(Error),
+}
+
+impl From<tokio_postgres::Error> for Failed {
+    fn from(error: tokio_postgres::Error) -> Self {
+        if is_conflict(&error) {
+            Self::Conflict
+        } else if is_refusal(&error) {
+            Self::Refused(error)
+        } else {
+            Self::Lost(failure(error))
+        }
+    }
+}
+
+pub(crate) struct Writer {
+    pub(crate) connector: Connector,
+    pub(crate) line: Option<Line>,
+    /// The runs as they were when this connection last wrote them. That they are so still is checked by the statement that writes.
+    pub(crate) known: HashMap<RunId, Known>,
+    beats: HashMap<String, i64>,
+    owed: Vec<Ask>,
+    waiters: Arc<Waiters>,
+}
+
+impl Writer {
+    pub(crate) fn new(connector: Connector, waiters: Arc<Waiters>) -> Self {
+        let (known, beats) = (HashMap::new(), HashMap::new());
+        Self { connector, line: None, known, beats, owed: Vec::new(), waiters }
+    }
+
+    /// Does what it is asked for, until nobody can ask any more and nothing is owed.
+    pub(crate) async fn serve(mut self, mut jobs: mpsc::UnboundedReceiver<Ask>) {
+        /// How long what is owed waits for company.
+        const SOON: Duration = Duration::from_millis(500);
+        loop {
+            let mut group = Vec::new();
+            let count = if self.owed.is_empty() {
+                jobs.recv_many(&mut group, GROUP).await
+            } else {
+                timeout(SOON, jobs.recv_many(&mut group, GROUP)).await.unwrap_or(1)
+            };
+            if count == 0 {
+                let owed = std::mem::take(&mut self.owed);
+                self.perform(owed).await;
+                return;
+            }
+            let mut asks = std::mem::take(&mut self.owed);
+            asks.append(&mut group);
+            while !asks.is_empty() {
+                let alone = asks.iter().position(Ask::is_alone);
+                let rest = match alone {
+                    Some(0) => asks.split_off(1),
+                    Some(at) => asks.split_off(at),
+                    None => Vec::new(),
+                };
+                self.perform(std::mem::replace(&mut asks, rest)).await;
+            }
+        }
+    }
+
+    /// Does the jobs of a group in one commit, and answers.
+    async fn perform(&mut self, mut group: Vec<Ask>) {
+        let mut forced = false;
+        for attempt in 1.. {
+            if group.is_empty() {
+                return;
+            }
+            let failed = match self.attempt(&mut group, forced).await {
+                Ok(results) => {
+                    let pairs = group.into_iter().zip(results);
+                    for (ask, result) in pairs {
+                        self.tell(&ask.job);
+                        ask.answer(result);
+                    }
+                    return;
+                }
+                Err(failed) => failed,
+            };
+            self.known.clear();
+            match failed {
+                Failed::Conflict if attempt < ATTEMPTS => {
+                    forced = true;
+                    // Those who are in each other's way do not come back at the same time.
+                    let jitter = self.line.as_ref().map_or(0, |line| line.now() & 7) as u64;
+                    tokio::time::sleep(Duration::from_millis(u64::from(attempt) * jitter)).await;
+                }
+                Failed::Refused(_) if group.len() > 1 => {
+                    // One of them is to blame: each alone, so that the others do not suffer for it.
+                    for ask in group {
+                        Box::pin(self.perform(vec![ask])).await;
+                    }
+                    return;
+                }
+                failed => {
+                    let error = match failed {
+                        Failed::Conflict => {
+                            unavailable("others were in the way; the next attempt may succeed")
+                        }
+                        Failed::Refused(error) => failure(error),
+                        Failed::Lost(error) => error,
+                    };
+                    if error.kind() == unavailable("").kind() {
+                        // A statement of a lost connection may still be under way: what comes next has a number of its own.
+                        self.line = None;
+                        self.owed.extend(group.extract_if(.., |ask| ask.is_owed()));
+                    }
+                    group.into_iter().for_each(|ask| ask.answer(Err(error.clone())));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn tell(&self, job: &Job) {
+        match job {
+            Job::Append(checked) => self.waiters.tell(&checked.batch.run),
+            Job::Deliver { run, .. } => self.waiters.tell(run),
+            _ => {}
+        }
+    }
+
+    async fn attempt(
+        &mut self,
+        group: &mut [Ask],
+        forced: bool,
+    ) -> Result<Vec<Result<Reply>>, Failed> {
+        if self.line.as_ref().is_none_or(|line| line.client.is_closed()) {
+            self.known.clear();
+            self.line = Some(Line::open(&mut self.connector).await.map_err(Failed::Lost)?);
+        }
+        let work = async {
+            match group {
+                [Ask { job: Job::Claim { owner, term, queues, limit }, .. }] => {
+                    let claimed = claim::perform(self, owner, *term, queues, *limit).await?;
+                    Ok(vec![Ok(Reply::Leases(claimed))])
+                }
+                [Ask { job: Job::Append(checked), .. }] if !checked.tombstones.is_empty() => {
+                    Ok(vec![removal::perform(self, checked).await?.map(Reply::Head)])
+                }
+                group => self.write(group, forced).await,
+            }
+        };
+        let late = |_| Failed::Lost(unavailable("PostgreSQL does not answer"));
+        timeout(PATIENCE, work).await.map_err(late)?
+    }
+
+    async fn write(
+        &mut self,
+        group: &mut [Ask],
+        forced: bool,
+    ) -> Result<Vec<Result<Reply>>, Failed> {
+        let loaded = self.load(group, forced).await?;
+        let mut round =
+            Round { writer: self, loaded, batch: Batch::default(), touched: Vec::new() };
+        round.batch.durability = Durability::Relaxed;
+        let mut results = Vec::with_capacity(group.len());
+        for ask in group {
+            results.push(round.evaluate(&mut ask.job)?);
+        }
+        let Round { batch, touched, .. } = round;
+        self.commit(&batch, &touched).await?;
+        Ok(results)
+    }
+
+    /// Writes what is changed.
+    pub(crate) async fn commit(&mut self, batch: &Batch, touched: &[RunId]) -> Result<(), Failed> {
+        // Each once, and in the same order in all processes, so that they do not wait for each other in a circle.
+        let touched: BTreeSet<&RunId> = touched.iter().collect();
+        let changed = |run: &&RunId| self.known.get(*run).filter(|known| known.is_changed);
+        let runs: Vec<&Known> = touched.iter().filter_map(changed).collect();
+        if runs.is_empty() && batch.is_empty() {
+            return Ok(());
+        }
+        let Some(line) = &mut self.line else { return Err(Failed::Conflict) };
+        batch.write(line, &runs).await?;
+        for run in touched {
+            if let Some(known) = self.known.get_mut(run) {
+                known.version += i64::from(std::mem::take(&mut known.is_changed));
+                if known.entry.summary.seal.is_some() {
+                    self.known.remove(run);
+                }
+            }
+        }
+        if self.known.len() > KNOWN {
+            self.known.clear();
+        }
+        Ok(())
+    }
+
+    /// Reads what the jobs need and is not known.
+    async fn load(&mut self, group: &[Ask], forced: bool) -> Result<Loaded, Failed> {
+        let (mut runs, mut messages) = (HashSet::new(), Vec::new());
+        for ask in group {
+            match &ask.job {
+                Job::Append(checked) => {
+                    let Checked { batch, .. } = &**checked;
+                    let is_known = self.known.contains_key(&batch.run);
+                    if forced || !is_known && batch.expected.is_some() {
+                        runs.insert(&batch.run);
+                    }
+                }
+                Job::Lease { run, .. } => drop(runs.insert(run)),
+                Job::Release(lease) => drop(runs.insert(&lease.run)),
+                Job::Deliver { run, id, .. } => {
+                    runs.insert(run);
+                    messages.push((run.clone(), id.clone()));
+                }
+                Job::Beat { .. } | Job::Claim { .. } => {}
+            }
+        }
+        let runs: Vec<RunId> = runs.into_iter().cloned().collect();
+        self.read(runs, &messages).await
+    }
+
+    /// Reads these runs, and which of these messages they got before.
+    pub(crate) async fn read(
+        &mut self,
+        runs: Vec<RunId>,
+        messages: &[(RunId, String)],
+    ) -> Result<Loaded, Failed> {
+        let mut loaded = Loaded::default();
+        if runs.is_empty() {
+            return Ok(loaded);
+        }
+        let Some(line) = &self.line else { return Err(Failed::Conflict) };
+        let ids: Vec<&str> = runs.iter().map(|run| &**run).collect();
+        let select = format!("{SELECT} WHERE r.id = ANY($1)");
+        let given: [(&(dyn tokio_postgres::types::ToSql + Sync), _); 1] = [(&ids, TEXTS)];
+        let found = line.client.query_typed(&select, &given);
+        let pruned =
+            line.client.query_typed("SELECT id FROM mynah_pruned WHERE id = ANY($1)", &given);
+        let of: Vec<&str> = messages.iter().map(|(run, _)| &**run).collect();
+        let names: Vec<&str> = messages.iter().map(|(_, id)| &**id).collect();
+        let old = async {
+            if messages.is_empty() {
+                return Ok(Vec::new());
+            }
+            let select = "SELECT i.run, i.id FROM unnest($1::text[], $2::text[]) AS v(run, id) \
+                          JOIN mynah_inbox i ON i.run = v.run AND i.id = v.id";
+            line.client.query_typed(select, &[(&of, TEXTS), (&names, TEXTS)]).await
+        };
+        // In one go: the answers come together.
+        let (found, pruned, old) = tokio::join!(found, pruned, old);
+        for run in &runs {
+            self.known.remove(run);
+        }
+        for row in found? {
+            match Known::read(&row) {
+                Ok(known) => {
+                    self.known.insert(known.entry.summary.run_id.clone(), known);
+                }
+                Err(corrupt) => drop(loaded.damaged.insert(corrupt.run.clone(), corrupt.into())),
+            }
+        }
+        loaded.pruned = pruned?.iter().map(|row| RunId::from(row.get::<_, &str>(0))).collect();
+        let pair = |row: &tokio_postgres::Row| (RunId::from(row.get::<_, &str>(0)), row.get(1));
+        loaded.delivered = old?.iter().map(pair).collect();
+        loaded.fresh = runs.into_iter().collect();
+        Ok(loaded)
+    }
+}
+
+/// What was read for a group.
+#[derive(Default)]
+pub(crate) struct Loaded {
+    /// The runs that were looked for.
+    fresh: HashSet<RunId>,
+    pub(crate) pruned: HashSet<RunId>,
+    delivered: HashSet<(RunId, String)>,
+    pub(crate) damaged: HashMap<RunId, Error>,
+}
+
+/// The evaluation of a group: what its jobs come to, in their order, and what is to be written for it.
+struct Round<'w> {
+    writer: &'w mut Writer,
+    loaded: Loaded,
+    batch: Batch,
+    touched: Vec<RunId>,
+}
+
+impl Round<'_> {
+    /// What a job comes to. What was not read for this group may not be true any more, so nothing is refused because of it.
+    fn evaluate(&mut self, job: &mut Job) -> Result<Result<Reply>, Failed> {
+        let now = self.writer.line.as_ref().map_or(0, Line::now);
+        let (run, result) = match job {
+            Job::Append(checked) => {
+                checked.now = now;
+                let durability = checked.batch.durability.unwrap_or_default();
+                self.batch.durability = self.batch.durability.max(durability);
+                (&checked.batch.run, self.append(checked).map(Reply::Head))
+            }
+            Job::Lease { run, owner, term, seen } => {
+                self.batch.durability = Durability::Full;
+                let lease = self.lease(run, |entry| match seen {
+                    Some(seen) => entry.take(owner, *term, now, *seen),
+                    None => entry.lease(owner, *term, now),
+                });
+                (&*run, lease.map(Reply::Lease))
+            }
+            Job::Release(lease) => {
+                if let Some(known) = self.writer.known.get_mut(&lease.run) {
+                    known.entry.release(lease);
+                    known.is_changed = true;
+                    self.touched.push(lease.run.clone());
+                }
+                return Ok(Ok(Reply::Done));
+            }
+            Job::Beat { process, term } => {
+                let until = backend::beat(self.writer.beats.get(process).copied(), *term, now);
+                self.beat(process, until);
+                return Ok(Ok(Reply::Done));
+            }
+            Job::Deliver { run, id, payload } => {
+                self.batch.durability = Durability::Full;
+                (&*run, self.deliver(run, id, payload).map(Reply::IsNew))
+            }
+            Job::Claim { .. } => return Ok(Err(unavailable("runs are claimed alone"))),
+        };
+        if result.is_err() && !self.loaded.fresh.contains(run) {
+            return Err(Failed::Conflict);
+        }
+        Ok(result)
+    }
+
+    /// The run, if it was read or known; an error if it is damaged.
+    fn find(&mut self, run: &RunId) -> Result<Option<&mut Known>> {
+        if let Some(damage) = self.loaded.damaged.get(run) {
+            return Err(damage.clone());
+        }
+        let known = self.writer.known.get_mut(run);
+        Ok(known.inspect(|_| self.touched.push(run.clone())))
+    }
+
+    fn append(&mut self, checked: &Checked) -> Result<Head> {
+        let run = &checked.batch.run;
+        let is_pruned = self.loaded.pruned.contains(run);
+        match self.find(run)? {
+            Some(known) if known.entry.ends_with(checked) => return Ok(checked.head),
+            Some(known) => known.entry.follow(checked)?,
+            None if is_pruned => return Err(backend::pruned(run)),
+            None => {
+                let entry = Entry::begin(checked)?;
+                self.writer.known.insert(run.clone(), Known::new(entry));
+                self.touched.push(run.clone());
+            }
+        }
+        let Some(known) = self.writer.known.get_mut(run) else { return Ok(checked.head) };
+        known.is_changed = true;
+        for id in &checked.batch.consumed {
+            known.messages.retain(|message| message != id);
+            self.batch.consumed.insert((run.clone(), id.clone()));
+        }
+        if checked.sealing {
+            for id in std::mem::take(&mut known.messages) {
+                self.batch.consumed.insert((run.clone(), id));
+            }
+            known.entry.summary.seal = Some(u64::MAX);
+            self.batch.leaves.push((run.clone(), known.entry.summary.hash));
+        }
+        let head = known.entry.summary.head();
+        let holder = checked.batch.hold.is_some().then(|| known.entry.holder.clone()).flatten();
+        if **run == *MAINTENANCE {
+            let leaves = checked.batch.records.iter().map(Record::hash);
+            self.batch.leaves.extend(leaves.map(|hash| (run.clone(), hash)));
+        }
+        self.batch.records.extend(checked.batch.records.iter().cloned());
+        if let Some(holder) = holder {
+            self.beat(backend::process(&holder.owner), holder.until);
+        }
+        Ok(head)
+    }
+
+    fn lease(
+        &mut self,
+        run: &RunId,
+        give: impl FnOnce(&mut Entry) -> Result<Lease>,
+    ) -> Result<Lease> {
+        let beats = self.batch.beats.clone();
+        let known = self.find(run)?.ok_or_else(|| backend::not_found(run))?;
+        if let Some(holder) = &mut known.entry.holder
+            && let Some(until) = beats.get(backend::process(&holder.owner))
+        {
+            holder.until = *until;
+        }
+        let lease = give(&mut known.entry)?;
+        known.is_changed = true;
+        self.beat(backend::process(&lease.owner), lease.until);
+        Ok(lease)
+    }
+
+    fn deliver(&mut self, run: &RunId, id: &str, payload: &[u8]) -> Result<bool> {
+        let is_pruned = self.loaded.pruned.contains(run);
+        let key = (run.clone(), id.to_owned());
+        let is_known = !self.loaded.delivered.insert(key);
+        let Some(known) = self.find(run)? else {
+            return Err(if is_pruned { backend::pruned(run) } else { backend::not_found(run) });
+        };
+        if is_known {
+            return Ok(false);
+        }
+        if known.entry.has_ended() {
+            return Err(backend::ended(run));
+        }
+        known.delivered += 1;
+        known.is_changed = true;
+        known.messages.push(id.to_owned());
+        let (n, payload) = (known.delivered, payload.to_vec());
+        self.batch.delivered.push(Message { run: run.clone(), id: id.to_owned(), n, payload });
+        Ok(true)
+    }
+
+    fn beat(&mut self, process: &str, until: i64) {
+        self.batch.beats.insert(process.to_owned(), until);
+        if self.writer.beats.len() > KNOWN {
+            self.writer.beats.clear();
+        }
+        self.writer.beats.insert(process.to_owned(), until);
+    }
+}
