@@ -6,6 +6,7 @@ mod docs;
 mod hygiene;
 mod interop;
 mod mcp;
+mod postgres;
 mod release;
 mod verifier;
 
@@ -39,6 +40,7 @@ Commands:
 const NEEDS: &[(&str, &str, &str, bool)] = &[
     ("cc", "build-essential", "it links every binary", true),
     ("python3", "python3", "it verifies runs without this code", false),
+    ("psql", "postgresql", "the log in PostgreSQL is tested with a real server", false),
 ];
 
 /// A step of `cargo xtask test`: its name and what it does.
@@ -49,6 +51,7 @@ const SLOW_TESTS: &[&str] = &[
     "crash",
     "demo",
     "effects",
+    "failures",
     "handover",
     "hostile",
     "killed",
@@ -59,6 +62,7 @@ const SLOW_TESTS: &[&str] = &[
     "properties",
     "real",
     "record",
+    "roles",
     "session_runs",
     "tool",
 ];
@@ -76,10 +80,17 @@ const STAGES: &[Stage] = &[
     ("clippy", || run("cargo clippy --workspace --all-targets --all-features -- -D warnings")),
     ("features", features),
     // The same cases each time, so that a change fails by its own fault; `nightly` looks for new ones.
-    ("test", || run_with("PROPTEST_RNG_SEED", "1", "cargo test --workspace --all-features")),
+    ("test", || {
+        run_with(
+            "PROPTEST_RNG_SEED",
+            "1",
+            "cargo test --workspace --exclude mynah-postgres --all-features",
+        )
+    }),
     ("verifier", verifier::all),
     ("aimock", interop::aimock),
     ("mcp", mcp::all),
+    ("postgres", postgres::all),
     ("examples", examples),
     ("doc", docs::api),
     ("packages", release::packages),
