@@ -26,6 +26,11 @@ use tokio::{
 
 mod server;
 
+#[expect(clippy::disallowed_methods, reason = "how much is tested is said by the environment")]
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok()
+}
+
 /// Appends a batch for as long as the log is unavailable.
 async fn append(log: &PostgresLog, batch: &Append) -> Head {
     loop {
@@ -109,7 +114,7 @@ async fn connections_that_are_cut_at_any_byte_of_an_append_lose_and_repeat_nothi
     let [up, down] = [0, 1].map(|way| budget.went[way].load(SeqCst) - before[way]);
     assert!(up > 500 && down > 20, "{up} and {down} bytes");
     // Every byte with `MYNAH_POSTGRES_CUTS=1`; by default some of the way there, and most of the way back.
-    let step = env::var("MYNAH_POSTGRES_CUTS").ok().and_then(|step| step.parse().ok());
+    let step = variable("MYNAH_POSTGRES_CUTS").and_then(|step| step.parse().ok());
     let ways = (0..=up).step_by(step.unwrap_or(61)).map(|cut| (cut, -1));
     let back = (0..=down).step_by(step.unwrap_or(3)).map(|cut| (-1, cut));
     let mut ambiguous = 0;
@@ -245,7 +250,7 @@ async fn finish(log: &PostgresLog, lease: &Lease) -> mynah_data::Result<()> {
 
 #[test]
 fn workers_that_are_killed_at_random_lose_no_run_and_repeat_nothing() {
-    if let Ok(url) = env::var("MYNAH_POSTGRES_WORKER") {
+    if let Some(url) = variable("MYNAH_POSTGRES_WORKER") {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         return runtime.expect("a runtime").block_on(work(&url));
     }
@@ -254,10 +259,8 @@ fn workers_that_are_killed_at_random_lose_no_run_and_repeat_nothing() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         // As many as `MYNAH_POSTGRES_KILLS` says.
-        let kills: usize = env::var("MYNAH_POSTGRES_KILLS")
-            .ok()
-            .and_then(|kills| kills.parse().ok())
-            .unwrap_or(24);
+        let kills: usize =
+            variable("MYNAH_POSTGRES_KILLS").and_then(|kills| kills.parse().ok()).unwrap_or(24);
         let log = PostgresLog::open(&url).expect("a URL");
         let count = 8 * kills;
         for n in 0..count {
