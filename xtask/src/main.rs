@@ -7,6 +7,7 @@ mod docs;
 mod hygiene;
 mod interop;
 mod mcp;
+mod postgres;
 mod release;
 mod verifier;
 
@@ -42,6 +43,7 @@ const NEEDS: &[(&str, &str, &str, bool)] = &[
     ("cc", "build-essential", "it links every binary", true),
     ("python3", "python3", "it verifies runs without this code", false),
     ("chromedriver", "chromium-driver", "it shows the inspector's pages", false),
+    ("psql", "postgresql", "the log in PostgreSQL is tested with a real server", false),
 ];
 
 /// A step of `cargo xtask test`: its name and what it does.
@@ -53,6 +55,7 @@ const SLOW_TESTS: &[&str] = &[
     "demo",
     "effects",
     "exported_page",
+    "failures",
     "handover",
     "hostile",
     "inspector",
@@ -65,6 +68,7 @@ const SLOW_TESTS: &[&str] = &[
     "properties",
     "real",
     "record",
+    "roles",
     "session_runs",
     "terminal",
     "tool",
@@ -83,11 +87,18 @@ const STAGES: &[Stage] = &[
     ("clippy", || run("cargo clippy --workspace --all-targets --all-features -- -D warnings")),
     ("features", features),
     // The same cases each time, so that a change fails by its own fault; `nightly` looks for new ones.
-    ("test", || run_with("PROPTEST_RNG_SEED", "1", "cargo test --workspace --all-features")),
+    ("test", || {
+        run_with(
+            "PROPTEST_RNG_SEED",
+            "1",
+            "cargo test --workspace --exclude mynah-postgres --all-features",
+        )
+    }),
     ("verifier", verifier::all),
     ("aimock", interop::aimock),
     ("mcp", mcp::all),
     ("browser", browser::all),
+    ("postgres", postgres::all),
     ("examples", examples),
     ("doc", docs::api),
     ("packages", release::packages),

@@ -64,6 +64,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let schema = match place {
         Place::Sqlite(_) => Some(SqliteLog::SCHEMA),
         Place::Memory => None,
+        #[cfg(feature = "postgres")]
+        Place::Postgres(_) => Some(mynah_postgres::PostgresLog::SCHEMA),
     };
     let tables = schema.map(|schema| format!(", tables of version {schema}")).unwrap_or_default();
     let read_only = place.open().is_err();

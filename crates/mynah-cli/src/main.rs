@@ -18,6 +18,7 @@ mod input;
 mod interrupt;
 mod kin;
 mod ledger;
+mod log;
 mod model;
 mod models;
 mod near;
@@ -73,7 +74,7 @@ pub(crate) use self::failure::Failure;
 struct Cli {
     // Verbs repeat these where they document more. Here they are accepted before the verb, and for verbs whose errors alone
     // they change.
-    /// Log that keeps the runs: memory: or sqlite:PATH.
+    /// Log that keeps the runs: memory:, sqlite:PATH or postgres://USER@HOST/DATABASE.
     #[arg(id = "log", long = "log", value_name = "URL", global = true)]
     _log: Option<String>,
     /// Print JSON, one value per line.
@@ -134,6 +135,9 @@ enum Verb {
     #[cfg(feature = "serve")]
     #[command(after_help = serve::INSPECT_EXAMPLES)]
     Inspect(serve::InspectArguments),
+    /// Prepare a log: create its file or its tables.
+    #[command(after_help = log::EXAMPLES)]
+    Log(log::Arguments),
     /// List known models: limits, capabilities, prices.
     #[command(after_help = models::EXAMPLES)]
     Models(models::Arguments),
@@ -206,7 +210,7 @@ const DEFAULT_LOG: &str = "sqlite:mynah.db";
 /// What every verb that reads runs takes.
 #[derive(Args)]
 pub(crate) struct LogArgs {
-    /// Log that keeps the runs: memory: or sqlite:PATH.
+    /// Log that keeps the runs: memory:, sqlite:PATH or postgres://USER@HOST/DATABASE.
     #[arg(long, value_name = "URL", env = "MYNAH_LOG", default_value = DEFAULT_LOG)]
     pub(crate) log: String,
     /// Print JSON, one value per line.
@@ -363,6 +367,7 @@ fn perform(verb: Verb) -> Result<(), Failure> {
         Verb::Golden(arguments) => golden::main(arguments),
         #[cfg(feature = "serve")]
         Verb::Inspect(arguments) => serve::inspect(arguments),
+        Verb::Log(arguments) => log::main(arguments),
         Verb::Models(arguments) => models::main(arguments),
         Verb::Replay(arguments) => replay::main(arguments),
         Verb::Resume(arguments) => resume::main(arguments),

@@ -20,15 +20,24 @@ use crate::{
 pub(crate) enum Place {
     Memory,
     Sqlite(String),
+    /// The URL of a database.
+    #[cfg(feature = "postgres")]
+    Postgres(String),
 }
+
+/// The URLs that a log can have.
+pub(crate) const URLS: &str = if cfg!(feature = "postgres") {
+    "memory:, sqlite:PATH or postgres://…"
+} else {
+    "memory: or sqlite:PATH"
+};
 
 impl Place {
     /// Reads a URL. The error is wrong usage.
     pub(crate) fn parse(url: &str) -> Result<Self, Failure> {
         let is_set = env::var_os("MYNAH_LOG").is_some_and(|set| set == url);
         let said = if is_set { format!("MYNAH_LOG={url}") } else { format!("--log {url}") };
-        let wrong =
-            |why: &str| Failure::input(format!("{said}: {why}; give memory: or sqlite:PATH"));
+        let wrong = |why: &str| Failure::input(format!("{said}: {why}; give {URLS}"));
         match url.split_once(':') {
             Some(("memory", "")) => Ok(Self::Memory),
             Some(("memory", _)) => Err(wrong("memory: takes no path")),
@@ -41,6 +50,8 @@ impl Place {
                 }
                 path => Ok(Self::Sqlite(path.to_owned())),
             },
+            #[cfg(feature = "postgres")]
+            Some(("postgres" | "postgresql", _)) => Ok(Self::Postgres(url.to_owned())),
             None if url == "memory" => Err(wrong("a log is a URL")),
             None if !url.is_empty() => {
                 Err(Failure::input(format!("{said}: a log is a URL; give sqlite:{url}")))
@@ -54,6 +65,8 @@ impl Place {
         match self {
             Self::Memory => Ok(Arc::new(MemoryLog::new())),
             Self::Sqlite(path) => opened(SqliteLog::open(path)).map_err(Failure::unusable),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(url) => opened(mynah_postgres::PostgresLog::open(url)),
         }
     }
 
@@ -69,6 +82,8 @@ impl Place {
         match self {
             Self::Memory => Ok(Arc::new(MemoryLog::new())),
             Self::Sqlite(path) => opened(SqliteLog::open_read_only(path)),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(url) => opened(mynah_postgres::PostgresLog::open(url)),
         }
     }
 
@@ -83,7 +98,7 @@ impl Place {
     }
 }
 
-fn opened(log: mynah::Result<SqliteLog>) -> Result<Arc<dyn Log>, Failure> {
+fn opened(log: mynah::Result<impl Log>) -> Result<Arc<dyn Log>, Failure> {
     log.map(|log| Arc::new(log) as _).map_err(|error| Failure::of(&error))
 }
 
@@ -234,5 +249,9 @@ mod tests {
             assert_eq!(place, Some(Place::Sqlite(path.to_owned())), "{url}");
         }
         assert_eq!(Place::parse("memory:").ok(), Some(Place::Memory));
+        #[cfg(feature = "postgres")]
+        for url in ["postgres://me@host/db", "postgresql://host/db?sslmode=require"] {
+            assert_eq!(Place::parse(url).ok(), Some(Place::Postgres(url.to_owned())));
+        }
     }
 }

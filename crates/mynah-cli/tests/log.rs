@@ -94,7 +94,7 @@ fn a_log_that_nobody_knows_is_exit_code_2() {
         ("sqlite://", "the path is missing"),
         ("sqlite:runs.db?mode=ro", "a log takes no options"),
         ("memory:x", "takes no path"),
-        ("memory", "give memory: or sqlite:PATH"),
+        ("memory", "give memory:, sqlite:PATH or postgres://"),
     ] {
         let refused = play(wrong, &[], &scenario(0, json!([chat()])));
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{wrong:?}");

@@ -463,7 +463,11 @@ fn a_log_that_cannot_be_used_is_exit_code_4_and_is_not_made() {
     for url in ["", "sqlite:", "sqlite::memory:", "memory:x", "postgres://here"] {
         let refused = run(["runs", "--log", url]);
         assert_eq!(refused.code, Some(2), "{url}");
-        assert!(refused.stderr.contains("give memory: or sqlite:PATH"), "{}", refused.stderr);
+        assert!(
+            refused.stderr.contains("give memory:, sqlite:PATH or postgres://"),
+            "{}",
+            refused.stderr
+        );
     }
 }
 

@@ -1,0 +1,99 @@
+//! What appends cost, as a ratio to raw statements on the same server, in the same run.
+
+#![allow(missing_docs, clippy::expect_used, reason = "a benchmark says what is wrong by panicking")]
+
+use std::time::{Duration, Instant};
+
+use mynah_log::{Log as _, conformance::Sample};
+use mynah_postgres::PostgresLog;
+use tokio_postgres::{NoTls, types::Type};
+
+#[path = "../tests/server/mod.rs"]
+mod server;
+
+const RUNS: usize = 64;
+const ROUNDS: u32 = 100;
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// One row each of these, as an append of one record writes it.
+const INSERT: &str = "INSERT INTO raw (run, seq, envelope, salt, payload) \
+                      SELECT * FROM unnest($1::text[], $2::int8[], $3::bytea[], $4::bytea[], $5::bytea[])";
+
+async fn raw(client: &tokio_postgres::Client, round: i64, sample: &Sample, rows: usize) {
+    let batch = sample.clone().user("a message of some length, as people write").batch();
+    let record = batch.records.last().expect("a record");
+    let body = record.body().expect("a body");
+    let runs: Vec<String> = (0..rows).map(|run| format!("{rows}-{run}")).collect();
+    let (seqs, envelopes) = (vec![round; rows], vec![&record.envelope_bytes()[..]; rows]);
+    let (salts, payloads) = (vec![&body.salt[..]; rows], vec![&body.payload[..]; rows]);
+    let bytes = Type::BYTEA_ARRAY;
+    let given: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 5] = [
+        (&runs, Type::TEXT_ARRAY),
+        (&seqs, Type::INT8_ARRAY),
+        (&envelopes, bytes.clone()),
+        (&salts, bytes.clone()),
+        (&payloads, bytes),
+    ];
+    client.execute_typed(INSERT, &given).await.expect("rows");
+}
+
+async fn ours(log: &PostgresLog, runs: &mut [Sample]) -> Duration {
+    let began = now();
+    for _ in 0..ROUNDS {
+        let mut tasks = Vec::new();
+        for run in runs.iter_mut() {
+            *run = run.clone().user("a message of some length, as people write");
+            let (log, batch) = (log.clone(), run.batch());
+            tasks.push(tokio::spawn(async move { log.append(batch).await.expect("an append") }));
+        }
+        for task in tasks {
+            task.await.expect("a task");
+        }
+    }
+    began.elapsed()
+}
+
+fn main() {
+    let Some(server) = server::start() else { return };
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let url = server.fresh();
+        let log = PostgresLog::open(&url).expect("a URL");
+        let (client, connection) = tokio_postgres::connect(&url, NoTls).await.expect("a server");
+        tokio::spawn(connection);
+        client
+            .batch_execute(
+                "CREATE TABLE raw (run text, seq int8, envelope bytea, salt bytea, payload bytea, PRIMARY KEY (run, seq))",
+            )
+            .await
+            .expect("a table");
+        let sample = Sample::new("sample", 0);
+        for count in [RUNS, 1] {
+            let mut runs: Vec<Sample> =
+                (0..count).map(|n| Sample::new(format!("run-{count}-{n}"), 0)).collect();
+            for run in &mut runs {
+                log.append(run.batch()).await.expect("a new run");
+            }
+            // Once to warm up.
+            ours(&log, &mut runs).await;
+            let append = ours(&log, &mut runs).await;
+            let began = now();
+            for round in 0..i64::from(ROUNDS) {
+                raw(&client, round, &sample, count).await;
+            }
+            let insert = began.elapsed();
+            let [append, insert] = [append, insert].map(|all| all.as_secs_f64() / f64::from(ROUNDS));
+            println!(
+                "{count} runs: append {:.2} ms, raw insert {:.2} ms, raw/append {:.2}, append/raw {:.2}",
+                append * 1e3,
+                insert * 1e3,
+                insert / append,
+                append / insert
+            );
+        }
+    });
+}

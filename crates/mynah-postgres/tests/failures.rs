@@ -1,0 +1,306 @@
+//! Connections that are cut, a server that crashes, workers that are killed: nothing is lost, and nothing comes twice.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
+
+use std::{
+    env,
+    process::{Child, Command},
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use mynah_data::{ErrorKind, HaltReason, LogReason, Metadata};
+use mynah_log::{
+    Append, Chain, End, Fact, Head, Lease, Log, Queue, RunFilter, RunStatus, Seal, Totals,
+    conformance::Sample, verify_run, verify_seals,
+};
+use mynah_postgres::PostgresLog;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream, tcp::OwnedReadHalf, tcp::OwnedWriteHalf},
+    time::Instant,
+};
+
+mod server;
+
+#[expect(clippy::disallowed_methods, reason = "how much is tested is said by the environment")]
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok()
+}
+
+/// Appends a batch for as long as the log is unavailable.
+async fn append(log: &PostgresLog, batch: &Append) -> Head {
+    loop {
+        match log.append(batch.clone()).await {
+            Ok(head) => return head,
+            Err(error) if error.kind() == ErrorKind::Log(LogReason::Unavailable) => {}
+            Err(error) => panic!("{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// How many bytes go each way before connections are cut; negative for any number. And how many went.
+#[derive(Default)]
+struct Budget {
+    left: [AtomicI64; 2],
+    went: [AtomicI64; 2],
+}
+
+impl Budget {
+    fn set(&self, to_server: i64, to_client: i64) {
+        self.left[0].store(to_server, SeqCst);
+        self.left[1].store(to_client, SeqCst);
+    }
+}
+
+/// A proxy before the server. Gives its port.
+async fn proxy(port: u16, budget: Arc<Budget>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let own = listener.local_addr().expect("a port").port();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
+            let ((from_client, to_client), (from_server, to_server)) =
+                (client.into_split(), server.into_split());
+            let (one, other) = (Arc::clone(&budget), Arc::clone(&budget));
+            tokio::spawn(async move {
+                // When one direction ends, the other goes with it.
+                tokio::select! {
+                    () = forward(from_client, to_server, &one, 0) => {}
+                    () = forward(from_server, to_client, &other, 1) => {}
+                }
+            });
+        }
+    });
+    own
+}
+
+async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, budget: &Budget, way: usize) {
+    let mut bytes = [0; 4096];
+    while let Ok(count @ 1..) = from.read(&mut bytes).await {
+        let left = budget.left[way].load(SeqCst);
+        let count = if left < 0 { count } else { count.min(left as usize) };
+        if to.write_all(&bytes[..count]).await.is_err() {
+            return;
+        }
+        budget.went[way].fetch_add(count as i64, SeqCst);
+        if left >= 0 {
+            budget.left[way].fetch_sub(count as i64, SeqCst);
+            if left == count as i64 {
+                return;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_cut_at_any_byte_of_an_append_lose_and_repeat_nothing() {
+    let Some(server) = server::start() else { return };
+    let budget = Arc::new(Budget::default());
+    budget.set(-1, -1);
+    let port = proxy(server.port, Arc::clone(&budget)).await;
+    server.sql("CREATE SCHEMA cut");
+    let log = PostgresLog::open(&server.url("cut", port)).expect("a URL");
+    let mut run = Sample::new("run", 0);
+    append(&log, &run.batch().held("me", Duration::from_secs(600))).await;
+    let lease = Lease::new("run", "me", 1, 0);
+    let before = [0, 1].map(|way| budget.went[way].load(SeqCst));
+    run = run.user("measured");
+    append(&log, &run.batch().fenced(&lease)).await;
+    let [up, down] = [0, 1].map(|way| budget.went[way].load(SeqCst) - before[way]);
+    assert!(up > 500 && down > 20, "{up} and {down} bytes");
+    // Every byte with `MYNAH_POSTGRES_CUTS=1`; by default some of the way there, and most of the way back.
+    let step = variable("MYNAH_POSTGRES_CUTS").and_then(|step| step.parse().ok());
+    let ways = (0..=up).step_by(step.unwrap_or(61)).map(|cut| (cut, -1));
+    let back = (0..=down).step_by(step.unwrap_or(3)).map(|cut| (-1, cut));
+    let mut ambiguous = 0;
+    for (to_server, to_client) in ways.chain(back) {
+        // A connection that is there, so that the cut hits the append.
+        log.beat("me", Duration::from_secs(600)).await.ok();
+        while log.beat("me", Duration::from_secs(600)).await.is_err() {}
+        budget.set(to_server, to_client);
+        run = run.user("more");
+        let batch = run.batch().fenced(&lease);
+        let first = log.append(batch.clone()).await;
+        budget.set(-1, -1);
+        if first.is_err() {
+            let there = server.sql("SELECT max(seq) FROM cut.mynah_records");
+            ambiguous += u32::from(there == run.head().seq.to_string());
+        }
+        assert_eq!(append(&log, &batch).await, run.head(), "{to_server} {to_client}");
+    }
+    assert!(ambiguous > 0, "some were committed, and the answer was cut");
+    assert_eq!(verify_run(&log, "run").await.map(|report| report.records), Ok(run.head().seq));
+    log.check().await.expect("nothing strange");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_crashes_under_load_loses_nothing_that_was_confirmed() {
+    let Some(server) = server::start() else { return };
+    let url = server.fresh();
+    let log = PostgresLog::open(&url).expect("a URL");
+    log.init().await.expect("tables");
+    let cursor = log.changes(None, 9).await.expect("a cursor").cursor;
+    let tasks: Vec<_> = (0..12)
+        .map(|n| {
+            let log = log.clone();
+            tokio::spawn(async move {
+                let mut run = Sample::new(format!("run-{n}"), n);
+                for _ in 0..60 {
+                    append(&log, &run.batch()).await;
+                    run = run.user("more");
+                }
+                run = run.sealed();
+                append(&log, &run.batch()).await;
+                run
+            })
+        })
+        .collect();
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        server.crash();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        server.up();
+    }
+    let mut runs = Vec::new();
+    for task in tasks {
+        runs.push(task.await.expect("a task"));
+    }
+    for run in &runs {
+        assert_eq!(log.head(run.id()).await, Ok(Some(run.head())));
+        let report = verify_run(&log, run.id()).await.expect("a sound run");
+        assert_eq!(report.status, "verified");
+    }
+    assert_eq!(verify_seals(&log).await.map(|tree| tree.size()), Ok(12));
+    log.check().await.expect("nothing strange");
+    let (mut cursor, mut seen) = (cursor, std::collections::HashMap::new());
+    loop {
+        let changes = log.changes(Some(&cursor), 50).await.expect("changes");
+        seen.extend(changes.runs.into_iter().map(|change| (change.run, change.head)));
+        if changes.cursor == cursor {
+            break;
+        }
+        cursor = changes.cursor;
+    }
+    assert!(runs.iter().all(|run| seen.get(run.id()) == Some(&run.head())), "each is followed");
+}
+
+/// How many records a worker's run has before its end.
+const STEPS: u64 = 12;
+
+const TERM: Duration = Duration::from_secs(1);
+
+/// What a worker does: claims runs, and appends to them until they end.
+async fn work(url: &str) {
+    let log = PostgresLog::open(url).expect("a URL");
+    let owner = format!("worker-{}/it", std::process::id());
+    let beating = log.clone();
+    let name = owner.clone();
+    tokio::spawn(async move {
+        loop {
+            let _ = beating.beat(&name, TERM).await;
+            tokio::time::sleep(TERM / 4).await;
+        }
+    });
+    loop {
+        let Ok(leases) = log.claim(&owner, TERM, &["q"], 4).await else { continue };
+        if leases.is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        for lease in leases {
+            // Who lost a run leaves it to the one who has it.
+            let _ = finish(&log, &lease).await;
+        }
+    }
+}
+
+async fn finish(log: &PostgresLog, lease: &Lease) -> mynah_data::Result<()> {
+    let mut chain = Chain::new(lease.run.clone());
+    for record in log.read(&lease.run, 1, 1_000).await? {
+        chain.follow(&record).expect("a sound chain");
+    }
+    while let Some(head) = chain.head() {
+        let time = head.seq as i64;
+        let fact = |n: u64| {
+            let message = mynah_data::Message::user(format!("{n}"));
+            Fact::UserMessage { message: Arc::new(message) }
+        };
+        let mut records = Vec::new();
+        if head.seq < STEPS {
+            records.push(chain.append(time, [7; 16], &fact(head.seq))?);
+        } else {
+            let end = End::new(HaltReason::Completed, Metadata::new()).into_fact();
+            records.push(chain.append(time, [7; 16], &end)?);
+            let seal = Fact::Sealed(Seal::new(chain.root(), Totals::default()));
+            records.push(chain.append(time, [7; 16], &seal)?);
+        }
+        let is_last = records.len() > 1;
+        append(log, &Append::new(lease.run.clone(), Some(head), records).fenced(lease)).await;
+        if is_last {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    Ok(())
+}
+
+#[test]
+fn workers_that_are_killed_at_random_lose_no_run_and_repeat_nothing() {
+    if let Some(url) = variable("MYNAH_POSTGRES_WORKER") {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        return runtime.expect("a runtime").block_on(work(&url));
+    }
+    let Some(server) = server::start() else { return };
+    let url = server.fresh();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        // As many as `MYNAH_POSTGRES_KILLS` says.
+        let kills: usize =
+            variable("MYNAH_POSTGRES_KILLS").and_then(|kills| kills.parse().ok()).unwrap_or(24);
+        let log = PostgresLog::open(&url).expect("a URL");
+        let count = 8 * kills;
+        for n in 0..count {
+            let batch = Sample::new(format!("run-{n:05}"), n as i64).batch();
+            append(&log, &batch.queue(Queue::new("q"))).await;
+        }
+        let start = || {
+            let this = env::current_exe().expect("this program");
+            let name = "workers_that_are_killed_at_random_lose_no_run_and_repeat_nothing";
+            let mut worker = Command::new(this);
+            worker.args(["--exact", name, "--nocapture"]).env("MYNAH_POSTGRES_WORKER", &url);
+            worker.spawn().expect("a worker")
+        };
+        let mut workers: Vec<Child> = (0..3).map(|_| start()).collect();
+        for n in 0..kills {
+            tokio::time::sleep(Duration::from_millis(60 + 37 * (n as u64 % 5))).await;
+            let worker = &mut workers[n % 3];
+            // On Unix this is SIGKILL.
+            worker.kill().expect("a worker that lives");
+            worker.wait().expect("its end");
+            *worker = start();
+        }
+        let began = Instant::now();
+        loop {
+            let open = RunFilter::new().status(RunStatus::Running).limit(1);
+            if log.runs(open).await.expect("an index").runs.is_empty() {
+                break;
+            }
+            assert!(began.elapsed() < Duration::from_secs(240), "they do not come to an end");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        for mut worker in workers {
+            worker.kill().expect("a worker that lives");
+            worker.wait().expect("its end");
+        }
+        assert_eq!(verify_seals(&log).await.map(|tree| tree.size()), Ok(count as u64));
+        for n in 0..count {
+            let report = verify_run(&log, &format!("run-{n:05}")).await.expect("a sound run");
+            assert_eq!((report.status.as_str(), report.records), ("verified", STEPS + 2));
+        }
+        log.check().await.expect("nothing strange");
+    });
+}

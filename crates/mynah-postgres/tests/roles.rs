@@ -1,0 +1,106 @@
+//! Who makes the tables, and who may use them.
+
+#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
+
+use mynah_log::{Log as _, conformance::Sample};
+use mynah_postgres::PostgresLog;
+
+mod server;
+
+#[tokio::test]
+async fn a_role_without_the_right_to_create_tables_works_once_they_are_there() {
+    let Some(server) = server::start() else { return };
+    server.sql("CREATE SCHEMA app; CREATE ROLE worker LOGIN; GRANT USAGE ON SCHEMA app TO worker");
+    let worker = server.url("app", server.port).replace("test@", "worker@");
+    let early = PostgresLog::open(&worker).expect("a URL").init().await.expect_err("no tables");
+    assert_eq!(early.reason(), "unusable");
+    assert!(early.to_string().contains("mynah log init"), "{early}");
+    let owner = PostgresLog::open(&server.url("app", server.port)).expect("a URL");
+    owner.init().await.expect("tables");
+    server.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA app TO worker");
+    let log = PostgresLog::open(&worker).expect("a URL");
+    let mut run = Sample::new("run", 0).tool_turn().sealed();
+    log.append(run.batch()).await.expect("a new run");
+    assert_eq!(log.run("run").await.expect("an index").expect("the run").seal, Some(0));
+    server.sql("UPDATE app.mynah_schema SET version = 2");
+    let newer =
+        PostgresLog::open(&worker).expect("a URL").init().await.expect_err("another version");
+    assert_eq!(newer.reason(), "schema_too_new");
+}
+
+#[tokio::test]
+async fn many_that_connect_at_once_make_the_tables_once() {
+    let Some(server) = server::start() else { return };
+    let url = server.fresh();
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let log = PostgresLog::open(&url).expect("a URL");
+            tokio::spawn(async move { log.init().await })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("a task").expect("tables");
+    }
+}
+
+#[tokio::test]
+async fn relaxed_appends_do_not_wait_for_the_disk_and_others_do() {
+    let Some(server) = server::start() else { return };
+    // By default, the server would not wait for any.
+    server.sql("ALTER ROLE test SET synchronous_commit = 'off'");
+    let schema = server.fresh();
+    let log = PostgresLog::open(&schema).expect("a URL");
+    let mut run = Sample::new("run", 0);
+    log.append(run.batch()).await.expect("a new run");
+    let flushed = || server.sql("SELECT pg_current_wal_flush_lsn() = pg_current_wal_insert_lsn()");
+    assert_eq!(flushed(), "t", "it is on the disk");
+    let relaxed = mynah_log::Durability::Relaxed;
+    // The server writes what is relaxed every 200 ms, so that one of some is seen before.
+    let mut seen = false;
+    for _ in 0..20 {
+        run = run.user("more");
+        log.append(run.batch().durability(relaxed)).await.expect("what follows");
+        seen |= flushed() == "f";
+    }
+    assert!(seen, "some were not on the disk");
+}
+
+#[tokio::test]
+async fn a_value_that_was_changed_in_the_tables_is_found() {
+    let Some(server) = server::start() else { return };
+    for (change, is_found_by_check) in [
+        ("UPDATE mynah_records SET payload = '\\x00' WHERE seq = 2", false),
+        ("UPDATE mynah_records SET salt = '\\x00' WHERE seq = 2", false),
+        ("UPDATE mynah_records SET envelope = '\\xa0' WHERE seq = 2", false),
+        ("DELETE FROM mynah_records WHERE seq = 2", true),
+        ("UPDATE mynah_records SET seq = 9 WHERE seq = 3", true),
+        ("UPDATE mynah_runs SET hash = '\\x00'", false),
+        ("UPDATE mynah_runs SET records = 1", true),
+        ("UPDATE mynah_runs SET token = -1", false),
+        ("UPDATE mynah_runs SET status = 77", false),
+        ("UPDATE mynah_seals SET place = 7", false),
+        ("UPDATE mynah_seals SET hash = '\\x00'", false),
+        ("DELETE FROM mynah_runs", true),
+        ("INSERT INTO mynah_pruned VALUES ('x')", true),
+    ] {
+        let url = server.fresh();
+        let log = PostgresLog::open(&url).expect("a URL");
+        let mut run = Sample::new("run", 0).tool_turn().sealed();
+        log.append(run.batch()).await.expect("a new run");
+        log.seals(0, 9).await.expect("a leaf");
+        let schema = url.rsplit_once("%3D").expect("a schema").1;
+        server.sql(&format!("SET search_path = {schema}; {change}"));
+        let told = [
+            log.check().await.err(),
+            mynah_log::verify_run(&log, "run").await.err(),
+            mynah_log::verify_seals(&log).await.err(),
+        ];
+        assert!(
+            told.iter()
+                .flatten()
+                .any(|error| error.reason() == "corrupt" || error.reason() == "run_not_found"),
+            "{change}: {told:?}"
+        );
+        assert!(!is_found_by_check || told[0].is_some(), "{change}: {told:?}");
+    }
+}
