@@ -2,6 +2,7 @@
 //!
 //! `cargo xtask test` is everything a change must pass; continuous integration runs nothing else.
 
+mod browser;
 mod docs;
 mod hygiene;
 mod interop;
@@ -31,6 +32,7 @@ Commands:
   bench [NAME]     Run the benchmarks, or only the bench target NAME
   interop          Call servers that others wrote: a fake upstream (npm), a gateway and a real model (PyPI)
   mcp              Run the conformance suite of MCP, and call its servers that others wrote (npm, PyPI)
+  browser          Run the tests of the inspector's pages in Chromium, with a check of their accessibility (npm)
   nightly          Run the property tests with 10,000 cases each, 5,000 killed processes, a million records, and the
                    fuzz targets
 ";
@@ -39,6 +41,7 @@ Commands:
 const NEEDS: &[(&str, &str, &str, bool)] = &[
     ("cc", "build-essential", "it links every binary", true),
     ("python3", "python3", "it verifies runs without this code", false),
+    ("chromedriver", "chromium-driver", "it shows the inspector's pages", false),
 ];
 
 /// A step of `cargo xtask test`: its name and what it does.
@@ -49,8 +52,10 @@ const SLOW_TESTS: &[&str] = &[
     "crash",
     "demo",
     "effects",
+    "exported_page",
     "handover",
     "hostile",
+    "inspector",
     "killed",
     "leases",
     "outlived",
@@ -80,6 +85,7 @@ const STAGES: &[Stage] = &[
     ("verifier", verifier::all),
     ("aimock", interop::aimock),
     ("mcp", mcp::all),
+    ("browser", browser::all),
     ("examples", examples),
     ("doc", docs::api),
     ("packages", release::packages),
@@ -96,6 +102,7 @@ enum Task<'a> {
     Bench { name: Option<&'a str> },
     Interop,
     Mcp,
+    Browser,
     Nightly,
 }
 
@@ -129,6 +136,7 @@ fn parse<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["bench", name] if !name.starts_with('-') => Ok(Task::Bench { name: Some(name) }),
         ["interop"] => Ok(Task::Interop),
         ["mcp"] => Ok(Task::Mcp),
+        ["browser"] => Ok(Task::Browser),
         ["nightly"] => Ok(Task::Nightly),
         ["test" | "hygiene" | "docs" | "release" | "bench" | "interop" | "mcp" | "nightly", ..] => {
             Err(format!("cannot run `{}`", args.join(" ")))
@@ -159,6 +167,7 @@ fn perform(task: Task<'_>) -> Result<(), String> {
         Task::Bench { name: Some(name) } => run(&format!("cargo bench --workspace --bench {name}")),
         Task::Interop => interop::all(),
         Task::Mcp => mcp::all(),
+        Task::Browser => browser::all(),
         Task::Nightly => {
             let line = "cargo test --workspace --release --test properties --test record --test session_runs \
                         --test handover --test outside --test effects";
@@ -422,6 +431,7 @@ mod tests {
         assert_eq!(parse(&["bench", "append"]), Ok(Task::Bench { name }));
         assert_eq!(parse(&["interop"]), Ok(Task::Interop));
         assert_eq!(parse(&["mcp"]), Ok(Task::Mcp));
+        assert_eq!(parse(&["browser"]), Ok(Task::Browser));
         assert_eq!(parse(&["nightly"]), Ok(Task::Nightly));
     }
 

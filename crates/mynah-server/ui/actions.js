@@ -43,60 +43,68 @@ export function confirmed({ title, words, fields = [], button, danger = false, a
 
 const signal = (run, body) => post(runPath(run, "/signals"), body);
 
-/** A choice of the server's agents; nothing to choose where there is one. */
-function agentField(agents, label = "Agent") {
-  const input = h("select", {}, agents.map(({ name, model }) => h("option", { value: name }, say(model ? `${name} (${model})` : name))));
-  return { name: "agent", label, input };
-}
+const select = (agents, none = null) => h("select", {}, none ? h("option", { value: "" }, none) : null, agents.map(({ name, model }) => h("option", { value: name }, say(model ? `${name} (${model})` : name))));
+
+/** Which agent continues a run; and whether it may be another than the run began with. */
+const agentFields = (agents) => [
+  ...(agents.length > 1 ? [{ name: "agent", label: "Agent", input: select(agents, "the one that fits the run") }] : []),
+  { name: "allow_changed_agent", label: "Even if its model, tools or params are not those of the run", input: h("input", { type: "checkbox" }) },
+];
+
+/** What is sent of these fields. */
+const agentOf = ({ agent, allow_changed_agent: allow }) => ({ ...(agent ? { agent } : {}), ...(allow ? { allow_changed_agent: true } : {}) });
 
 export const cancel = (run) => confirmed({
   title: "Cancel the run", words: "The run ends here. It is sealed and cannot be continued, only forked.", button: "Cancel the run", danger: true, act: () => signal(run, { cancel: true }),
 });
 
-export const resume = (run) => confirmed({
+export const resume = (run, agents) => confirmed({
   title: "Resume the run",
   words: "Another process continues where the records end. Completed model calls and tools are not repeated.",
   fields: [{
     name: "on_uncertain", label: "Calls whose outcome is unknown", hint: "Calls that ran when the process died, of tools that are not idempotent.",
     input: h("select", {}, h("option", { value: "suspend" }, "wait for a person"), h("option", { value: "rerun" }, "run them again"), h("option", { value: "fail" }, "report them to the model as failed")),
-  }],
-  button: "Resume", act: ({ on_uncertain }) => signal(run, { resume: true, on_uncertain }),
+  }, ...agentFields(agents)],
+  button: "Resume", act: (values) => signal(run, { resume: true, on_uncertain: values.on_uncertain, ...agentOf(values) }),
 });
 
-export const message = (run) => confirmed({
+export const message = (run, agents) => confirmed({
   title: "Send a message", words: "The message is recorded in the run as one of the user, and the run continues with it.",
-  fields: [{ name: "text", label: "Message", input: h("textarea", { required: true }) }], button: "Send", act: ({ text }) => signal(run, { message: text }),
+  fields: [{ name: "text", label: "Message", input: h("textarea", { required: true }) }, ...agentFields(agents)], button: "Send", act: (values) => signal(run, { message: values.text, ...agentOf(values) }),
 });
 
-export const fork = (run, seq, text) => confirmed({
+export const fork = (run, seq, agents) => confirmed({
   title: `Fork at record ${seq}`, words: `Records 1 to ${seq} are copied into a new run. This run stays as it is.`,
-  fields: [
-    { name: "message", label: "Message of the user, in place of the last one", input: h("textarea", {}, text ?? ""), hint: "Leave it as it is to keep the message." },
-    { name: "resume", label: "Continue the new run at once", input: h("input", { type: "checkbox" }) },
-  ],
+  fields: agents.length ? [
+    { name: "resume", label: "Continue the new run at once", input: h("input", { type: "checkbox", checked: true }) },
+    { name: "message", label: "With a message of the user", input: h("textarea", {}), hint: "What the user says in the new run after these records. Empty: it continues as it is." },
+    ...agentFields(agents),
+  ] : [],
   button: "Fork",
-  act: ({ message: words, resume: now }) => post(runPath(run, "/fork"), { at: seq, ...(words && words !== text ? { message: words } : {}), ...(now ? { resume: true } : {}) }),
+  act: (values) => post(runPath(run, "/fork"), { at: seq, ...(values.resume || values.message ? { resume: true, ...(values.message ? { message: values.message } : {}), ...agentOf(values) } : {}) }),
 });
 
 export const replay = (run, agents) => confirmed({
   title: "Replay the run", words: "The run is executed again from its records, and compared. The model is not called, and nothing is recorded.",
   fields: [
-    ...(agents.length ? [{ name: "agent", label: "Agent", input: h("select", {}, h("option", { value: "" }, "as recorded"), agents.map(({ name }) => h("option", { value: name }, say(name)))) }] : []),
-    { name: "system", label: "Another system prompt", input: h("textarea", {}), hint: "Empty: as recorded." },
-    { name: "rerun_tools", label: "Run idempotent tools again", input: h("input", { type: "checkbox" }) },
+    ...(agents.length ? [
+      { name: "agent", label: "Agent", input: select(agents, "none: every answer from the records") },
+      { name: "system", label: "Another system prompt", input: h("textarea", {}), hint: "Empty: as recorded." },
+      { name: "rerun_tools", label: "Run idempotent tools again", input: h("input", { type: "checkbox" }) },
+      { name: "allow_changed_agent", label: "Pass over what the run ran with", input: h("input", { type: "checkbox" }) }] : []),
   ],
   button: "Replay",
-  act: ({ agent, system, rerun_tools }) => post(runPath(run, "/replay"), { ...(agent ? { agent } : {}), ...(system ? { system } : {}), rerun_tools }),
+  act: ({ system, rerun_tools: rerun, ...values }) => post(runPath(run, "/replay"), { ...agentOf(values), ...(system ? { system } : {}), ...(rerun ? { rerun_tools: true } : {}) }),
 });
 
 export const start = (agents) => confirmed({
   title: "Start a run", words: "The agent begins a new run with this input. It continues whether or not this page is open.",
-  fields: [agentField(agents), { name: "input", label: "Input", input: h("textarea", { required: true }, agents[0]?.input ?? "") }, { name: "session", label: "Session", input: h("input", {}), hint: "Empty: a run of its own." }],
+  fields: [{ name: "agent", label: "Agent", input: select(agents) }, { name: "input", label: "Input", input: h("textarea", { required: true }, agents[0]?.input ?? "") }, { name: "session", label: "Session", input: h("input", {}), hint: "Empty: a run of its own." }],
   button: "Start", act: ({ agent, input, session }) => post("/v1/runs", { agent, input, ...(session ? { session } : {}) }),
 });
 
 /** What a suspended run waits for, as a form. `done` is called after it was sent. */
-export function waitingForm(run, waiting, done) {
+export function waitingForm(run, waiting, agents, done) {
   const failure = h("p", { class: "error", role: "alert", hidden: true });
   const sent = async (title, words, body) => {
     const result = await confirmed({ title, words, button: title, act: () => signal(run, body()) });
@@ -108,30 +116,32 @@ export function waitingForm(run, waiting, done) {
       h("h2", {}, icon("pause"), "Waits for an answer"), h("p", { class: "question" }, say(waiting.question ?? "")), text, failure, h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, "Answer")));
   }
   if (waiting.for === "resume") {
-    return h("div", { class: "waiting" }, h("h2", {}, icon("pause"), "Waits to be resumed"), h("p", {}, "Its process died several times without progress."), h("div", { class: "buttons" }, h("button", { class: "primary", type: "button", onclick: async () => { const result = await resume(run); if (result) done(result); } }, "Resume")));
+    return h("div", { class: "waiting" }, h("h2", {}, icon("pause"), "Waits to be resumed"), h("p", {}, "Its process died several times without progress."), h("div", { class: "buttons" }, h("button", { class: "primary", type: "button", onclick: async () => { const result = await resume(run, agents); if (result) done(result); } }, "Resume")));
   }
   const isOutcome = waiting.for === "outcome";
-  const choices = isOutcome ? [["result", "It ran; this is its result"], ["reject", "It did not run"]] : [["approve", "Approve"], ["reject", "Reject"], ["result", "Give a result instead"]];
+  const choices = isOutcome ? [["result", "It ran; this is its result"], ["reject", "It did not run"]] : [["approve", "Approve"], ["edit", "Approve with other arguments"], ["reject", "Reject"], ["result", "Give a result instead"]];
   const rows = (waiting.calls ?? []).map((call) => {
     const choice = h("select", { "aria-label": `Decision about ${call.name}`, "data-call": call.id }, choices.map(([value, words]) => h("option", { value }, words)));
-    const text = h("textarea", { "aria-label": "Reason or result", hidden: choices[0][0] === "approve", placeholder: isOutcome ? "The result, as the model reads it" : "" });
+    const text = h("textarea", { "aria-label": "Arguments, reason or result", hidden: choices[0][0] === "approve", placeholder: isOutcome ? "The result, as the model reads it" : "" });
     choice.addEventListener("change", () => {
       text.hidden = choice.value === "approve";
+      text.value = choice.value === "edit" ? call.raw_arguments ?? JSON.stringify(call.arguments ?? {}) : "";
       text.placeholder = choice.value === "reject" ? "Why; the model reads it" : "The result, as the model reads it";
     });
     return { call, choice, text, element: h("li", { class: "decision" }, h("div", { class: "decision-head" }, h("strong", {}, icon("tool"), say(call.name)), h("code", { class: "muted" }, say(call.id))),
-      h("pre", { class: "result exact", tabindex: "0", role: "region", "aria-label": "exact arguments" }, say(call.raw_arguments ?? JSON.stringify(call.arguments ?? null))), choice, text) };
+      h("pre", { class: "result exact", tabindex: "0", role: "group", "aria-label": "exact arguments" }, say(call.raw_arguments ?? JSON.stringify(call.arguments ?? null))), choice, text) };
   });
   const body = () => {
-    const made = { approve: [], reject: {}, results: {} };
+    const made = { approve: [], approve_with: {}, reject: {}, results: {} };
     for (const { call, choice, text } of rows) {
       if (choice.value === "approve") made.approve.push(call.id);
+      else if (choice.value === "edit") made.approve_with[call.id] = JSON.parse(text.value);
       else if (choice.value === "reject") made.reject[call.id] = text.value;
       else made.results[call.id] = text.value;
     }
     return Object.fromEntries(Object.entries(made).filter(([, value]) => Object.keys(value).length));
   };
-  const told = () => h("ul", {}, rows.map(({ call, choice, text }) => h("li", {}, { approve: "run ", reject: "do not run ", result: "take the given result for " }[choice.value], h("strong", {}, say(call.name)), choice.value === "approve" ? [" with ", h("code", {}, say(call.raw_arguments ?? ""))] : text.value ? [": ", h("q", {}, say(text.value))] : null)));
+  const told = () => h("ul", {}, rows.map(({ call, choice, text }) => h("li", {}, { approve: "run ", edit: "run with other arguments ", reject: "do not run ", result: "take the given result for " }[choice.value], h("strong", {}, say(call.name)), choice.value === "approve" ? [" with ", h("code", {}, say(call.raw_arguments ?? ""))] : text.value ? [": ", h("q", {}, say(text.value))] : null)));
   return h("form", { class: "waiting", onsubmit: (event) => { event.preventDefault(); sent("Send the decision", ["The run continues with this:", told()], body); } },
     h("h2", {}, icon("pause"), isOutcome ? "Waits: the outcome of these calls is unknown" : "Waits for approval"), h("p", {}, isOutcome ? "The process died while they ran. Find out whether they did." : "The model wants to call:"),
     h("ul", { class: "decisions" }, rows.map(({ element }) => element)), failure, h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, "Decide")));

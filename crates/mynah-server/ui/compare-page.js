@@ -62,7 +62,7 @@ function differences({ fields, one, two }) {
   const nodes = [];
   if (before !== after && before && after) nodes.push(h("div", { class: "word-diff" }, wordDiff(before, after).map(({ text, side }) => side === "both" ? say(text) : h(side === "before" ? "del" : "ins", {}, say(text)))));
   const shown = fields.slice(0, 60).map(({ path, before: was, after: is }) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, say(path))), h("td", {}, was === undefined ? h("span", { class: "muted" }, "not there") : h("del", {}, say(short(was)))), h("td", {}, is === undefined ? h("span", { class: "muted" }, "not there") : h("ins", {}, say(short(is))))));
-  nodes.push(h("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Fields that differ" }, h("table", { class: "field-diff" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Field"), h("th", { scope: "col" }, "Left"), h("th", { scope: "col" }, "Right"))), h("tbody", {}, shown))));
+  nodes.push(h("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Fields that differ" }, h("table", { class: "field-diff" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Field"), h("th", { scope: "col" }, "Left"), h("th", { scope: "col" }, "Right"))), h("tbody", {}, shown))));
   if (fields.length > 60) nodes.push(h("p", { class: "muted" }, `${fields.length - 60} more fields differ`));
   return nodes;
 }

@@ -103,7 +103,7 @@ export class Conversation {
     const finish = response?.finish_reason;
     const body = partsOf(message).filter((part) => part.type !== "tool_call").map((part, index) => this.part(part, role, `${seq}.${index}`));
     return h("article", { class: `message role-${role === "loop" ? "assistant" : role}`, "aria-label": `${who}, record ${seq}` },
-      h("header", {}, h("span", { class: "who" }, icon({ assistant: "model", tool: "tool", user: "user" }[role] ?? "gear"), say(who)), facts.length ? h("span", { class: "facts" }, facts.map((fact, index) => [index ? h("span", { "aria-hidden": "true" }, " · ") : null, h("span", {}, say(fact))])) : null,
+      h("header", {}, h("h2", { class: "who" }, icon({ assistant: "model", tool: "tool", user: "user" }[role] ?? "gear"), say(who)), facts.length ? h("span", { class: "facts" }, facts.map((fact, index) => [index ? h("span", { "aria-hidden": "true" }, " · ") : null, h("span", {}, say(fact))])) : null,
         finish && !["stop", "tool_calls"].includes(finish) ? h("span", { class: "chip status-failed" }, say(`finish: ${finish}`)) : null,
         item.cut ? h("span", { class: "chip status-cancelled" }, "cut off") : null,
         textOf(message) ? copyButton(() => textOf(message), "Copy text") : null, this.place(seq, ts)),
@@ -130,18 +130,18 @@ export class Conversation {
       h("summary", {}, icon("chevron"), h("span", { class: "call-name" }, icon("tool"), say(call.name)), h("code", { class: "call-brief" }, say(text.length > 120 ? `${text.slice(0, 119)}…` : text)),
         h("span", { class: `call-state` }, call.verdict ? say(`${call.verdict} · `) : null, words, last?.duration != null ? ` · ${last.duration ? span(last.duration) : "< 1 ms"}` : null, call.attempts.length > 1 ? ` · ${call.attempts.length} attempts` : null)),
       h("div", { class: "call-body" },
-        h("div", { class: "call-head" }, h("h4", {}, "Arguments"), copyButton(text, "Copy arguments"), h("span", { class: "facts" }, "call ", h("code", {}, say(call.id)))),
+        h("div", { class: "call-head" }, h("h3", {}, "Arguments"), copyButton(text, "Copy arguments"), h("span", { class: "facts" }, "call ", h("code", {}, say(call.id)))),
         valueView(text),
         call.attempts.map((attempt) => this.attempt(attempt, call)),
-        call.given !== undefined ? [h("div", { class: "call-head" }, h("h4", {}, "Result"), copyButton(call.given, "Copy result")), valueView(call.given)] : null,
-        call.why ? [h("h4", {}, "Reason"), h("p", {}, say(call.why))] : null));
+        call.given !== undefined ? [h("div", { class: "call-head" }, h("h3", {}, "Result"), copyButton(call.given, "Copy result")), valueView(call.given)] : null,
+        call.why ? [h("h3", {}, "Reason"), h("p", {}, say(call.why))] : null));
   }
 
   attempt(attempt, call) {
     const title = call.attempts.length > 1 || attempt.number > 1 ? `Attempt ${attempt.number}` : "Result";
     const lost = attempt.span?.state === "lost" && attempt.state === "running";
     return [
-      h("div", { class: "call-head" }, h("h4", {}, title), attempt.content ? copyButton(attempt.content, "Copy result") : null,
+      h("div", { class: "call-head" }, h("h3", {}, title), attempt.content ? copyButton(attempt.content, "Copy result") : null,
         attempt.duration != null ? h("span", { class: "facts" }, attempt.duration ? span(attempt.duration) : "< 1 ms") : null,
         h("button", { type: "button", class: "seq", "aria-label": `Select record ${attempt.doneSeq ?? attempt.seq}`, onclick: () => this.select(attempt.doneSeq ?? attempt.seq) }, `#${attempt.doneSeq ?? attempt.seq}`)),
       attempt.effects.map((effect) => h("div", { class: "effect" }, icon("bolt"), "side effect ", h("code", {}, say(effect.name)), " ", h("code", {}, say("failed" in (effect.effect ?? {}) ? `failed: ${effect.effect.failed}` : JSON.stringify(effect.effect?.done ?? null))))),
@@ -193,7 +193,7 @@ export class Conversation {
       this.live = h("article", { class: "message role-assistant streaming", "aria-label": "Answer in progress" });
       this.element.append(this.live);
     }
-    this.live.replaceChildren(h("header", {}, h("span", { class: "who" }, icon("model"), "Assistant"), h("span", { class: "chip status-running" }, icon("bolt"), "streaming")),
+    this.live.replaceChildren(h("header", {}, h("h2", { class: "who" }, icon("model"), "Assistant"), h("span", { class: "chip status-running" }, icon("bolt"), "streaming")),
       ...(reasoning ? [h("div", { class: "reasoning-text" }, say(reasoning))] : []), markdown(text));
   }
 }

@@ -6,7 +6,9 @@ const MAX_DEPTH = 8;
 
 /** The nodes of a Markdown text. */
 export function markdown(text) {
-  return h("div", { class: "markdown" }, blocks(String(text).replaceAll("\r\n", "\n").split("\n"), 0));
+  // Headings follow that of the message, and none is left out between two.
+  const levels = { last: 2 };
+  return h("div", { class: "markdown" }, blocks(String(text).replaceAll("\r\n", "\n").split("\n"), 0, levels));
 }
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)[^`]*$/u;
@@ -16,7 +18,7 @@ const QUOTE = /^ {0,3}> ?/u;
 const ITEM = /^( {0,6})([-*+]|\d{1,9}[.)])(\s+)(.*)$/u;
 const DIVIDER = /^ {0,3}\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/u;
 
-function blocks(lines, depth) {
+function blocks(lines, depth, levels) {
   const nodes = [];
   if (depth > MAX_DEPTH) return [h("p", {}, say(lines.join("\n")))];
   let at = 0;
@@ -27,8 +29,8 @@ function blocks(lines, depth) {
     if (line.trim() === "") at += 1;
     else if (fence) at = code(lines, at, fence, nodes);
     else if (heading) {
-      // The page's own headings come first.
-      nodes.push(h(`h${Math.min(6, heading[1].length + 3)}`, { class: `md-${heading[1].length}` }, inline(heading[2])));
+      levels.last = Math.min(6, heading[1].length + 2, levels.last + 1);
+      nodes.push(h(`h${levels.last}`, { class: `md-${heading[1].length}` }, inline(heading[2])));
       at += 1;
     } else if (RULE.test(line)) {
       nodes.push(h("hr"));
@@ -36,8 +38,8 @@ function blocks(lines, depth) {
     } else if (QUOTE.test(line)) {
       const from = at;
       while (at < lines.length && QUOTE.test(lines[at])) at += 1;
-      nodes.push(h("blockquote", {}, blocks(lines.slice(from, at).map((quoted) => quoted.replace(QUOTE, "")), depth + 1)));
-    } else if (ITEM.test(line)) at = list(lines, at, nodes, depth);
+      nodes.push(h("blockquote", {}, blocks(lines.slice(from, at).map((quoted) => quoted.replace(QUOTE, "")), depth + 1, levels)));
+    } else if (ITEM.test(line)) at = list(lines, at, nodes, depth, levels);
     else if (line.includes("|") && DIVIDER.test(lines[at + 1] ?? "") && (lines[at + 1] ?? "").includes("-") && (lines[at + 1] ?? "").includes("|")) at = table(lines, at, nodes);
     else {
       const from = at;
@@ -54,11 +56,11 @@ function code(lines, at, [, mark, language], nodes) {
   const from = at + 1;
   let to = from;
   while (to < lines.length && !(lines[to].trim().startsWith(mark) && lines[to].trim().replaceAll(mark[0], "") === "")) to += 1;
-  nodes.push(h("pre", { class: "code", tabindex: "0", role: "region", "aria-label": language ? `code in ${language}` : "code" }, h("code", {}, say(lines.slice(from, to).join("\n")))));
+  nodes.push(h("pre", { class: "code", tabindex: "0", role: "group", "aria-label": language ? `code in ${language}` : "code" }, h("code", {}, say(lines.slice(from, to).join("\n")))));
   return to + 1;
 }
 
-function list(lines, at, nodes, depth) {
+function list(lines, at, nodes, depth, levels) {
   const [, indent, mark] = ITEM.exec(lines[at]);
   const isOrdered = /\d/u.test(mark);
   const items = [];
@@ -74,7 +76,7 @@ function list(lines, at, nodes, depth) {
     }
     const task = /^\[([ xX])\]\s+/u.exec(own[0]);
     if (task) own[0] = own[0].slice(task[0].length);
-    const content = blocks(own, depth + 1);
+    const content = blocks(own, depth + 1, levels);
     // A short item needs no paragraph.
     const simple = content[0]?.tagName === "P" ? [...content[0].childNodes, ...content.slice(1)] : content;
     items.push(h("li", {}, task ? h("span", { class: "task", "aria-label": task[1] === " " ? "open" : "done" }, task[1] === " " ? "☐ " : "☑ ") : null, simple));
@@ -96,7 +98,7 @@ function table(lines, at, nodes) {
     at += 1;
   }
   const row = (tag) => (values) => h("tr", {}, values.map((value, place) => h(tag, { class: `to-${sides[place] ?? "left"}` }, inline(value))));
-  nodes.push(h("div", { class: "table", tabindex: "0", role: "region", "aria-label": "table" }, h("table", {}, h("thead", {}, row("th")(head)), h("tbody", {}, rows.map(row("td"))))));
+  nodes.push(h("div", { class: "table", tabindex: "0", role: "group", "aria-label": "table" }, h("table", {}, h("thead", {}, row("th")(head)), h("tbody", {}, rows.map(row("td"))))));
   return at;
 }
 

@@ -43,7 +43,7 @@ export class Records {
   row(index) {
     const record = this.visible()[index];
     const after = record.ts === null || !this.story.first ? "" : `+${span(record.ts - this.story.first.ts)}`;
-    return h("div", { class: `record-row${record.damaged ? " damaged" : ""}`, "aria-label": `Record ${record.seq}, ${record.kind}: ${summary(record)}` },
+    return h("div", { class: `record-row${record.damaged ? " damaged" : ""}` },
       h("span", { class: "number" }, String(record.seq)), h("span", { class: "kind" }, h("span", { class: `dot tone-${toneOf(record.kind)}`, "aria-hidden": "true" }), say(record.kind)),
       h("span", { class: "number", title: record.ts === null ? null : exactly(record.ts) }, after), h("span", { class: "says" }, record.damaged ? h("strong", { class: "error" }, say(record.damaged)) : say(summary(record))),
       h("span", { class: "hash" }, record.hash ? say(record.hash.slice(0, 12)) : ""));
@@ -69,7 +69,7 @@ export function recordDetail(record, { raw, close, link, actions = [] }) {
       const entry = record.raw ?? await raw(record);
       record.raw = entry;
       bytes.replaceChildren(...["envelope", "salt", "payload"].map((name) => h("div", {}, h("div", { class: "call-head" }, h("h4", {}, name), entry[name] ? copyButton(entry[name], `Copy ${name}`) : null, h("span", { class: "facts" }, entry[name] ? `${entry[name].length / 2} bytes` : "not there")),
-        entry[name] ? h("pre", { class: "hex", tabindex: "0", role: "region", "aria-label": `${name} in hexadecimal` }, hexDump(entry[name])) : null)));
+        entry[name] ? h("pre", { class: "hex", tabindex: "0", role: "group", "aria-label": `${name} in hexadecimal` }, hexDump(entry[name])) : null)));
     } catch (error) {
       bytes.replaceChildren(h("p", { class: "error" }, say(error.message)));
     }

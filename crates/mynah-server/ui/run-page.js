@@ -3,7 +3,7 @@
 import { cancel, fork, message, replay, resume, waitingForm } from "./actions.js";
 import { abilities, bundleOf, get, listen, runPath, withQuery } from "./api.js";
 import { announce, count, h, icon, plural, say, shortId } from "./dom.js";
-import { fromApi, textOf } from "./facts.js";
+import { fromApi } from "./facts.js";
 import { RUN_KEYS, RunView } from "./run-view.js";
 import { runHref, shownStatus } from "./runs-page.js";
 import { Story } from "./story.js";
@@ -49,33 +49,37 @@ export async function runPage(root, query) {
   view.status = shownStatus(run);
   root.replaceChildren(view.element);
 
+  const canContinue = rights.actions && rights.agents.length > 0;
   const forkAt = async (record) => {
-    const before = story.records.slice(0, record.seq).findLast((one) => ["run_started", "user_message", "resumed"].includes(one.kind) && one.fact);
-    const last = before?.fact.message ?? before?.fact.thread?.messages?.findLast?.((one) => one.role === "user");
-    const made = await fork(id, record.seq, last ? textOf(last) : "");
+    const made = await fork(id, record.seq, rights.agents);
     if (made) location.href = runHref(made.run_id);
   };
 
   const drawNotices = () => {
     const notices = [];
-    if (run.abandoned) notices.push(h("p", { class: "banner warn" }, icon("bolt"), h("span", {}, h("strong", {}, "Abandoned. "), "It has not ended, and no process holds it.", rights.actions ? "" : " `mynah resume` continues it.")));
-    if (run.waiting && rights.actions) notices.push(waitingForm(id, run.waiting, refresh));
-    else if (run.waiting) notices.push(h("p", { class: "banner wait" }, icon("pause"), h("span", {}, h("strong", {}, "Waits. "), say(run.waiting.question ?? { approval: "It needs an approval. ", outcome: "The outcome of calls is unknown. " }[run.waiting.for] ?? ""), " This server allows no actions; `mynah resume` continues the run.")));
+    if (run.abandoned) notices.push(h("p", { class: "banner warn" }, icon("bolt"), h("span", {}, h("strong", {}, "Abandoned. "), "It has not ended, and no process holds it.", canContinue ? "" : " `mynah resume` continues it.")));
+    if (run.waiting && canContinue) notices.push(waitingForm(id, run.waiting, rights.agents, acted));
+    else if (run.waiting) notices.push(h("p", { class: "banner wait" }, icon("pause"), h("span", {}, h("strong", {}, "Waits. "), say(run.waiting.question ?? { approval: "It needs an approval. ", outcome: "The outcome of calls is unknown. " }[run.waiting.for] ?? ""), " This server has no agent that could continue it; `mynah resume` does.")));
     // A person who writes is not interrupted.
     if (!view.notices.contains(document.activeElement)) view.notices.replaceChildren(...notices);
   };
   const act = async (what) => {
     const result = await what;
-    if (result) refresh(result);
+    if (result) acted(result);
+  };
+  /** A run that failed continues in another one, which the answer names. */
+  const acted = (result) => {
+    if (result.run_id && result.run_id !== id) location.href = runHref(result.run_id);
+    else refresh(result);
   };
   const drawButtons = () => {
     const ended = ["completed", "failed", "cancelled"].includes(run.status);
     const button = (words, what, kind = "") => h("button", { type: "button", class: kind, onclick: what }, words);
     view.buttons.replaceChildren(...[
-      rights.actions && run.abandoned ? button("Resume", () => act(resume(id)), "primary") : null,
-      rights.actions && !ended && !run.waiting ? button("Message", () => act(message(id))) : null,
+      canContinue && (run.abandoned || run.status === "failed") ? button("Resume", () => act(resume(id, rights.agents)), "primary") : null,
+      canContinue && !ended && !run.waiting ? button("Message", () => act(message(id, rights.agents))) : null,
       rights.actions && !ended ? button("Cancel", () => act(cancel(id)), "danger") : null,
-      rights.actions ? button("Replay", () => showReplay(replay(id, rights.agents))) : null,
+      rights.actions && story.sealed ? button("Replay", () => showReplay(replay(id, rights.agents))) : null,
       run.parent ? h("a", { class: "button", href: withQuery("/", { compare: run.parent.run_id, with: id }) }, "Compare with its parent") : null,
       h("a", { class: "button", href: withQuery("/", { verify: id }) }, icon("seal"), "Verify"),
       h("a", { class: "button", href: runPath(id, "/export"), download: `${id.replace(/[^\w.-]+/gu, "_")}.ndjson` }, icon("download"), "Bundle"),

@@ -45,7 +45,7 @@ export async function runsPage(root, query, go) {
   const pager = h("div", { class: "pager" });
   const notes = h("div", { class: "notices" });
   const begin = h("button", { class: "primary", type: "button", hidden: true }, "Start a run");
-  root.replaceChildren(h("div", { class: "page-head" }, h("h1", {}, "Runs"), h("div", { class: "buttons" }, fresh, compare, begin)), charts, filters, notes, h("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": "Runs" }, table), pager);
+  root.replaceChildren(h("div", { class: "page-head" }, h("h1", {}, "Runs"), h("div", { class: "buttons" }, fresh, compare, begin)), charts, filters, notes, h("div", { class: "table-frame", tabindex: "0", role: "group", "aria-label": "Runs" }, table), pager);
   abilities().then(({ actions, agents }) => {
     begin.hidden = !actions || agents.length === 0;
     begin.addEventListener("click", async () => {

@@ -20,7 +20,7 @@ export class Timeline {
     this.element = h("div", { class: "timeline" },
       h("div", { class: "timeline-tools" },
         h("ul", { class: "legend", "aria-label": "Legend" }, Object.entries(KINDS).map(([kind, words]) => h("li", {}, h("span", { class: `swatch span-${kind}`, "aria-hidden": "true" }), words))),
-        this.toggle, h("div", { class: "group" }, button("−", "Zoom out (-)", () => this.zoom(1.6)), button("+", "Zoom in (+)", () => this.zoom(1 / 1.6)), button("Fit", "Show all (0)", () => this.fit()))),
+        this.toggle, h("div", { class: "group" }, button("−", "Zoom out (-)", () => this.zoom(1.6)), button("+", "Zoom in (+)", () => this.zoom(1 / 1.6)), button("Fit", "Fit: show all (0)", () => this.fit()))),
       h("div", { class: "overview-frame" }, this.overview, this.brush), this.axis, this.list.element);
     this.element.addEventListener("keydown", (event) => this.key(event));
     this.list.element.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
@@ -72,8 +72,8 @@ export class Timeline {
     const words = `${KINDS[one.kind]}: ${one.label}${took ? `, ${took}` : ""}${one.state === "failed" ? ", failed" : one.state === "lost" ? ", lost" : one.to === null ? ", not ended" : ""}`;
     const bar = inside ? h("span", { class: `bar span-${one.kind} state-${one.state}${one.to === null ? " open" : ""}`, style: { left: `${100 * from}%`, width: `${100 * width}%` }, title: `${words}\n${exactly(one.from)}` }) : null;
     const tail = from + width > 0.85 ? { right: `${100 * (1 - from)}%` } : { left: `${100 * (from + width)}%` };
-    return h("div", { class: `span-row depth-${one.depth}`, "aria-label": `${words}, record ${one.seq}` },
-      h("span", { class: "span-label" }, h("span", { class: `swatch span-${one.kind}`, "aria-hidden": "true" }), h("span", { class: "span-words", title: one.label }, say(one.label))),
+    return h("div", { class: `span-row depth-${one.depth}` },
+      h("span", { class: "span-label" }, h("span", { class: `swatch span-${one.kind}`, "aria-hidden": "true" }), h("span", { class: "visually-hidden" }, `${KINDS[one.kind]}, record ${one.seq}: `), h("span", { class: "span-words", title: one.label }, say(one.label))),
       h("span", { class: "span-took" }, took),
       h("span", { class: "track" }, bar, inside && one.state !== "ok" && one.state !== "open" ? h("span", { class: `bar-note state-${one.state}`, style: tail }, one.state) : null));
   }

@@ -181,6 +181,8 @@ fn commands(folder: &Path) -> impl Iterator<Item = (String, &'static str)> {
     let there = [
         ("mynah show last", "read the run"),
         ("mynah show last --tree", "see when what happened"),
+        #[cfg(feature = "serve")]
+        ("mynah inspect", "see all of it in a browser: conversation, timeline, proof"),
         ("mynah verify --log sqlite:changed.db", "find the changed byte yourself"),
         (
             "mynah replay last --agent agent.json",
@@ -193,7 +195,8 @@ fn commands(folder: &Path) -> impl Iterator<Item = (String, &'static str)> {
         ("mynah play agent.json", "perform the file from its beginning"),
         ("mynah --help", "see what else there is"),
     ];
-    let there = there.into_iter().map(|(command, what)| match command.contains(" last") {
+    let reads_log = |command: &str| command.contains(" last") || command == "mynah inspect";
+    let there = there.into_iter().map(move |(command, what)| match reads_log(command) {
         true => (format!("{command}{}", log_flag(DEFAULT_LOG)), what),
         false => (command.to_owned(), what),
     });

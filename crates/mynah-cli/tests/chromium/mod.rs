@@ -223,6 +223,18 @@ impl Browser {
     }
 }
 
+/// The source of axe-core; none unless `cargo xtask browser`, which installs it, runs the tests.
+#[expect(clippy::disallowed_methods, reason = "the variable is that of the tests")]
+pub(crate) fn axe() -> Option<String> {
+    match env::var("MYNAH_AXE") {
+        Ok(path) => Some(std::fs::read_to_string(path).unwrap()),
+        Err(_) => {
+            eprintln!("skipped: `cargo xtask browser` installs axe-core");
+            None
+        }
+    }
+}
+
 impl Drop for Browser {
     fn drop(&mut self) {
         if !self.session.is_empty() {

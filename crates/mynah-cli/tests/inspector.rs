@@ -1,0 +1,524 @@
+//! The inspector's pages in a real browser, over the real program.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod chromium;
+mod common;
+mod hostile_text;
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+};
+
+use chromium::Browser;
+use common::{RUNS, Store, mynah};
+use hostile_text::HOSTILE;
+use mynah::{
+    Image, Message, Metadata, Part, Response, ToolCall, ToolOutcome,
+    log::{
+        About, Effect, Fact, Inside, Log as _, Plan, SessionLink, SqliteLog, conformance::Sample,
+    },
+};
+use serde_json::{Value, json};
+
+/// A server of the program, which ends with this value.
+struct Served {
+    child: Child,
+    address: String,
+}
+
+impl Served {
+    /// Inspects a log, with nothing to act on.
+    fn inspect(store: &Store) -> Self {
+        Self::start(&mut mynah(["inspect", "--json", "--log", &store.url()]))
+    }
+
+    fn start(command: &mut Command) -> Self {
+        let command = command.args(["--listen", "127.0.0.1:0"]).stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let at = line.find("http://").unwrap_or_else(|| panic!("no address in {line:?}"));
+        let address = line[at..].split(['"', ' ', '\n']).next().unwrap().trim_end_matches('/');
+        Self { child, address: address.to_owned() }
+    }
+
+    /// The address of a page.
+    fn page(&self, query: &[(&str, &str)]) -> String {
+        let encode = |text: &str| {
+            let bytes = text.bytes().map(|byte| match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' => {
+                    char::from(byte).to_string()
+                }
+                byte => format!("%{byte:02X}"),
+            });
+            bytes.collect::<String>()
+        };
+        let pairs = query.iter().map(|(name, value)| format!("{name}={}", encode(value)));
+        format!("{}/?{}", self.address, pairs.collect::<Vec<_>>().join("&"))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const VERIFIED: &str = "document.querySelector('.proof-line')?.dataset.status === 'verified'";
+
+#[test]
+fn the_list_of_runs_filters_sorts_and_pages_and_keeps_that_in_the_address() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[]));
+    browser.wait("document.querySelectorAll('tr[data-run]').length === 5");
+    browser.wait("document.querySelectorAll('.spark svg').length === 4");
+    browser.run("const s = document.querySelectorAll('.filter select')[0]; s.value = 'failed'; s.dispatchEvent(new Event('change'))");
+    browser.wait("location.search.includes('status=failed') && document.querySelectorAll('tr[data-run]').length === 1");
+    assert_eq!(browser.text("tr[data-run] .chip"), "Failed");
+    // What is in the address is what is shown.
+    browser.open(&served.page(&[("status", "failed")]));
+    browser.wait("document.querySelectorAll('tr[data-run]').length === 1");
+    browser.open(&served.page(&[("prefix", "nothing")]));
+    assert!(browser.text(".empty h2").contains("No run fits"));
+    browser.open(&served.page(&[("order", "oldest")]));
+    browser.wait("document.querySelectorAll('tr[data-run]').length === 5");
+    let first =
+        |browser: &Browser| browser.wait("document.querySelector('tr[data-run]')?.dataset.run");
+    let oldest = first(&browser);
+    browser.open(&served.page(&[("sort", "tokens")]));
+    browser
+        .wait("document.querySelector('th[aria-sort=descending]')?.innerText.startsWith('Tokens')");
+    assert_ne!(first(&browser), oldest);
+    // Keys.
+    browser.press("j");
+    browser.wait("document.activeElement.matches('.run-id a')");
+    browser.press("\u{e007}");
+    browser.wait("location.search.startsWith('?run=') && document.querySelector('.run') !== null");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn many_runs_are_shown_page_by_page() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    fill(&store, (0..250).map(|n| Sample::new(format!("r-{n:03}"), 1000 * n).sealed()));
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[]));
+    browser.wait("document.querySelectorAll('tr[data-run]').length === 100");
+    for (shown, first) in [(100, "r-149"), (50, "r-049")] {
+        browser.click("a[rel=next]");
+        browser.wait(&format!("document.querySelectorAll('tr[data-run]').length === {shown} && document.querySelector('tr[data-run]').dataset.run === '{first}'"));
+    }
+    browser.run("history.back()");
+    browser.wait("document.querySelector('tr[data-run]')?.dataset.run === 'r-149'");
+}
+
+/// Puts runs into a log.
+fn fill(store: &Store, samples: impl IntoIterator<Item = Sample>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let log = SqliteLog::open(&store.path).unwrap();
+        for mut sample in samples {
+            log.append(sample.batch()).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_run_is_shown_in_three_linked_views_and_verified_in_the_browser() {
+    let Some(browser) = Browser::start() else { return };
+    let store =
+        Store::with(include_str!("../../../scenarios/tools/values_become_text_or_json.json"));
+    let served = Served::inspect(&store);
+    let run = common::text(&store.json(&["runs"])[0], "run_id");
+    browser.open(&served.page(&[("run", &run)]));
+    browser.wait(VERIFIED);
+    assert_eq!(browser.text(".fingerprint"), common::text(&store.json(&["runs"])[0], "hash"));
+    browser.click("#tab-timeline");
+    browser.click(".span-row:nth-child(3)");
+    let shown = browser.text(".record-detail h2");
+    let seq = shown.split_whitespace().next().unwrap().trim_start_matches('#').to_owned();
+    browser.wait(&format!("new URLSearchParams(location.search).get('record') === '{seq}'"));
+    browser.click("#tab-records");
+    browser.wait(&format!(
+        "document.querySelector('.record-row.selected .number').innerText === '{seq}'"
+    ));
+    // The bytes are those that the hash is over.
+    browser.click(".record-detail .raw summary");
+    browser.wait("document.querySelectorAll('.hex').length === 3");
+    browser.open(browser.run("return location.href").as_str().unwrap());
+    browser.wait(&format!(
+        "document.querySelector('.record-row.selected .number')?.innerText === '{seq}'"
+    ));
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn a_run_that_is_recorded_elsewhere_appears_and_grows_without_a_reload() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[]));
+    browser.wait("document.querySelectorAll('tr[data-run]').length === 5");
+    browser.run("window.same = true");
+    let scenario = r#"{"scripts": [[{"text": "one"}, {"tool_call": {"id": "c", "name": "slow"}}, {"finish": "tool_calls"}], [{"text": "The end."}, {"finish": "stop"}]],
+        "tools": [{"name": "slow", "returns": {"ok": 1, "delay_ms": 4000}}],
+        "ops": [{"op": "chat", "messages": [{"role": "user", "content": "Go."}]}]}"#;
+    let file = store.file("slow.json", scenario);
+    let mut play = mynah(["play", "--log", &store.url(), &file]);
+    let mut playing = play.stdout(Stdio::null()).spawn().unwrap();
+    browser.wait("document.querySelectorAll('tr[data-run]').length === 6");
+    assert_eq!(browser.text("tr[data-run] .chip"), "Running");
+    browser.click("tr[data-run] .run-id a");
+    browser.wait("document.querySelector('.run-facts .chip')?.innerText === 'Running'");
+    assert!(!browser.text(".conversation").contains("The end."));
+    browser.wait("document.querySelector('.conversation').innerText.includes('The end.')");
+    browser.wait("document.querySelector('.run-facts .chip').innerText === 'Completed'");
+    browser.wait(VERIFIED);
+    assert_eq!(browser.run("return window.same"), true);
+    assert!(playing.wait().unwrap().success());
+}
+
+const REFUND: &str = r#"{"engine": {"model": "m"}, "scripts": [
+    [{"tool_call": {"id": "c0", "name": "refund", "raw_arguments": "{\"eur\":  5.90}"}}, {"finish": "tool_calls"}],
+    [{"text": "It is "}, {"delay_ms": 1500}, {"text": "refunded."}, {"finish": "stop"}]],
+    "tools": [{"name": "refund", "manual": true, "returns": {"ok": "paid back"}}], "ops": []}"#;
+
+#[test]
+fn a_run_is_started_approved_followed_and_forked_in_the_page() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let agent = store.file("shop.json", REFUND);
+    let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
+    browser.open(&served.page(&[]));
+    browser.click(".page-head .primary");
+    browser.write("dialog textarea", "Refund it.");
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('.waiting') !== null");
+    // The arguments as the model wrote them, with both spaces.
+    assert_eq!(browser.wait("document.querySelector('.exact')?.textContent"), r#"{"eur":  5.90}"#);
+    browser.click(".waiting .primary");
+    assert!(browser.text("dialog").contains("run refund with"));
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('.streaming')?.innerText.includes('It is')");
+    browser.wait("document.querySelector('.conversation').innerText.includes('refunded.') && !document.querySelector('.streaming')");
+    browser.wait(VERIFIED);
+    assert!(browser.text(".conversation").contains("Approved: refund"));
+    let run = browser.wait("new URLSearchParams(location.search).get('run')");
+    browser.click(".seq");
+    browser.click(".record-detail .actions button");
+    browser.run("document.querySelector('dialog input[type=checkbox]').checked = false");
+    browser.click("dialog .primary");
+    browser.wait(&format!("new URLSearchParams(location.search).get('run') !== {run} && document.querySelector('.run-facts') !== null"));
+    assert!(browser.text(".run-facts").contains("Fork of"));
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn a_page_offers_no_action_where_none_is_allowed() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let served = Served::inspect(&store);
+    let runs = store.json(&["runs"]);
+    let waits = runs.iter().find(|run| run["status"] == "suspended").unwrap();
+    browser.open(&served.page(&[("run", &common::text(waits, "run_id")), ("record", "2")]));
+    assert!(browser.text(".banner.wait").contains("How many?"));
+    let buttons = browser.run("return [...document.querySelectorAll('.run-head button, .actions button')].map((b) => b.innerText).filter(Boolean)");
+    assert_eq!(buttons, json!([]));
+}
+
+#[test]
+fn a_killed_and_resumed_run_shows_where_its_process_died() {
+    let Some(browser) = Browser::start() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("demo");
+    let path = folder.to_str().unwrap();
+    assert_eq!(common::run(["demo", "--dir", path]).code, Some(0));
+    let log = format!("sqlite:{path}/mynah.db");
+    let served = Served::start(&mut mynah(["inspect", "--json", "--log", &log]));
+    browser.open(&served.page(&[]));
+    browser.click("tr[data-run] .run-id a");
+    browser.wait("document.querySelector('.note.tone-bad')?.innerText.includes('process died')");
+    browser.click("#tab-timeline");
+    browser.wait("document.querySelector('.bar.span-crash') !== null && document.querySelector('.bar.span-tool.state-lost') !== null");
+    // The copy of the log in which the demonstration changed a byte.
+    let changed = format!("sqlite:{path}/changed.db");
+    let served = Served::start(&mut mynah(["inspect", "--json", "--log", &changed]));
+    browser.open(&served.page(&[]));
+    let run = browser.wait("document.querySelector('tr[data-run]')?.dataset.run");
+    browser.open(&served.page(&[("verify", run.as_str().unwrap())]));
+    assert!(browser.text("[data-status=corrupt]").contains("Record 5 is damaged"));
+    browser.open(&served.page(&[("verify", "log")]));
+    browser.click(".page-head .primary");
+    assert!(browser.text(".wrong li").contains("record 5"));
+    browser.wait("document.querySelector('[data-status=corrupt]') !== null");
+    assert!(browser.errors().iter().all(|error| error.contains("/v1/")));
+}
+
+#[test]
+fn the_log_and_a_run_are_verified_with_root_fingerprint_and_proof() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let served = Served::inspect(&store);
+    let runs = store.json(&["runs"]);
+    let sealed = runs.iter().find(|run| run["status"] == "completed").unwrap();
+    browser.open(&served.page(&[("verify", &common::text(sealed, "run_id"))]));
+    browser.wait("document.querySelectorAll('.step.ok').length === 3");
+    let shown = browser.text(".card");
+    assert!(shown.contains(&common::text(sealed, "hash")) && shown.contains("proof 1"), "{shown}");
+    browser.open(&served.page(&[("verify", "log")]));
+    browser.click(".page-head .primary");
+    browser.wait("document.querySelector('[data-status=verified]') !== null");
+    let verified = store.json(&["verify"]);
+    let root = verified.last().unwrap()["root"].as_str().unwrap().to_owned();
+    assert!(browser.text(".notices .card").contains(&root), "{root}");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn two_runs_are_compared_word_by_word_and_field_by_field() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    let answer = |text: &str| {
+        let response = Box::new(Response::new(Message::assistant(text)));
+        Fact::AssistantCompleted {
+            response,
+            plan: Plan::Nothing,
+            cuts: Vec::new(),
+            duration_ms: None,
+        }
+    };
+    let turn = || Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 0 };
+    let run = |id: &str, text: &str| Sample::new(id, 0).with(turn()).with(answer(text)).sealed();
+    fill(&store, [run("left", "the quick brown fox"), run("right", "the quick red fox")]);
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[("compare", "left"), ("with", "right")]));
+    assert_eq!(browser.text(".word-diff del"), "brown");
+    assert_eq!(browser.text(".word-diff ins"), "red");
+    assert!(browser.text(".field-diff").contains("response.message.content"));
+    browser.wait("document.querySelectorAll('.compare-row.same').length === 4");
+    browser.wait("document.querySelectorAll('.compare-row.first').length === 1");
+    browser.open(&served.page(&[("compare", "left"), ("with", "left")]));
+    assert!(browser.text(".banner.ok").contains("No difference"));
+}
+
+#[test]
+fn a_session_is_one_conversation_over_its_runs() {
+    let Some(browser) = Browser::start() else { return };
+    let scenario = r#"{"scripts": [[{"text": "first answer"}, {"finish": "stop"}], [{"text": "second answer"}, {"finish": "stop"}]],
+        "ops": [{"op": "session.start", "id": "s-1", "messages": [{"role": "user", "content": "first question"}]},
+                {"op": "session.continue", "message": {"role": "user", "content": "second question"}}]}"#;
+    let store = Store::with(scenario);
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[("session", "s-1")]));
+    browser.wait("document.querySelectorAll('.turn .message').length === 4");
+    let said = browser.text(".turns");
+    let at = |words: &str| said.find(words).unwrap_or_else(|| panic!("{words} is not in {said}"));
+    assert!(
+        at("first question") < at("first answer") && at("first answer") < at("second question")
+    );
+    assert!(at("second question") < at("second answer"));
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+/// A run in which every place that a model, a tool or a caller can write to holds these texts.
+fn hostile_run(id: &str, texts: &[&str]) -> Sample {
+    let about = |text: &str| About {
+        model: Some(text.to_owned()),
+        adapter: text.to_owned(),
+        session: Some(SessionLink { id: Some(text.to_owned()), ..SessionLink::default() }),
+        params: Metadata::from_iter([(text.to_owned(), json!(text))]),
+        ..About::default()
+    };
+    let mut sample = Sample::of_session(id, 0, texts[0], None);
+    for (place, text) in texts.iter().enumerate() {
+        let call = format!("c{place}");
+        let message = Message::assistant_parts(vec![
+            Part::reasoning(*text),
+            Part::text(*text),
+            Part::text(format!(
+                "[{text}]({text}) ![{text}]({text}) <{text}> `{text}` **{text}**\n\n# {text}\n\n| {text} |\n|---|\n| {text} |\n\n- {text}\n> {text}\n\n```{text}\n{text}\n```"
+            )),
+            Part::image(Image::from_url(*text)),
+            Part::image(Image::from_base64(*text, "image/svg+xml")),
+            Part::tool_call(ToolCall::new(&call, *text, json!({*text: text}).to_string())),
+        ]);
+        let mut response = Response::new(message);
+        response.model = Some((*text).to_owned());
+        let plan = serde_json::from_value(json!({"tools": {"run": [call], "manual": []}})).unwrap();
+        let inside = Some(Inside { call_id: call.clone(), attempt: 1 });
+        let effect = Effect::Done(json!(text));
+        sample = sample
+            .with(Fact::UserMessage { message: Arc::new(Message::user(*text)) })
+            .with(Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 0 })
+            .with(Fact::AssistantCompleted {
+                response: Box::new(response),
+                plan,
+                cuts: Vec::new(),
+                duration_ms: None,
+            })
+            .with(Fact::ToolScheduled { call_id: call.clone(), attempt: 1, call: None })
+            .with(Fact::SideEffect { inside, name: (*text).to_owned(), ahead: 0, effect })
+            .with(Fact::ToolCompleted {
+                call_id: call,
+                attempt: 1,
+                outcome: ToolOutcome::Ok(json!({*text: text})),
+                content: (*text).to_owned(),
+                duration_ms: None,
+            });
+    }
+    let seam = json!({"kind": "resumed", "about": about(texts[0])});
+    let seam = serde_json::from_value(seam).unwrap();
+    sample.with(seam).sealed()
+}
+
+#[test]
+fn nothing_that_a_model_or_a_tool_says_is_executed_or_fetched() {
+    let Some(browser) = Browser::start() else { return };
+    assert!(HOSTILE.len() >= 40);
+    let store = Store::new();
+    let whole = hostile_run("all", HOSTILE);
+    // Ids too: those of runs, sessions and models stand in lists and links.
+    let short = HOSTILE.iter().filter(|text| text.len() <= 255 && !text.is_empty());
+    let named = short.map(|text| hostile_run(text, &[text]));
+    fill(&store, std::iter::once(whole).chain(named));
+    let served = Served::inspect(&store);
+    let exported = store.beside("hostile.html");
+    store.ok(&["export", "all", "--html", "-o", &exported]);
+    let ids: Vec<String> = store
+        .json(&["runs", "--limit", "1000"])
+        .iter()
+        .map(|run| common::text(run, "run_id"))
+        .collect();
+    let mut pages =
+        vec![served.page(&[]), format!("file://{exported}"), served.page(&[("verify", "log")])];
+    for view in ["conversation", "timeline", "records"] {
+        pages.push(served.page(&[("run", "all"), ("view", view), ("record", "4")]));
+    }
+    for id in &ids {
+        pages.push(served.page(&[("run", id), ("record", "4")]));
+    }
+    for text in HOSTILE.iter().take(8) {
+        pages.push(served.page(&[("session", text)]));
+        pages.push(served.page(&[("compare", "all"), ("with", text)]));
+        pages.push(served.page(&[("verify", text)]));
+        pages.push(served.page(&[("prefix", text), ("model", text)]));
+    }
+    browser.requested();
+    for page in &pages {
+        browser.open(page);
+        browser.wait("document.querySelector('main .empty, .proof-line, table.runs, .narrow, .turn, .compare-row, .turns') !== null");
+        // Everything is opened, and the whole of it is scrolled through.
+        browser.run(OPEN_ALL);
+        let found = browser.run(LOOK);
+        assert_eq!(found, json!([]), "{page}");
+    }
+    let allowed = |url: &String| {
+        url.starts_with(&served.address)
+            || url.starts_with("file://")
+            || url == "about:blank"
+            || url.starts_with("blob:")
+    };
+    let requested = browser.requested();
+    assert!(requested.len() > pages.len());
+    let other: Vec<_> = requested.iter().filter(|url| !allowed(url)).collect();
+    assert!(other.is_empty(), "{other:?}");
+}
+
+const OPEN_ALL: &str = "for (const details of document.querySelectorAll('details')) details.open = true; \
+    for (const button of document.querySelectorAll('button.more')) button.click(); scrollTo(0, document.body.scrollHeight)";
+
+/// What must not be in a page: a trace of executed script, elements that load or run something, attributes that do.
+const LOOK: &str = "const bad = []; \
+    if (window.pwned !== undefined) bad.push('executed'); \
+    if (document.querySelectorAll('iframe, object, embed, base, form[action], video, audio, link[rel=import], animate, set, foreignObject').length) bad.push('element'); \
+    const scripts = document.querySelectorAll('script').length; if (scripts > 2) bad.push('script'); \
+    for (const element of document.querySelectorAll('*')) { \
+      for (const { name, value } of element.attributes) { \
+        if (name.startsWith('on') || name === 'srcdoc' || name === 'style' && /url|expression/i.test(value)) bad.push(name + '=' + value); \
+        if (name === 'src' && !/^data:image.(png|jpeg|gif|webp);base64,|^.ui.app.js$/.test(value)) bad.push(name + '=' + value); \
+        if (name === 'href' && !/^(https?:|mailto:|[/]|#|blob:|data:,$)/.test(value)) bad.push(name + '=' + value); \
+      } } \
+    return bad";
+
+#[test]
+fn a_run_of_10000_records_stays_small_and_smooth() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    let long = (0..2000).fold(Sample::new("long", 0), |sample, _| sample.tool_turn()).sealed();
+    fill(&store, [long]);
+    let served = Served::inspect(&store);
+    for view in ["conversation", "timeline", "records"] {
+        browser.open(&served.page(&[("run", "long"), ("view", view)]));
+        browser.wait("document.querySelector('.run-facts')?.innerText.includes('10,003')");
+        let nodes = browser.run("return document.querySelectorAll('*').length");
+        assert!(nodes.as_u64().unwrap() < 6000, "{view}: {nodes} elements");
+        let scrolled = "const frame = () => new Promise((ok) => requestAnimationFrame(ok)); \
+            const box = document.querySelector('.rows') ?? document.scrollingElement; let slowest = 0; \
+            for (let step = 0; step < 40; step += 1) { const before = performance.now(); box.scrollTop += box.scrollHeight / 41; await frame(); await frame(); slowest = Math.max(slowest, performance.now() - before); } \
+            return slowest";
+        let slowest =
+            browser.run(&format!("return (async () => {{ {scrolled} }})()")).as_f64().unwrap();
+        // Twice a frame and what is made in it, on a machine that does other things as well.
+        assert!(slowest < 500.0, "{view}: {slowest} ms");
+    }
+    browser.open(&served.page(&[("run", "long"), ("view", "records"), ("record", "9000")]));
+    assert_eq!(browser.text(".record-row.selected .number"), "9000");
+}
+
+#[test]
+fn no_page_has_a_violation_of_accessibility() {
+    let Some(browser) = Browser::start() else { return };
+    let Some(axe) = chromium::axe() else { return };
+    let store = Store::with(RUNS);
+    let agent = store.file("runs.json", RUNS);
+    let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
+    let runs = store.json(&["runs"]);
+    let id = |status: &str| {
+        common::text(runs.iter().find(|run| run["status"] == status).unwrap(), "run_id")
+    };
+    let (done, failed) = (id("completed"), id("failed"));
+    let exported = store.beside("run.html");
+    store.ok(&["export", &done, "--html", "-o", &exported]);
+    let pages = [
+        served.page(&[]),
+        served.page(&[("prefix", "nothing")]),
+        served.page(&[("run", &done), ("record", "3")]),
+        served.page(&[("run", &id("suspended"))]),
+        served.page(&[("run", &failed), ("view", "timeline"), ("record", "2")]),
+        served.page(&[("run", &done), ("view", "records"), ("record", "2")]),
+        served.page(&[("compare", &done), ("with", &failed)]),
+        served.page(&[("verify", &done)]),
+        served.page(&[("verify", "log")]),
+        served.page(&[("run", "missing")]),
+        format!("file://{exported}"),
+    ];
+    for (page, dark) in pages.iter().flat_map(|page| [(page, false), (page, true)]) {
+        browser.look(1280, 900, dark);
+        browser.open(page);
+        browser.wait("document.querySelector('main .empty, .proof-line, table.runs tr[data-run], .narrow, .compare-row') !== null && !document.querySelector('.skeleton')");
+        browser
+            .run("for (const details of document.querySelectorAll('details')) details.open = true");
+        // Out of the page's own world, which its policy does not let in.
+        let context =
+            browser.protocol("Page.getFrameTree", &json!({}))["frameTree"]["frame"]["id"].clone();
+        let world = browser.protocol("Page.createIsolatedWorld", &json!({"frameId": context}))["executionContextId"].clone();
+        let evaluate = |script: &str| {
+            let asked = json!({"expression": script, "contextId": world, "awaitPromise": true, "returnByValue": true});
+            browser.protocol("Runtime.evaluate", &asked)
+        };
+        evaluate(&axe);
+        let found = evaluate(
+            "axe.run(document, {resultTypes: ['violations']}).then((r) => r.violations.map((v) => v.id + ': ' + v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160) + ' ' + (n.any[0]?.message ?? n.all[0]?.message ?? n.none[0]?.message ?? '')).join(' | ')))",
+        );
+        let violations: Vec<Value> =
+            found["result"]["value"].as_array().cloned().unwrap_or_else(|| panic!("{found}"));
+        assert!(violations.is_empty(), "{page} (dark: {dark}): {violations:#?}");
+    }
+}
