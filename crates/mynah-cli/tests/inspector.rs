@@ -1,6 +1,6 @@
 //! The inspector's pages in a real browser, over the real program.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod chromium;
 mod common;
@@ -18,8 +18,7 @@ use hostile_text::HOSTILE;
 use mynah::{
     Image, Message, Metadata, Part, Response, ToolCall, ToolOutcome,
     log::{
-        About, Effect, Extent, Fact, Inside, Log as _, Plan, SessionLink, SqliteLog,
-        conformance::Sample,
+        About, Effect, Fact, Inside, Log as _, Plan, SessionLink, SqliteLog, conformance::Sample,
     },
 };
 use serde_json::{Value, json};
@@ -153,7 +152,7 @@ fn a_run_is_shown_in_three_linked_views_and_verified_in_the_browser() {
     // The bytes are those that the hash is over.
     browser.click(".record-detail .raw summary");
     browser.wait("document.querySelectorAll('.hex').length === 3");
-    browser.open(&browser.run("return location.href").as_str().unwrap().to_owned());
+    browser.open(browser.run("return location.href").as_str().unwrap());
     browser.wait(&format!(
         "document.querySelector('.record-row.selected .number')?.innerText === '{seq}'"
     ));
@@ -352,7 +351,7 @@ fn hostile_run(id: &str, texts: &[&str]) -> Sample {
         ]);
         let mut response = Response::new(message);
         response.model = Some((*text).to_owned());
-        let plan = Plan::Tools { run: vec![call.clone()], manual: Vec::new() };
+        let plan = serde_json::from_value(json!({"tools": {"run": [call], "manual": []}})).unwrap();
         let inside = Some(Inside { call_id: call.clone(), attempt: 1 });
         let effect = Effect::Done(json!(text));
         sample = sample
@@ -374,33 +373,8 @@ fn hostile_run(id: &str, texts: &[&str]) -> Sample {
                 duration_ms: None,
             });
     }
-    let about = Some(Box::new(about(texts[0])));
-    let seam = match Fact::SEAM {
-        Fact::Resumed {
-            message,
-            tool_results,
-            approved,
-            rejected,
-            given_up,
-            request_id,
-            extent,
-            on_uncertain,
-            after,
-            ..
-        } => Fact::Resumed {
-            message,
-            tool_results,
-            approved,
-            rejected,
-            given_up,
-            request_id,
-            extent: extent.or(Some(Extent::Chat)),
-            about,
-            on_uncertain,
-            after,
-        },
-        other => other,
-    };
+    let seam = json!({"kind": "resumed", "about": about(texts[0])});
+    let seam = serde_json::from_value(seam).unwrap();
     sample.with(seam).sealed()
 }
 

@@ -119,27 +119,29 @@ export function waitingForm(run, waiting, agents, done) {
     return h("div", { class: "waiting" }, h("h2", {}, icon("pause"), "Waits to be resumed"), h("p", {}, "Its process died several times without progress."), h("div", { class: "buttons" }, h("button", { class: "primary", type: "button", onclick: async () => { const result = await resume(run, agents); if (result) done(result); } }, "Resume")));
   }
   const isOutcome = waiting.for === "outcome";
-  const choices = isOutcome ? [["result", "It ran; this is its result"], ["reject", "It did not run"]] : [["approve", "Approve"], ["reject", "Reject"], ["result", "Give a result instead"]];
+  const choices = isOutcome ? [["result", "It ran; this is its result"], ["reject", "It did not run"]] : [["approve", "Approve"], ["edit", "Approve with other arguments"], ["reject", "Reject"], ["result", "Give a result instead"]];
   const rows = (waiting.calls ?? []).map((call) => {
     const choice = h("select", { "aria-label": `Decision about ${call.name}`, "data-call": call.id }, choices.map(([value, words]) => h("option", { value }, words)));
-    const text = h("textarea", { "aria-label": "Reason or result", hidden: choices[0][0] === "approve", placeholder: isOutcome ? "The result, as the model reads it" : "" });
+    const text = h("textarea", { "aria-label": "Arguments, reason or result", hidden: choices[0][0] === "approve", placeholder: isOutcome ? "The result, as the model reads it" : "" });
     choice.addEventListener("change", () => {
       text.hidden = choice.value === "approve";
+      text.value = choice.value === "edit" ? call.raw_arguments ?? JSON.stringify(call.arguments ?? {}) : "";
       text.placeholder = choice.value === "reject" ? "Why; the model reads it" : "The result, as the model reads it";
     });
     return { call, choice, text, element: h("li", { class: "decision" }, h("div", { class: "decision-head" }, h("strong", {}, icon("tool"), say(call.name)), h("code", { class: "muted" }, say(call.id))),
       h("pre", { class: "result exact", tabindex: "0", role: "group", "aria-label": "exact arguments" }, say(call.raw_arguments ?? JSON.stringify(call.arguments ?? null))), choice, text) };
   });
   const body = () => {
-    const made = { approve: [], reject: {}, results: {} };
+    const made = { approve: [], approve_with: {}, reject: {}, results: {} };
     for (const { call, choice, text } of rows) {
       if (choice.value === "approve") made.approve.push(call.id);
+      else if (choice.value === "edit") made.approve_with[call.id] = JSON.parse(text.value);
       else if (choice.value === "reject") made.reject[call.id] = text.value;
       else made.results[call.id] = text.value;
     }
     return Object.fromEntries(Object.entries(made).filter(([, value]) => Object.keys(value).length));
   };
-  const told = () => h("ul", {}, rows.map(({ call, choice, text }) => h("li", {}, { approve: "run ", reject: "do not run ", result: "take the given result for " }[choice.value], h("strong", {}, say(call.name)), choice.value === "approve" ? [" with ", h("code", {}, say(call.raw_arguments ?? ""))] : text.value ? [": ", h("q", {}, say(text.value))] : null)));
+  const told = () => h("ul", {}, rows.map(({ call, choice, text }) => h("li", {}, { approve: "run ", edit: "run with other arguments ", reject: "do not run ", result: "take the given result for " }[choice.value], h("strong", {}, say(call.name)), choice.value === "approve" ? [" with ", h("code", {}, say(call.raw_arguments ?? ""))] : text.value ? [": ", h("q", {}, say(text.value))] : null)));
   return h("form", { class: "waiting", onsubmit: (event) => { event.preventDefault(); sent("Send the decision", ["The run continues with this:", told()], body); } },
     h("h2", {}, icon("pause"), isOutcome ? "Waits: the outcome of these calls is unknown" : "Waits for approval"), h("p", {}, isOutcome ? "The process died while they ran. Find out whether they did." : "The model wants to call:"),
     h("ul", { class: "decisions" }, rows.map(({ element }) => element)), failure, h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, "Decide")));

@@ -102,7 +102,7 @@ function words(kind, fact) {
   switch (kind) {
     case "run_started": return textOf(fact.thread?.messages?.at?.(-1));
     case "resumed": {
-      const answered = [...(fact.tool_results ?? []).map(([id, text]) => `[${id}] ${text}`), ...(fact.approved ?? []).map((id) => `[${id}] approved`),
+      const answered = [...(fact.tool_results ?? []).map(([id, text]) => `[${id}] ${text}`), ...(fact.approved ?? []).map((id) => `[${id}] approved`), ...(fact.edited ?? []).map(([id, text]) => `[${id}] approved with ${typeof text === "string" ? text : JSON.stringify(text)}`),
         ...(fact.rejected ?? []).map(([id, why]) => `[${id}] rejected${why ? `: ${why}` : ""}`), ...(fact.given_up ?? []).map((id) => `[${id}] given up`)];
       return [...answered, fact.message ? textOf(fact.message) : ""].filter(Boolean).join("  ") || "another process continued";
     }

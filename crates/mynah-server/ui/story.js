@@ -116,7 +116,7 @@ export class Story {
   }
 
   on_resumed(fact, record, before) {
-    const isSeam = !fact.message && !fact.tool_results?.length && !fact.approved?.length && !fact.rejected?.length && !fact.given_up?.length;
+    const isSeam = !fact.message && !fact.tool_results?.length && !fact.approved?.length && !fact.edited?.length && !fact.rejected?.length && !fact.given_up?.length;
     const waited = this.waiting;
     this.close(waited, record);
     this.waiting = null;
@@ -137,6 +137,7 @@ export class Story {
     if (fact.about?.model && fact.about.model !== model) this.note(record, "muted", `Model: ${model ?? "?"} → ${fact.about.model}`);
     for (const [id, text] of fact.tool_results ?? []) this.give(record, id, { given: text });
     for (const id of fact.approved ?? []) this.give(record, id, { verdict: "approved" });
+    for (const [id, text] of fact.edited ?? []) this.give(record, id, { verdict: "approved", why: `with other arguments: ${typeof text === "string" ? text : JSON.stringify(text)}` });
     for (const [id, why] of fact.rejected ?? []) this.give(record, id, { verdict: "rejected", why });
     for (const id of fact.given_up ?? []) this.give(record, id, { verdict: "given up" });
     if (fact.message) this.adopt(record, fact.message);
@@ -192,6 +193,7 @@ export class Story {
     item.calls = callsOf(response.message).map((part) => this.learnCall(part));
     const manual = fact.plan === "manual" ? item.calls.map((call) => call.id) : fact.plan?.tools?.manual ?? [];
     for (const id of manual) if (this.calls.has(id)) this.calls.get(id).manual = true;
+    for (const id of fact.plan?.tools?.denied ?? []) if (this.calls.has(id)) this.calls.get(id).verdict = "not permitted";
     if (response.error) this.note(record, "bad", "The model call failed", errorText(response.error));
   }
 

@@ -76,7 +76,7 @@ export async function checkInclusion(fingerprint, { index, size, root, proof }) 
 const END = "reason:text metadata:json+ duration_ms:count?";
 const FACTS = {
   run_started: "thread:map extent:text about:map?",
-  resumed: "message:map? tool_results:list+ approved:list+ rejected:list+ given_up:list+ request_id:text? extent:text? about:map? on_uncertain:text? after:text?",
+  resumed: "message:map? tool_results:list+ approved:list+ edited:list+ rejected:list+ given_up:list+ request_id:text? extent:text? about:map? on_uncertain:text? after:text?",
   user_message: "message:map",
   turn_started: "turn:count prompt:hash? input_tokens:count+",
   turn_lost: "turn:count input_tokens:count cost:float?",
