@@ -12,6 +12,7 @@ mod failure;
 mod fork;
 mod generate;
 mod gist;
+mod golden;
 mod import;
 mod input;
 mod interrupt;
@@ -87,6 +88,9 @@ enum Verb {
     /// Check an agent file, or write a new one.
     #[command(after_help = agent::EXAMPLES)]
     Agent(agent::Arguments),
+    /// Check an agent against runs that were kept as goldens.
+    #[command(after_help = golden::CHECK_EXAMPLES)]
+    Check(golden::CheckArguments),
     /// Talk to an agent or a model in the terminal.
     #[command(after_help = chat::EXAMPLES)]
     Chat(chat::Arguments),
@@ -121,6 +125,9 @@ enum Verb {
     /// Tools are described to the model and never run. The call is recorded only with --log.
     #[command(after_help = generate::EXAMPLES)]
     Generate(generate::Arguments),
+    /// Keep runs as goldens: regression tests for agents.
+    #[command(after_help = golden::GOLDEN_EXAMPLES)]
+    Golden(golden::GoldenArguments),
     /// Look at the runs of a log in a browser.
     ///
     /// Serves the same pages and API as `mynah serve`, and changes nothing.
@@ -343,6 +350,7 @@ fn main() -> ExitCode {
 fn perform(verb: Verb) -> Result<(), Failure> {
     match verb {
         Verb::Agent(arguments) => agent::main(arguments),
+        Verb::Check(arguments) => golden::check_main(arguments),
         Verb::Chat(arguments) => chat::main(arguments),
         Verb::Run(arguments) => run::main(arguments),
         Verb::Cancel(arguments) => cancel::main(arguments),
@@ -352,6 +360,7 @@ fn perform(verb: Verb) -> Result<(), Failure> {
         Verb::Doctor(arguments) => doctor::main(arguments),
         Verb::Fork(arguments) => fork::main(arguments),
         Verb::Generate(arguments) => generate::main(arguments),
+        Verb::Golden(arguments) => golden::main(arguments),
         #[cfg(feature = "serve")]
         Verb::Inspect(arguments) => serve::inspect(arguments),
         Verb::Models(arguments) => models::main(arguments),

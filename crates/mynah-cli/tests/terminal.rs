@@ -211,7 +211,8 @@ fn calls_are_approved_edited_rejected_with_a_reason_and_approved_for_the_session
 #[test]
 fn ctrl_c_stops_the_answer_and_the_conversation_continues() {
     let slow = r#"[{"text": "One bird. "}, {"delay_ms": 60000}, {"text": "Two birds."}, {"finish": "stop"}]"#;
-    let (store, agent) = agent(&[slow, &says("Still here.")].join(","), "");
+    let scripts = [slow, &says("Still here."), &shell("c0", "echo never"), &says("Fine.")];
+    let (store, agent) = agent(&scripts.join(","), SHELL);
     let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "s"], 80, &[]);
     terminal.wait("›");
     terminal.send("Count birds.\r");
@@ -220,6 +221,14 @@ fn ctrl_c_stops_the_answer_and_the_conversation_continues() {
     terminal.wait_prompt("stopped");
     terminal.send("Are you there?\r");
     terminal.wait_prompt("Still here.");
+    // At a question it leaves the turn.
+    terminal.send("Work.\r");
+    terminal.wait("approve?");
+    terminal.send("\x03");
+    terminal.wait("as it was before this message");
+    terminal.send("Rest.\r");
+    let screen = terminal.wait_prompt("Fine.");
+    assert!(!screen.contains("✓ shell"), "{screen}");
     // At the prompt it does not leave.
     terminal.send("\x03");
     terminal.wait("Ctrl-D leaves");
