@@ -87,17 +87,22 @@ impl Terminal {
         screen
     }
 
-    /// Waits until the prompt is shown after a text.
+    /// Waits until the prompt for a message is shown after a text.
     fn wait_prompt(&self, text: &str) -> String {
+        self.wait_after(text, "›")
+    }
+
+    /// Waits until something is shown after a text. What is typed before a question is shown does not answer it.
+    fn wait_after(&self, text: &str, then: &str) -> String {
         let (shown, changed) = &*self.shown;
         let lacks = |shown: &mut Shown| {
             let screen = shown.parser.screen().contents();
-            !screen.split_once(text).is_some_and(|(_, after)| after.contains('›'))
+            !screen.split_once(text).is_some_and(|(_, after)| after.contains(then))
         };
         let (shown, waited) =
             changed.wait_timeout_while(shown.lock().unwrap(), PATIENCE, lacks).unwrap();
         let screen = shown.parser.screen().contents();
-        assert!(!waited.timed_out(), "no prompt after {text:?}:\n{screen}");
+        assert!(!waited.timed_out(), "no {then:?} after {text:?}:\n{screen}");
         screen
     }
 
@@ -151,8 +156,7 @@ fn an_answer_is_rendered_and_a_question_of_a_tool_is_answered_in_place() {
     assert!(screen.contains("Menu") && !screen.contains('#') && !screen.contains("**"), "{screen}");
     assert!(screen.contains("0 + 0 tokens"), "{screen}");
     terminal.send("Soup!\r");
-    terminal.wait("How many?");
-    terminal.wait("? ");
+    terminal.wait_after("How many?", "\n?");
     terminal.send("two\r");
     terminal.wait_prompt("Two soups.");
     terminal.send("\x04");
@@ -188,16 +192,16 @@ fn calls_are_approved_edited_rejected_with_a_reason_and_approved_for_the_session
     let screen = terminal.wait_prompt("Edited done.");
     assert!(screen.contains("kept-8"), "{screen}");
     terminal.send("go\r");
-    terminal.wait("command: echo one");
+    terminal.wait_after("command: echo one", "why not:");
     terminal.send("y\r");
     let screen = terminal.wait_prompt("First done.");
     assert!(screen.contains("one-2") && screen.contains("✓ shell"), "{screen}");
     terminal.send("again\r");
-    terminal.wait("command: echo two");
+    terminal.wait_after("command: echo two", "why not:");
     terminal.send("not on Sundays\r");
     terminal.wait_prompt("Second done.");
     terminal.send("more\r");
-    terminal.wait("command: echo three");
+    terminal.wait_after("command: echo three", "why not:");
     terminal.send("a\r");
     let screen = terminal.wait_prompt("All done.");
     assert!(screen.contains("three-3") && screen.contains("four-4"), "{screen}");
@@ -257,7 +261,7 @@ fn a_conversation_whose_process_was_killed_continues_the_next_day() {
     drop(terminal);
     let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "trip"], 80, &[]);
     terminal.wait("the last turn was interrupted");
-    terminal.wait("shell may have run before");
+    terminal.wait_after("shell may have run before", "its result:");
     terminal.send("it printed late\r");
     terminal.wait_prompt("It is done.");
     terminal.send("I am back.\r");
