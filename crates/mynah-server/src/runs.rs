@@ -203,7 +203,9 @@ async fn last_end(log: &dyn Log, run: &RunSummary) -> Result<Option<Ended>> {
 async fn waiting(log: &dyn Log, run: &RunSummary, seq: u64, end: &End) -> Result<Waiting> {
     let calls = async || {
         Ok::<_, Problem>(match last_answer(log, run, seq).await? {
-            Some(answer) => end.waiting_calls([&answer]).into_iter().map(std::borrow::Cow::into_owned).collect(),
+            Some(answer) => {
+                end.waiting_calls([&answer]).into_iter().map(std::borrow::Cow::into_owned).collect()
+            }
             None => Vec::new(),
         })
     };

@@ -25,6 +25,7 @@ use crate::{
     layers::{Layer, layered},
     misfits,
     nulls::fitting,
+    settle::bounded,
     world::jittered,
 };
 
@@ -527,7 +528,7 @@ async fn try_again(
     let (call_id, attempt) = (context.call.id.clone(), context.attempt());
     let effects = &context.effects;
     if effects.is_kept() {
-        let error = tool_failed(&context.call, reported);
+        let error = bounded(&context.call, tool_failed(&context.call, reported));
         let (resolution, content) = (Resolution::Retried, String::new());
         let failed =
             Fact::ToolFailed { call_id, attempt, error, resolution, content, duration_ms: None };
@@ -615,9 +616,11 @@ async fn attempt_once(
     }
 }
 
-/// What a caught panic said.
+/// The message of a caught panic, cut where it is too long to be recorded.
 pub fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without a message".to_owned())
+    const LONGEST: usize = 64 << 10;
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("a panic without a message");
+    text[..text.floor_char_boundary(LONGEST)].to_owned()
 }

@@ -43,9 +43,9 @@ pub use mynah_adapters as adapters;
 pub use mynah_data::{
     AdapterReason, Approval, Breach, BreachTime, Budget, Catalog, ChatResult, Collector,
     Difference, EngineReason, Error, ErrorKind, Event, FieldError, FinishReason, HaltReason, Image,
-    Limit, LogReason, MAX_RESULT, Message, Messages, Metadata, Mismatch, MismatchClass, ModelInfo,
-    ModelRef, Operation, Part, Pricing, Request, Response, ResponseFormat, Result, Role, RunId,
-    Session, SessionReason, SessionReducer, SessionRun, SessionState, Status, StepResult,
+    Limit, LogReason, MAX_ERROR, MAX_RESULT, Message, Messages, Metadata, Mismatch, MismatchClass,
+    ModelInfo, ModelRef, Operation, Part, Pricing, Request, Response, ResponseFormat, Result, Role,
+    RunId, Session, SessionReason, SessionReducer, SessionRun, SessionState, Status, StepResult,
     StepThread, StreamReason, Thread, ToolCall, ToolChoice, ToolMode, ToolOutcome, ToolReason,
     ToolSpec, TurnResult, Usage, ValidationReason, decode, validate,
 };
