@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mynah_data::{ChatResult, Error, HaltReason, Result, ToolCall};
+use mynah_data::{ChatResult, Error, HaltReason, Result, SessionReason, ToolCall};
 use mynah_log::{Hash, Log};
 use serde_json::Value;
 
@@ -140,7 +140,16 @@ impl Run {
     /// # Errors
     /// As [`Engine::resume`]. A run that waits for something else is refused.
     pub async fn decide(self, mut decide: impl FnMut(&ToolCall) -> Decision) -> Result<Self> {
-        let calls = self.waiting().map(|waiting| waiting.calls().to_vec()).unwrap_or_default();
+        let calls = match self.waiting() {
+            Some(Waiting::Approval(calls) | Waiting::Unknown(calls)) => calls,
+            Some(Waiting::Question(_)) => return Err(self.refused("it waits for an answer")),
+            Some(Waiting::CrashLoop) => {
+                return Err(
+                    self.refused("its processes died too often; look at it, then resume it")
+                );
+            }
+            None => return Err(self.refused("it has ended")),
+        };
         let mut resume = self.resumption()?;
         for call in &calls {
             resume = match decide(call) {
@@ -169,6 +178,13 @@ impl Run {
     pub async fn resume(self) -> Result<Self> {
         let resume = self.resumption()?;
         self.continued(resume).await
+    }
+
+    fn refused(&self, why: &str) -> Error {
+        Error::session(SessionReason::InvalidStatus)
+            .with_message(format!("session error: invalid_status: run {}: {why}", self.run_id()))
+            .with("operation", "decide")
+            .with("run_id", self.run_id())
     }
 
     fn resumption(&self) -> Result<Resume> {

@@ -33,6 +33,8 @@ pub(crate) struct RunState {
     pub(super) spent: Spent,
     /// What happens with calls whose outcome is unknown.
     pub(super) on_uncertain: OnUncertain,
+    /// How many model calls of the conversation were lost with their process.
+    pub(super) lost_turns: usize,
     /// How often the process died since the run last made progress.
     pub(super) crashes: u32,
     /// How often messages were changed other than by appending to them.
@@ -256,7 +258,10 @@ impl RunState {
                 self.measured.estimate(input_tokens);
                 self.calling = Some(Calling::Now);
             }
-            Fact::TurnLost { .. } => self.calling = None,
+            Fact::TurnLost { .. } => {
+                self.calling = None;
+                self.lost_turns += 1;
+            }
             Fact::FinalizeStarted { conversation, nudge } => self.finalize(conversation, nudge),
             Fact::FinalizeFailed { error } => {
                 self.calling = None;
@@ -474,6 +479,7 @@ impl RunState {
         self.last = None;
         self.conversation = None;
         self.answered_at = self.steps.len();
+        self.lost_turns = 0;
         self.repaired.clear();
     }
 
