@@ -58,7 +58,7 @@ pub struct Tool {
 type Validator = std::result::Result<Option<jsonschema::Validator>, String>;
 
 impl Tool {
-    /// A tool without a handler. The model may call it; running the call fails unless the tool is manual.
+    /// A tool without a handler. An engine refuses to call a model with it unless it is manual.
     pub fn new(name: impl Into<String>, description: impl Into<String>, schema: Value) -> Self {
         Self::from_spec(ToolSpec::new(name, description, schema))
     }

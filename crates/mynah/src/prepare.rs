@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use mynah_data::{
     Approval, EngineReason, Error, FieldError, Message, Messages, Metadata, Part as ContentPart,
-    Pricing, Request, ResponseFormat, Result, Role, RunId, Thread, ToolCall, ToolSpec,
+    Pricing, Request, ResponseFormat, Result, Role, RunId, Thread, ToolCall, ToolMode, ToolSpec,
     ValidationReason, validate,
 };
 use mynah_log::{About, BEHAVIOUR, Extent, SessionLink};
@@ -209,6 +209,7 @@ impl Asked<'_> {
             _ => price_of(&request, &parts.catalog),
         };
         check_price(values.budget.as_ref(), pricing.as_ref(), &request)?;
+        self.check_handlers(&tools, values.mode)?;
         let (request, final_request) =
             split_passes(request, &values, adapter.as_ref(), self.extent);
         let request_id = match &self.past {
@@ -317,6 +318,21 @@ impl Asked<'_> {
             return Ok(());
         }
         Err(Error::validation(ValidationReason::InvalidRequest, errors).because(&why))
+    }
+
+    /// Refuses tools of which no call could run: those without a handler that are not handed to the caller.
+    fn check_handlers(&self, tools: &[Tool], mode: Option<ToolMode>) -> Result<()> {
+        let runs_elsewhere = self.options.executor.is_some() || self.engine.0.executor.is_some();
+        let hands_over = self.extent == Extent::Generate || mode == Some(ToolMode::Manual);
+        if runs_elsewhere || hands_over || !matches!(self.past, Past::New { .. }) {
+            return Ok(());
+        }
+        let lacks = |tool: &&Tool| tool.get_handler().is_none() && !tool.spec().manual;
+        let Some(tool) = tools.iter().find(lacks) else { return Ok(()) };
+        Err(Error::invalid_option("tools", "no_handler").with_message(format!(
+            "validation failed: tools: tool {:?} has no handler; give it one, or make it manual()",
+            tool.name()
+        )))
     }
 
     /// What the model is asked first.
