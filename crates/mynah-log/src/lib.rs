@@ -39,8 +39,8 @@ mod waiters;
 pub use audit::{Auditor, verify_run, verify_seals, walk};
 pub use cuts::{Cut, CutRecorder, expand};
 pub use fact::{
-    About, BEHAVIOUR, DirectCall, Effect, End, Extent, Fact, Inside, Interruption, OnUncertain,
-    Parent, Plan, Previous, Resolution, Seal, SessionLink, Totals,
+    About, BEHAVIOUR, Continues, DirectCall, Effect, End, Extent, Fact, Inside, Interruption,
+    OnUncertain, Parent, Plan, Previous, Resolution, Seal, SessionLink, Totals,
 };
 pub use hash::Hash;
 pub use kind::Kind;

@@ -66,6 +66,8 @@ pub struct ToolContext {
     /// The run, and which of its turns asked for the call; see [`Self::in_run`].
     run_id: Option<RunId>,
     turn: u64,
+    /// The run whose id the key is made of, if it is not this one.
+    pub(crate) root: Option<RunId>,
     /// The span of the call, once it runs.
     pub(crate) span: Span,
     /// How many tries of the call failed in processes that ended.
@@ -129,6 +131,7 @@ impl ToolContext {
             effects: Effects::unkept(world),
             run_id: None,
             turn: 0,
+            root: None,
             span: Span::none(),
             failed: 0,
             continuation: None,
@@ -163,6 +166,12 @@ impl ToolContext {
     /// The same for a call of a run, none if nobody keeps it, in one of its turns. Calls of one turn have different ids.
     pub fn in_run(mut self, run_id: Option<RunId>, turn: u64) -> Self {
         (self.run_id, self.turn) = (run_id, turn);
+        self
+    }
+
+    /// The same for a run that continues others, of which this is the first: calls keep their [keys](Self::idempotency_key).
+    pub fn continuing(mut self, root: Option<RunId>) -> Self {
+        self.root = root;
         self
     }
 
@@ -236,10 +245,12 @@ impl ToolContext {
     /// # assert_eq!(pay.name(), "pay");
     /// ```
     ///
-    /// It is made of the run's id, the turn and the call's id. A run that is not recorded has the id of its request instead: such a
-    /// key is the same in another process only if the caller sets the same request id. A fork is another run, with other keys.
+    /// It is made of the run's id, the turn and the call's id. A run that continues one which its provider or its budget ended has the
+    /// keys of that run. A run that is not recorded has the id of its request instead: such a key is the same in another
+    /// process only if the caller sets the same request id. A fork is another run, with other keys.
     pub fn idempotency_key(&self) -> String {
-        let run = self.run_id.as_deref().unwrap_or(&self.request_id);
+        let run = self.root.as_ref().or(self.run_id.as_ref());
+        let run = run.map_or(&*self.request_id, RunId::as_str);
         let call = json!(["call", self.run_id.is_some(), run, self.turn, self.call.id]);
         let mut key = Hash::of(&[call.to_string().as_bytes()]).to_string();
         key.truncate(32);

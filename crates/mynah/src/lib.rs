@@ -12,6 +12,7 @@ mod follow;
 mod fork;
 mod handle;
 mod in_flight;
+mod linked;
 mod loaded;
 mod options;
 mod prepare;

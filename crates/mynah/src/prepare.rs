@@ -379,6 +379,8 @@ impl Asked<'_> {
     ) -> Setup {
         let (executor, encoder) = (self.executor(), self.encoder());
         let is_kept = self.past.is_kept();
+        let parent = self.past.about().and_then(|about| about.parent.as_ref());
+        let root = parent.and_then(|parent| Some(parent.continues.as_ref()?.root.clone()));
         let (parts, options) = (&self.engine.0, self.options);
         let call = ModelCall {
             request_id: request_id.clone(),
@@ -399,6 +401,7 @@ impl Asked<'_> {
         tool_context.session_id = values.session_id.map(Arc::from);
         tool_context.request_id = Arc::from(request_id);
         tool_context.engine = Some(Arc::clone(parts) as _);
+        let tool_context = tool_context.continuing(root);
         let nudge = values.structured_finalize_nudge.unwrap_or_else(|| NUDGE.to_owned());
         Setup {
             pricing,

@@ -21,6 +21,7 @@ use crate::{
     call::{chatted, stepped},
     cancel::CancelHandle,
     engine::Engine,
+    linked,
     loaded::Loaded,
     options::{Options, option_setters},
     prepare::{Input, Origin, prepare},
@@ -281,6 +282,11 @@ impl Next {
         if has_grown && run.abandoned.as_ref() != Some(&run.run_id) {
             stay(&*log, &indexed).await?;
         }
+        if let Some(next) = linked::newest(&*log, &run.run_id).await?
+            && let Some(next) = log.run(&next).await?
+        {
+            stay(&*log, &next).await?;
+        }
         let mut held = None;
         if run.waits && !has_grown {
             let taken = if grew { self.waiting(&log, &run, left).await? } else { None };
@@ -461,7 +467,7 @@ fn place(run: &SessionRun, number: u64) -> String {
 }
 
 /// Refuses a turn if this run has continued its session. One that was refused, or ended before its first step, has not.
-async fn stay(log: &dyn Log, run: &RunSummary) -> Result<()> {
+pub(crate) async fn stay(log: &dyn Log, run: &RunSummary) -> Result<()> {
     let may_stay = matches!(run.status, RunStatus::Failed | RunStatus::Cancelled);
     if may_stay && Loaded::read(log, &run.run_id).await?.left_session_as_it_was() {
         return Ok(());
