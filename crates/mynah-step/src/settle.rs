@@ -28,6 +28,7 @@ type Decide = Arc<dyn Fn(&ToolCall, &Error) -> OnToolError + Send + Sync>;
 
 /// What happens when a tool fails.
 #[derive(Clone, Default)]
+#[non_exhaustive]
 pub enum ErrorPolicy {
     /// The model reads the error, and goes on.
     #[default]

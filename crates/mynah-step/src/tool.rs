@@ -439,6 +439,7 @@ impl ToolLimits {
 
 /// A call that ran to its end.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Settled {
     /// What came of it, or what kept it from running.
     pub outcome: Result<ToolOutcome>,
@@ -447,6 +448,11 @@ pub struct Settled {
 }
 
 impl Settled {
+    /// With this outcome, at its last attempt.
+    pub fn new(outcome: Result<ToolOutcome>, attempts: u32) -> Self {
+        Self { outcome, attempts }
+    }
+
     /// The reason of the failure, if the call failed.
     pub fn failure(&self) -> Option<&str> {
         match &self.outcome {

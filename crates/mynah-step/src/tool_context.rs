@@ -83,7 +83,15 @@ pub struct ToolContext {
 }
 
 /// How far a call has come.
+///
+/// ```
+/// use mynah_step::ToolProgress;
+///
+/// let progress = ToolProgress::new(3.0).total(4.0).message("page 3");
+/// assert_eq!(progress.total, Some(4.0));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct ToolProgress {
     /// How far it has come. It rises from report to report.
     pub progress: f64,
@@ -93,11 +101,31 @@ pub struct ToolProgress {
     pub message: Option<String>,
 }
 
+impl ToolProgress {
+    /// It has come this far.
+    pub fn new(progress: f64) -> Self {
+        Self { progress, ..Self::default() }
+    }
+
+    /// The same, with how far it will have come at the end.
+    pub fn total(mut self, total: impl Into<Option<f64>>) -> Self {
+        self.total = total.into();
+        self
+    }
+
+    /// The same, with what it does now.
+    pub fn message(mut self, message: impl Into<String>) -> Self {
+        self.message = Some(message.into());
+        self
+    }
+}
+
 type OnProgress = Arc<dyn Fn(&ToolProgress) + Send + Sync>;
 
 /// What a call continues with that asked a person by
 /// [`ToolOutcome::ask_and_continue`](mynah_data::ToolOutcome::ask_and_continue).
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Continuation {
     /// The state that the call gave with its question.
     pub state: Value,
@@ -105,8 +133,16 @@ pub struct Continuation {
     pub answer: Option<String>,
 }
 
+impl Continuation {
+    /// With this state, and the answer if there is one.
+    pub fn new(state: Value, answer: Option<String>) -> Self {
+        Self { state, answer }
+    }
+}
+
 /// A try of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Try {
     /// Which one it is, from 1.
     pub number: u32,
@@ -116,7 +152,12 @@ pub struct Try {
 
 impl Try {
     /// The first one.
-    pub const FIRST: Self = Self { number: 1, failed: 0 };
+    pub const FIRST: Self = Self::new(1, 0);
+
+    /// The attempt of this number, from 1, after so many that failed.
+    pub const fn new(number: u32, failed: u32) -> Self {
+        Self { number, failed }
+    }
 }
 
 impl ToolContext {

@@ -185,6 +185,9 @@ impl Asked<'_> {
     /// Refuses what can be refused.
     pub(crate) fn prepare(mut self) -> Result<Part> {
         let parts = &self.engine.0;
+        if let Some(misuse) = &parts.misuse {
+            return Err(misuse.clone());
+        }
         let (mut values, own) = self.values()?;
         validate::thread(&self.conversation)?;
         let adapter = parts.adapter.clone().ok_or_else(missing_adapter)?;
@@ -378,6 +381,7 @@ impl Asked<'_> {
         request_id: String,
     ) -> Setup {
         let (executor, encoder) = (self.executor(), self.encoder());
+        let decides = self.decides().cloned();
         let is_kept = self.past.is_kept();
         let parent = self.past.about().and_then(|about| about.parent.as_ref());
         let root = parent.and_then(|parent| Some(parent.continues.as_ref()?.root.clone()));
@@ -433,8 +437,7 @@ impl Asked<'_> {
             metrics: parts.metrics.clone(),
             executor,
             encoder,
-            on_tool_error: options
-                .on_tool_error
+            on_tool_error: decides
                 .or_else(|| values.on_tool_error.map(Into::into))
                 .unwrap_or_default(),
             tool_context,

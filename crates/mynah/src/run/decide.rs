@@ -72,6 +72,7 @@ impl Action {
 /// What happens when the model calls a tool that the engine does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum OnUnknownTool {
     /// The step fails, before any tool runs.
     #[default]

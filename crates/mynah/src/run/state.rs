@@ -452,7 +452,7 @@ impl RunState {
             };
             let asks = halt.as_ref().is_some_and(|halt| halt.tool_call_id() == id);
             let answer = asks.then(|| answer.clone());
-            let continuation = Some(Arc::new(Continuation { state, answer }));
+            let continuation = Some(Arc::new(Continuation::new(state, answer)));
             *call =
                 PlannedCall { continuation, lost: true, approved: true, settled: None, ..asked };
             turn.lost += 1;
@@ -547,7 +547,7 @@ impl RunState {
     /// The attempt of a call that was announced last.
     pub(super) fn attempt_of(&self, id: &str) -> Try {
         let planned = self.planned(id);
-        planned.map_or(Try::FIRST, |call| Try { number: call.attempt, failed: call.failed })
+        planned.map_or(Try::FIRST, |call| Try::new(call.attempt, call.failed))
     }
 
     /// Whether the call of this place in the open turn is to be started: it is announced, and has no outcome.
