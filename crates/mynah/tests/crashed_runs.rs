@@ -17,12 +17,14 @@ use mynah::{
 async fn crashed(engine: &Engine, times: usize) -> Result<MemoryLog> {
     let mut log = MemoryLog::new();
     engine.chat("go").max_crashes(1).record(&log).run_id("k").await?;
-    for _ in 0..times {
+    for crash in 1..=times {
         let started = kinds(&log, "k").await.iter().rposition(|kind| kind == "turn_started");
         log = copy(&log, "k", started.expect("a model call") as u64 + 1).await;
         let lease = log.lease("k", "dead", Duration::from_nanos(1)).await?;
         drop(lease);
-        engine.resume(&log, "k").await?;
+        let resumed = engine.resume(&log, "k").await?;
+        let waits = resumed.halted_reason.as_str() == "crash_loop";
+        assert_eq!(waits, crash > 1, "crash {crash}");
     }
     Ok(log)
 }
@@ -31,6 +33,8 @@ async fn crashed(engine: &Engine, times: usize) -> Result<MemoryLog> {
 async fn a_run_that_crashes_again_and_again_waits_until_someone_resumes_it() -> Result<()> {
     let engine = Engine::new(Scripted::new((0..5).map(|n| says(&format!("said {n}"))))?);
     let log = crashed(&engine, 2).await?;
+    let twice = engine.resume(&copy(&log, "k", u64::MAX).await, "k").await?;
+    assert_eq!(twice.text(), "said 2", "a run that waits continues when it is resumed");
     let start = || engine.chat("go").max_crashes(1).record(&log).run_id("k").start_or_resume();
     let run = start().await?;
     assert_eq!(run.waiting(), Some(Waiting::CrashLoop));
