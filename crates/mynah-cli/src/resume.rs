@@ -468,8 +468,7 @@ fn lacking_code(error: &Error) -> Option<&str> {
 
 /// Whether a run ended because a call of its model failed.
 fn is_of_model(end: &End) -> bool {
-    end.error()
-        .is_some_and(|error| matches!(error.kind(), ErrorKind::Adapter(_) | ErrorKind::Stream(_)))
+    end.reason == HaltReason::Error && end.error().is_some_and(|error| error.is_outage())
 }
 
 /// Why a run did not go on.

@@ -401,8 +401,8 @@ fn a_run_that_waits_again_or_fails_tells_so_by_its_exit_code() {
         "{}",
         waits.stderr
     );
-    let silent =
-        r#"{"tools": [{"name": "ask"}, {"name": "cook", "manual": true}, {"name": "pay"}]}"#;
+    let silent = r#"{"scripts": [ [ {"text": "So"}, {"error": "overloaded"} ] ],
+            "tools": [{"name": "ask"}, {"name": "cook", "manual": true}, {"name": "pay"}]}"#;
     let silent = store.file("silent.json", silent);
     let failed = store.run(&["resume", "run-0", "two", "--agent", &silent]);
     assert_eq!(failed.code, Some(1), "{}", failed.stderr);

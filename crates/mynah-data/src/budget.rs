@@ -139,6 +139,33 @@ impl Budget {
         self
     }
 
+    /// Whether this budget permits what passed a limit of another.
+    ///
+    /// ```
+    /// use mynah_data::{Breach, BreachTime, Budget, Limit};
+    ///
+    /// let breach = Breach::new(Limit::Turns, 2u64, 3u64, BreachTime::PreCall);
+    /// assert!(Budget::new().max_turns(3).admits(&breach));
+    /// assert!(!Budget::new().max_turns(2).admits(&breach));
+    /// assert!(Budget::new().max_tool_calls(1).admits(&breach));
+    /// ```
+    pub fn admits(&self, breach: &Breach) -> bool {
+        let count = |cap: Option<u64>| cap.map(|cap| cap as f64);
+        let cap = match breach.limit {
+            Limit::InputTokens => count(self.max_input_tokens),
+            Limit::OutputTokens => count(self.max_output_tokens),
+            Limit::TotalTokens => count(self.max_total_tokens),
+            Limit::Usd => self.max_usd,
+            Limit::Turns => count(self.max_turns),
+            Limit::ToolCalls => count(self.max_tool_calls),
+            Limit::WallClock => count(self.max_wall_clock_ms),
+        };
+        let above = |cap: f64, number: &Number| number.as_f64().is_some_and(|number| cap >= number);
+        cap.is_none_or(|cap| {
+            above(cap, &breach.actual) && breach.cap.as_f64().is_none_or(|old| cap > old)
+        })
+    }
+
     /// From a JSON object with the names of the fields. Null means nothing said.
     ///
     /// # Errors

@@ -219,6 +219,18 @@ impl Error {
         )
     }
 
+    /// Whether a model call failed for a reason that passes or can be mended, so that its run can be resumed: the provider was down,
+    /// overloaded, slow or not reachable, limited the rate, or refused the key.
+    pub fn is_outage(&self) -> bool {
+        use AdapterReason::{AuthenticationFailed, PermissionDenied};
+        self.is_retryable()
+            || matches!(
+                self.0.kind,
+                ErrorKind::Adapter(AuthenticationFailed | PermissionDenied)
+                    | ErrorKind::Stream(StreamReason::AdapterError | StreamReason::Timeout)
+            )
+    }
+
     /// Whether something took too long: a provider, a stream or a tool.
     pub fn is_timeout(&self) -> bool {
         matches!(

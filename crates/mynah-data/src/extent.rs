@@ -1,5 +1,6 @@
 //! How large a value may be that is kept.
 
+use serde::Serialize;
 use serde_json::Value;
 
 const MAX_DEPTH: usize = 96;
@@ -22,25 +23,33 @@ pub fn excess(value: &Value) -> Option<String> {
     if is_deeper(value, MAX_DEPTH) {
         return Some(format!("nested deeper than {MAX_DEPTH} levels"));
     }
-    let mut size = Size(0);
-    let fits = serde_json::to_writer(&mut size, value).is_ok();
-    (!fits).then(|| format!("larger than {MAX_RESULT} bytes of JSON"))
+    oversize(value, MAX_RESULT)
 }
 
-/// The most bytes of JSON that a tool may return, or a side effect give: what is larger could not be recorded.
+/// The size limit that a value exceeds as JSON, in words.
+pub(crate) fn oversize(value: &impl Serialize, limit: usize) -> Option<String> {
+    let fits = serde_json::to_writer(Room(limit), value).is_ok();
+    (!fits).then(|| format!("larger than {limit} bytes of JSON"))
+}
+
+/// The most bytes of JSON that the result of a tool or the value of a side effect may have, and the most bytes of the text that
+/// an encoder makes of a result. A result that is larger becomes the error `result_too_large` of a call that has finished. The
+/// question and the hints of [`ToolOutcome::AskUser`](crate::ToolOutcome::AskUser) count together. Errors have a limit of their
+/// own, [`MAX_ERROR`].
 pub const MAX_RESULT: usize = 15 << 20;
 
-/// Counts bytes, up to the most that fit.
-struct Size(usize);
+/// The most bytes of JSON that the error of a tool may have, and the most bytes of the error text of a side effect. Records hold an
+/// error several times: in its message, in its metadata and in the text for the model.
+pub const MAX_ERROR: usize = 1 << 20;
 
-impl std::io::Write for Size {
+/// The bytes that still fit.
+struct Room(usize);
+
+impl std::io::Write for Room {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0 += bytes.len();
-        if self.0 > MAX_RESULT {
-            Err(std::io::ErrorKind::StorageFull.into())
-        } else {
-            Ok(bytes.len())
-        }
+        let left = self.0.checked_sub(bytes.len());
+        self.0 = left.ok_or(std::io::ErrorKind::StorageFull)?;
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> std::io::Result<()> {

@@ -60,7 +60,7 @@ pub use error::{Error, FieldError, PathSegment, Result};
 pub use error_details::{Difference, Mismatch};
 pub use event::Event;
 pub use event_order::EventOrder;
-pub use extent::{MAX_RESULT, excess, json_items};
+pub use extent::{MAX_ERROR, MAX_RESULT, excess, json_items};
 pub use halt::Halt;
 pub use image::{Image, ImageDetail, ImageError, ImageSource};
 pub use message::{Message, Part, Role};

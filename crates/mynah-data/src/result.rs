@@ -13,6 +13,7 @@ use crate::{
 /// Whether tools are run or handed to the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum ToolMode {
     /// Tools are run, except those marked manual.
     #[default]

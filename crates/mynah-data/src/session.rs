@@ -91,6 +91,7 @@ pub enum SessionState {
 /// The name of a session's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Status {
     /// Ready for a turn.
     Idle,

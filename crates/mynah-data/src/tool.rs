@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     Error, HaltReason, Metadata, Part, ToolReason,
     error::reserved_halt,
-    extent,
+    extent::{self, MAX_RESULT},
     json::{self, Json},
 };
 
@@ -345,10 +345,14 @@ impl ToolOutcome {
             return Some(Error::tool(reason).with_message(why));
         }
         let excess = match self {
-            Self::Ok(value)
-            | Self::Error { error: value, .. }
-            | Self::Halt { result: value, .. } => extent::excess(value),
-            Self::AskUser { opts, .. } => opts.values().find_map(extent::excess),
+            Self::Ok(value) | Self::Error { error: value, .. } => extent::excess(value),
+            Self::Halt { reason, result } => {
+                extent::excess(result).or_else(|| extent::oversize(&(reason, result), MAX_RESULT))
+            }
+            Self::AskUser { question, opts } => {
+                let deep = opts.values().find_map(extent::excess);
+                deep.or_else(|| extent::oversize(&(question, opts), MAX_RESULT))
+            }
             Self::Parts(parts) => extent::excess(&json!(parts)),
         };
         if let Some(excess) = excess {

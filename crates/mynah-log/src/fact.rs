@@ -471,8 +471,38 @@ pub struct Parent {
     pub seq: u64,
     /// That record's hash.
     pub hash: Hash,
-    /// For how long the other run was active up to there, in nanoseconds. A branch has taken that time as well.
+    /// For how long the other run was active up to there, in nanoseconds. A branch has taken that time as well. If this run
+    /// continues the other, all of its time.
     pub active: u64,
+    /// How this run continues the other, if it is no branch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continues: Option<Continues>,
+}
+
+/// How a run continues another that a failed model call or a limit ended.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Continues {
+    /// The first of the runs that are continued so. The idempotency keys of all of them are made of its id.
+    pub root: RunId,
+    /// Model calls that failed after they had begun to answer. The records of this run do not have them, or what they spent.
+    pub turns: u64,
+    /// Tokens of their prompts.
+    pub input_tokens: u64,
+    /// Tokens of their answers.
+    pub output_tokens: u64,
+    /// All of their tokens.
+    pub total_tokens: u64,
+    /// What they cost in US dollars.
+    pub cost: f64,
+}
+
+impl Continues {
+    /// The first continuation of a run, with nothing spent.
+    pub fn new(root: &RunId) -> Self {
+        Self { root: root.clone(), ..Self::default() }
+    }
 }
 
 /// What a run was, all together: the content of its last record.

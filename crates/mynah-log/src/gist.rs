@@ -26,8 +26,9 @@ impl Gist {
     pub(crate) fn of(fact: &Fact) -> Self {
         match fact {
             Fact::RunStarted { about: Some(about), .. } => {
-                // A branch is not a turn of the session, though it keeps its link.
-                let session = about.session.as_ref().filter(|_| about.parent.is_none());
+                // A branch is not a turn of the session, though it keeps its link. A run that continues another is.
+                let is_branch = about.parent.as_ref().is_some_and(|from| from.continues.is_none());
+                let session = about.session.as_ref().filter(|_| !is_branch);
                 let session = session.and_then(|session| session.id.as_deref());
                 let (model, session) = (about.model.as_deref(), session);
                 Self {
@@ -101,7 +102,8 @@ impl Gist {
             Counted::Nothing => Self::default(),
             Counted::Names => {
                 let about = seen.about.unwrap_or_default();
-                let session = about.session.filter(|_| about.parent.is_none());
+                let is_branch = about.parent.is_some_and(|from| from.continues.is_none());
+                let session = about.session.filter(|_| !is_branch);
                 let session = session.and_then(|session| session.id).map(Arc::from);
                 Self { model: about.model.map(Arc::from), session, ..Self::default() }
             }
@@ -184,7 +186,12 @@ struct Start<'a> {
     #[serde(borrow)]
     model: Option<&'a str>,
     session: Option<Linked<'a>>,
-    parent: Option<IgnoredAny>,
+    parent: Option<Origin>,
+}
+
+#[derive(Deserialize)]
+struct Origin {
+    continues: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]

@@ -41,8 +41,8 @@ pub use audit::{Auditor, verify_run, verify_seals, walk};
 pub use cuts::{Cut, CutRecorder, expand};
 pub use end::End;
 pub use fact::{
-    About, BEHAVIOUR, DirectCall, Effect, Extent, Fact, Inside, Interruption, OnUncertain, Parent,
-    Plan, Previous, Resolution, Seal, SessionLink, Totals,
+    About, BEHAVIOUR, Continues, DirectCall, Effect, Extent, Fact, Inside, Interruption,
+    OnUncertain, Parent, Plan, Previous, Resolution, Seal, SessionLink, Totals,
 };
 pub use hash::Hash;
 pub use kind::Kind;

@@ -45,7 +45,7 @@ async fn call(tool: &Tool, arguments: Value) -> ToolOutcome {
             ToolOutcome::AskUser { opts, .. } => {
                 let answer = Some(example(opts.get("schema").unwrap_or(&Value::Null)).to_string());
                 let state = opts.get(CONTINUE).cloned().unwrap_or_default();
-                continuation = Some(Arc::new(Continuation { state, answer }));
+                continuation = Some(Arc::new(Continuation::new(state, answer)));
             }
             outcome => return outcome,
         }

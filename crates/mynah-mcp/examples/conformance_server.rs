@@ -51,7 +51,7 @@ fn tools() -> Vec<Tool> {
         }),
         tool("test_tool_with_progress", "Reports its progress").handler(async |_, context| {
             for progress in [0.0, 50.0, 100.0] {
-                context.progress(ToolProgress { progress, total: Some(100.0), message: None });
+                context.progress(ToolProgress::new(progress).total(100.0));
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             "done"

@@ -352,11 +352,9 @@ impl Call {
             total: progress.total,
             message: progress.message.map(|text| crate::error::cut(&text, 2000)),
         };
-        self.context.progress(ToolProgress {
-            progress: told.progress,
-            total: told.total,
-            message: told.message.clone(),
-        });
+        let mut progress = ToolProgress::new(told.progress).total(told.total);
+        progress.message.clone_from(&told.message);
+        self.context.progress(progress);
         if let Some(on_progress) = &self.client.server.on_progress {
             on_progress(&told);
         }

@@ -279,9 +279,7 @@ impl Offered {
             let Some(result) = result else { return self.ask_again(&asked, &bound) };
             match answer(&asked, result) {
                 Ok(answer) => match asked.state {
-                    Some(state) => {
-                        continuation = Some(Continuation { state, answer: Some(answer) })
-                    }
+                    Some(state) => continuation = Some(Continuation::new(state, Some(answer))),
                     None => {
                         return Ok(CallToolResult::success(vec![ContentBlock::text(answer)]).into());
                     }
@@ -346,9 +344,7 @@ impl Offered {
                 answered.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
             match answer(&asked, answered) {
                 Ok(answer) => match asked.state {
-                    Some(state) => {
-                        continuation = Some(Continuation { state, answer: Some(answer) })
-                    }
+                    Some(state) => continuation = Some(Continuation::new(state, Some(answer))),
                     None => {
                         return Ok(CallToolResult::success(vec![ContentBlock::text(answer)]).into());
                     }

@@ -43,11 +43,7 @@ fn tools() -> Vec<Tool> {
         ),
         Tool::new("slow", "Reports", json!({})).handler(async |_, context| {
             for step in 0..4 {
-                context.progress(ToolProgress {
-                    progress: f64::from(step),
-                    total: Some(4.0),
-                    message: None,
-                });
+                context.progress(ToolProgress::new(f64::from(step)).total(4.0));
                 tokio::time::sleep(Duration::from_millis(700)).await;
             }
             "done"

@@ -6,7 +6,7 @@ use mynah_data::{
     Breach, BreachTime, Budget, Catalog, EngineReason, Error, Event, Limit, Pricing, Request,
     Response, Result, Usage,
 };
-use mynah_log::{Effect, Fact, Kind, Totals};
+use mynah_log::{Continues, Effect, Fact, Kind, Totals};
 use serde::Deserialize as _;
 use tokio::time::{Instant, Sleep};
 
@@ -60,6 +60,13 @@ pub struct Heard {
 impl Spent {
     /// Takes in one more fact.
     pub fn evolve(&mut self, fact: &Fact) {
+        if let Fact::RunStarted { about: Some(about), .. } = fact
+            && let Some(link) = about.parent.as_ref().and_then(|parent| parent.continues.as_ref())
+        {
+            let Continues { turns, input_tokens: input, output_tokens: output, .. } = *link;
+            let taken = Taken { input, output, total: link.total_tokens, usd: link.cost };
+            (self.turns, self.calls) = (self.turns.saturating_add(turns), self.calls.and(taken));
+        }
         match fact {
             Fact::RunStarted { about: Some(about), .. }
             | Fact::Resumed { about: Some(about), .. } => self.pricing = about.pricing,
@@ -163,6 +170,20 @@ impl Spent {
             Taken::by(&Usage::default(), 0, self.prompt, self.pricing.as_ref());
         let cost = self.pricing.map(|_| usd);
         Fact::TurnLost { turn, input_tokens: input, cost }
+    }
+
+    /// Adds the model call that was made since to what a run that continues this one has to count. A call that took nothing does not
+    /// count: the provider refused it.
+    pub fn add_since(&self, before: &Self, link: &mut Continues) {
+        let (now, then) = (&self.calls, &before.calls);
+        link.input_tokens = link.input_tokens.saturating_add(now.input.saturating_sub(then.input));
+        link.output_tokens =
+            link.output_tokens.saturating_add(now.output.saturating_sub(then.output));
+        link.total_tokens = link.total_tokens.saturating_add(now.total.saturating_sub(then.total));
+        link.cost += (now.usd - then.usd).max(0.0);
+        if now.total > then.total {
+            link.turns = link.turns.saturating_add(self.turns.saturating_sub(before.turns));
+        }
     }
 
     /// The first limit that calling the model would pass, with a prompt of so many tokens.

@@ -63,6 +63,8 @@ pub struct Config {
     /// How often a run may be resumed without any progress before [`Context::run`](crate::Context::run) suspends it. Ten times by
     /// default.
     pub max_crashes: u32,
+    /// The first name that two tools have.
+    repeated: Option<String>,
 }
 
 /// Whether a run happens, goes on, or is performed again.
@@ -105,6 +107,7 @@ impl Config {
             side_effect_errors: SideEffectErrors::default(),
             on_uncertain: OnUncertain::default(),
             max_crashes: 10,
+            repeated: None,
         }
     }
 
@@ -114,7 +117,7 @@ impl Config {
         self
     }
 
-    /// The same with more tools. Of two with one name the later counts.
+    /// The same with more tools. Two of one name are refused when the run begins.
     ///
     /// ```
     /// use mynah_log::MemoryLog;
@@ -127,8 +130,25 @@ impl Config {
     /// ```
     pub fn tools<M: ?Sized>(mut self, tools: impl IntoTools<M>) -> Self {
         let before = self.tools.0.values().cloned();
-        self.tools = ToolRegistry::new(before.chain(tools.into_tools()));
+        let all: Vec<Tool> = before.chain(tools.into_tools()).collect();
+        let is_again = |(n, tool): (usize, &Tool)| all[..n].iter().any(|t| t.name() == tool.name());
+        let repeated = (0..all.len()).zip(&all).find(|place| is_again(*place));
+        self.repeated = self.repeated.or_else(|| Some(repeated?.1.name().to_owned()));
+        self.tools = ToolRegistry::new(all);
         self
+    }
+
+    /// Refuses two tools of one name, and tools whose arguments could not be checked.
+    pub(crate) fn check_tools(&self) -> Result<()> {
+        if let Some(name) = &self.repeated {
+            let why = format!("two tools have the name {name:?}");
+            return Err(Error::invalid_option("tools", "duplicate_tool_name").because(&[why]));
+        }
+        let names = self.tools.names();
+        let error = names.into_iter().find_map(|name| self.tools.get(name)?.schema_error());
+        error.map_or(Ok(()), |why| {
+            Err(Error::invalid_option("tools", "not_json_schema").because(&[why.to_owned()]))
+        })
     }
 
     /// The same with one more entry of the caller's own data for the tools.
@@ -187,8 +207,8 @@ impl Config {
     }
 
     /// The same, which reports to this sink how long calls take.
-    pub fn metrics(mut self, sink: Arc<dyn MetricsSink>) -> Self {
-        self.metrics = Some(sink);
+    pub fn metrics(mut self, sink: impl MetricsSink) -> Self {
+        self.metrics = Some(Arc::new(sink));
         self
     }
 
@@ -358,14 +378,6 @@ impl ToolRegistry {
         let mut names: Vec<&str> = self.0.keys().map(String::as_str).collect();
         names.sort_unstable();
         names
-    }
-
-    /// Refuses tools whose arguments could not be checked.
-    pub(crate) fn check_schemas(&self) -> Result<()> {
-        let error = self.names().into_iter().find_map(|name| self.get(name)?.schema_error());
-        error.map_or(Ok(()), |why| {
-            Err(Error::invalid_option("tools", "not_json_schema").because(&[why.to_owned()]))
-        })
     }
 }
 

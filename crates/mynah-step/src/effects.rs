@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mynah_data::{Error, Result, ToolCall, ToolReason, excess};
+use mynah_data::{Error, MAX_ERROR, Result, ToolCall, ToolReason, excess};
 use mynah_log::{Effect, Fact, Inside};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -153,7 +153,10 @@ impl Effects {
                 }
                 Ok(value)
             }
-            Err(why) => {
+            Err(mut why) => {
+                if why.len() > MAX_ERROR {
+                    why = format!("its error has more than {MAX_ERROR} bytes");
+                }
                 if self.errors == SideEffectErrors::Recorded {
                     self.keep(asked, Effect::Failed(why.clone())).await?;
                 }

@@ -73,11 +73,6 @@ impl Hearing {
         self.answer.is_paused()
     }
 
-    /// The error that ended the answer.
-    pub fn error(&self) -> Option<&Error> {
-        self.answer.error()
-    }
-
     /// The first limit that the answer has passed so far.
     pub fn passed(&self, spent: &Spent, budget: &Budget) -> Option<Breach> {
         spent.passed_by_answer(budget, &self.heard)
@@ -103,11 +98,6 @@ impl Hearing {
                 .with_provider(provider));
         }
         if needs_raw_hash { check_raw_hash(&self.answer.response(), provider) } else { Ok(()) }
-    }
-
-    /// The answer as far as it came; none if nothing came.
-    pub fn partial(&self) -> Option<Response> {
-        self.answer.has_started().then(|| self.answer.response())
     }
 
     /// The answer as far as it came, and how it arrived.

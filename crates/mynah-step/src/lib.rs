@@ -56,7 +56,9 @@ pub use fallback::Fallback;
 pub use hearing::Hearing;
 pub use journal::{Journal, State as JournalState};
 pub use lease::{LEASE, take_over};
-pub use metrics::{MetricsSink, Watch, tell_exceeded};
+pub use metrics::{
+    AppendMetric, MetricsSink, ModelCallMetric, ToolCallMetric, Watch, tell_exceeded,
+};
 #[cfg(feature = "json-schema")]
 pub use misfits::misfits;
 pub use mynah_data::{Approval, ToolOutcome};

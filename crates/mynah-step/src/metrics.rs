@@ -1,60 +1,110 @@
-//! Who is told how long things take.
+//! Metrics: how long things take.
 
 use std::{sync::Arc, time::Duration};
 
 use mynah_data::{Breach, ModelRef, Usage};
 use tokio::time::Instant;
 
-/// Who is told how long things take, and how they went. Called in hot paths and from several threads: it must be quick.
-///
-/// What failed is told with the reason of its error. Nothing is told of a replay.
+/// A sink for metrics: how long calls and appends take, and how they end. It is called in hot paths and from several threads, so it must be
+/// quick. A replay reports nothing.
 ///
 /// ```
-/// use std::{sync::atomic::{AtomicU64, Ordering}, time::Duration};
-/// use mynah_step::MetricsSink;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use mynah_step::{MetricsSink, ModelCallMetric};
 ///
 /// /// Counts the tokens of all answers.
 /// #[derive(Default)]
 /// struct Tokens(AtomicU64);
 ///
 /// impl MetricsSink for Tokens {
-///     fn model_call(&self, _: &str, _: Option<&str>, _: Duration, _: u64, output_tokens: u64) {
-///         self.0.fetch_add(output_tokens, Ordering::Relaxed);
+///     fn model_call(&self, call: &ModelCallMetric<'_>) {
+///         self.0.fetch_add(call.output_tokens, Ordering::Relaxed);
 ///     }
 /// }
 /// ```
 pub trait MetricsSink: Send + Sync + 'static {
-    /// A model was called: which one, the failure if it failed, how long it took from the opening to the end, the tokens of the prompt and
-    /// of the answer as reported.
+    /// A model call ended.
     #[doc(alias = "ObserveProviderCall")]
-    fn model_call(
-        &self,
-        model: &str,
-        failure: Option<&str>,
-        took: Duration,
-        input_tokens: u64,
-        output_tokens: u64,
-    ) {
-        let _ = (model, failure, took, input_tokens, output_tokens);
+    fn model_call(&self, call: &ModelCallMetric<'_>) {
+        let _ = call;
     }
 
-    /// A tool was called: which one, the failure if it failed, how long it took with all its tries.
+    /// A tool call ended.
     #[doc(alias = "ObserveToolCall")]
-    fn tool_call(&self, tool: &str, failure: Option<&str>, took: Duration) {
-        let _ = (tool, failure, took);
+    fn tool_call(&self, call: &ToolCallMetric<'_>) {
+        let _ = call;
     }
 
-    /// A record was written: its kind, the failure if it failed, how long it took from the fact until it was safe.
+    /// A record was written, or could not be.
     #[doc(alias = "ObserveEventlogAppend")]
-    fn append(&self, kind: &str, failure: Option<&str>, took: Duration) {
-        let _ = (kind, failure, took);
+    fn append(&self, record: &AppendMetric<'_>) {
+        let _ = record;
     }
 
     /// A run passed a limit of its budget.
     #[doc(alias = "ObserveBudgetExceeded")]
-    fn budget_exceeded(&self, limit: &str) {
-        let _ = limit;
+    fn budget_exceeded(&self, breach: &Breach) {
+        let _ = breach;
     }
+}
+
+/// A sink that is shared.
+impl<T: MetricsSink + ?Sized> MetricsSink for Arc<T> {
+    fn model_call(&self, call: &ModelCallMetric<'_>) {
+        (**self).model_call(call);
+    }
+
+    fn tool_call(&self, call: &ToolCallMetric<'_>) {
+        (**self).tool_call(call);
+    }
+
+    fn append(&self, record: &AppendMetric<'_>) {
+        (**self).append(record);
+    }
+
+    fn budget_exceeded(&self, breach: &Breach) {
+        (**self).budget_exceeded(breach);
+    }
+}
+
+/// A model call that ended; see [`MetricsSink::model_call`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ModelCallMetric<'a> {
+    /// The model; empty if the request names none.
+    pub model: &'a str,
+    /// The reason of its error, if it failed.
+    pub failure: Option<&'a str>,
+    /// The time from the opening to the end.
+    pub took: Duration,
+    /// Tokens of the prompt, as reported.
+    pub input_tokens: u64,
+    /// Tokens of the answer, as reported.
+    pub output_tokens: u64,
+}
+
+/// A tool call that ended; see [`MetricsSink::tool_call`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ToolCallMetric<'a> {
+    /// The name of the tool.
+    pub tool: &'a str,
+    /// The reason of its error, if it failed.
+    pub failure: Option<&'a str>,
+    /// The time that it took, with all its attempts.
+    pub took: Duration,
+}
+
+/// A record that was written, or could not be; see [`MetricsSink::append`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct AppendMetric<'a> {
+    /// The kind of the record.
+    pub kind: &'a str,
+    /// The reason of the log's error, if it failed.
+    pub failure: Option<&'a str>,
+    /// The time from the fact until it was safe.
+    pub took: Duration,
 }
 
 /// Tells that a run passed a limit of its budget, in the world: whoever is told of it, and whoever watches the program.
@@ -66,7 +116,7 @@ pub fn tell_exceeded(
     let Breach { limit, cap, actual, when, .. } = breach;
     tracing::warn!(run_id, %limit, %cap, %actual, "where" = when.as_str(), "budget exceeded");
     if let Some(metrics) = metrics {
-        metrics.budget_exceeded(limit.as_str());
+        metrics.budget_exceeded(breach);
     }
 }
 
@@ -112,10 +162,13 @@ impl Watch {
         let took = began.elapsed();
         if is_model {
             let tokens = |of: fn(&Usage) -> Option<u64>| usage.and_then(of).unwrap_or(0);
-            let (input, output) = (tokens(|u| u.input_tokens), tokens(|u| u.output_tokens));
-            metrics.model_call(&name, failure, took, input, output);
+            let input_tokens = tokens(|usage| usage.input_tokens);
+            let output_tokens = tokens(|usage| usage.output_tokens);
+            let model = name.as_str();
+            let call = ModelCallMetric { model, failure, took, input_tokens, output_tokens };
+            metrics.model_call(&call);
         } else {
-            metrics.tool_call(&name, failure, took);
+            metrics.tool_call(&ToolCallMetric { tool: &name, failure, took });
         }
     }
 }

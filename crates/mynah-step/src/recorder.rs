@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    BoxFuture, LEASE, MetricsSink, World,
+    AppendMetric, BoxFuture, LEASE, MetricsSink, World,
     heartbeat::{Held, Moment},
     process, take_over,
     world::jittered,
@@ -501,7 +501,8 @@ impl Recorder {
         let (Some(metrics), Some(batch)) = (&self.metrics, &self.batch) else { return };
         let count = batch.records.len().min(self.made.len());
         for (record, made) in batch.records.iter().zip(self.made.drain(..count)) {
-            metrics.append(&record.envelope().kind, failure, made.elapsed());
+            let (kind, took) = (&*record.envelope().kind, made.elapsed());
+            metrics.append(&AppendMetric { kind, failure, took });
         }
     }
 

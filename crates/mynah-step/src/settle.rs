@@ -6,7 +6,8 @@ use std::{
 };
 
 use mynah_data::{
-    ASK_USER_SENTINEL, Error, MAX_RESULT, ToolCall, ToolOutcome, ToolReason, parts_text,
+    ASK_USER_SENTINEL, Error, MAX_ERROR, MAX_RESULT, ToolCall, ToolOutcome, ToolReason, excess,
+    parts_text,
 };
 use mynah_log::{Fact, Resolution};
 use serde_json::{Value, json};
@@ -27,6 +28,7 @@ type Decide = Arc<dyn Fn(&ToolCall, &Error) -> OnToolError + Send + Sync>;
 
 /// What happens when a tool fails.
 #[derive(Clone, Default)]
+#[non_exhaustive]
 pub enum ErrorPolicy {
     /// The model reads the error, and goes on.
     #[default]
@@ -93,6 +95,26 @@ fn encode(encoder: &dyn ToolResultEncoder, value: &Value) -> Result<String, Enco
         .unwrap_or_else(|panic| Err(EncodeError(panic_text(panic.as_ref()))))
 }
 
+/// The same error, or a short one of a call that has finished if no record could hold it.
+pub(crate) fn bounded(call: &ToolCall, error: Error) -> Error {
+    let fits = error.to_value().to_string().len() <= MAX_ERROR;
+    if fits {
+        error
+    } else {
+        too_large(call, &format!("its error has more than {MAX_ERROR} bytes"))
+    }
+}
+
+fn too_large(call: &ToolCall, why: &str) -> Error {
+    failed(call, ToolReason::ResultTooLarge, why)
+}
+
+fn failed(call: &ToolCall, reason: ToolReason, why: &str) -> Error {
+    Error::tool(reason)
+        .with_message(format!("tool error ({}): {reason}: {why}", call.name))
+        .with("tool_name", call.name.as_str())
+}
+
 /// A call that failed.
 struct Failure<'a> {
     call: &'a ToolCall,
@@ -103,6 +125,10 @@ struct Failure<'a> {
 impl Failure<'_> {
     /// Applies the policy to an error. `reported` is what the tool itself said, if it said anything.
     fn judge(&self, error: Error, reported: Option<&Value>, policy: &ErrorPolicy) -> Fact {
+        let kind = error.kind();
+        let error = bounded(self.call, error);
+        // What the tool reported is as large as its error.
+        let reported = reported.filter(|_| error.kind() == kind);
         let halted = Resolution::Halted { exception: None };
         let ErrorPolicy::Decide(decide) = policy else {
             let halts = matches!(policy, ErrorPolicy::Halt);
@@ -110,7 +136,7 @@ impl Failure<'_> {
             return self.fact(error, reported, resolution);
         };
         match catch_unwind(AssertUnwindSafe(|| decide(self.call, &error))) {
-            Ok(OnToolError::Continue(value)) => match self.text(&value) {
+            Ok(OnToolError::Continue(value)) => match self.replacement(&value) {
                 Ok(content) => self.with_content(error, Resolution::Replaced(value), content),
                 Err(error) => self.fact(error, None, halted),
             },
@@ -148,22 +174,26 @@ impl Failure<'_> {
     fn content(&self, error: &Error, reported: Option<&Value>) -> String {
         let message = || json!({"error": error.message()});
         let value = reported.map_or_else(message, |reported| json!({"error": reported}));
-        encode(self.encoder, &value).unwrap_or_else(|_| message().to_string())
+        let text = encode(self.encoder, &value).ok().filter(|text| text.len() <= MAX_RESULT);
+        text.unwrap_or_else(|| message().to_string())
+    }
+
+    /// The text of a value that a policy gives in place of an error.
+    fn replacement(&self, value: &Value) -> Result<String, Error> {
+        match excess(value) {
+            Some(excess) => Err(too_large(self.call, &format!("its replacement is {excess}"))),
+            None => self.text(value),
+        }
     }
 
     /// The text of a result. One that no record could hold is a failure of a call that has finished.
     fn text(&self, value: &Value) -> Result<String, Error> {
-        let failed = |reason: ToolReason, why: &str| {
-            Error::tool(reason)
-                .with_message(format!("tool error ({}): {reason}: {why}", self.call.name))
-                .with("tool_name", self.call.name.as_str())
-        };
         let text = encode(self.encoder, value)
-            .map_err(|EncodeError(why)| failed(ToolReason::EncodingFailed, &why))?;
+            .map_err(|EncodeError(why)| failed(self.call, ToolReason::EncodingFailed, &why))?;
         if text.len() <= MAX_RESULT {
             return Ok(text);
         }
         let why = format!("its text has {} bytes, and at most {MAX_RESULT} are kept", text.len());
-        Err(failed(ToolReason::ResultTooLarge, &why))
+        Err(too_large(self.call, &why))
     }
 }

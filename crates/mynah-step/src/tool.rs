@@ -24,6 +24,7 @@ use crate::{
     context::unless_cancelled,
     layers::{Layer, layered},
     schema_check::SchemaCheck,
+    settle::bounded,
     world::jittered,
 };
 
@@ -56,7 +57,7 @@ pub struct Tool {
 type Check = std::result::Result<SchemaCheck, String>;
 
 impl Tool {
-    /// A tool without a handler. The model may call it; running the call fails unless the tool is manual.
+    /// A tool without a handler. An engine refuses to call a model with it unless it is manual.
     pub fn new(name: impl Into<String>, description: impl Into<String>, schema: Value) -> Self {
         Self::from_spec(ToolSpec::new(name, description, schema))
     }
@@ -431,6 +432,7 @@ impl ToolLimits {
 
 /// A call that ran to its end.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Settled {
     /// What came of it, or what kept it from running.
     pub outcome: Result<ToolOutcome>,
@@ -439,6 +441,11 @@ pub struct Settled {
 }
 
 impl Settled {
+    /// With this outcome, at its last attempt.
+    pub fn new(outcome: Result<ToolOutcome>, attempts: u32) -> Self {
+        Self { outcome, attempts }
+    }
+
     /// The reason of the failure, if the call failed.
     pub fn failure(&self) -> Option<&str> {
         match &self.outcome {
@@ -520,7 +527,7 @@ async fn try_again(
     let (call_id, attempt) = (context.call.id.clone(), context.attempt());
     let effects = &context.effects;
     if effects.is_kept() {
-        let error = tool_failed(&context.call, reported);
+        let error = bounded(&context.call, tool_failed(&context.call, reported));
         let (resolution, content) = (Resolution::Retried, String::new());
         let failed =
             Fact::ToolFailed { call_id, attempt, error, resolution, content, duration_ms: None };
@@ -608,9 +615,11 @@ async fn attempt_once(
     }
 }
 
-/// What a caught panic said.
+/// The message of a caught panic, cut where it is too long to be recorded.
 pub fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without a message".to_owned())
+    const LONGEST: usize = 64 << 10;
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("a panic without a message");
+    text[..text.floor_char_boundary(LONGEST)].to_owned()
 }

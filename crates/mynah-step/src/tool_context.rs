@@ -66,6 +66,8 @@ pub struct ToolContext {
     /// The run, and which of its turns asked for the call; see [`Self::in_run`].
     run_id: Option<RunId>,
     turn: u64,
+    /// The run whose id the key is made of, if it is not this one.
+    pub(crate) root: Option<RunId>,
     /// The span of the call, once it runs.
     pub(crate) span: Span,
     /// How many tries of the call failed in processes that ended.
@@ -81,7 +83,15 @@ pub struct ToolContext {
 }
 
 /// How far a call has come.
+///
+/// ```
+/// use mynah_step::ToolProgress;
+///
+/// let progress = ToolProgress::new(3.0).total(4.0).message("page 3");
+/// assert_eq!(progress.total, Some(4.0));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct ToolProgress {
     /// How far it has come. It rises from report to report.
     pub progress: f64,
@@ -91,11 +101,31 @@ pub struct ToolProgress {
     pub message: Option<String>,
 }
 
+impl ToolProgress {
+    /// It has come this far.
+    pub fn new(progress: f64) -> Self {
+        Self { progress, ..Self::default() }
+    }
+
+    /// The same, with how far it will have come at the end.
+    pub fn total(mut self, total: impl Into<Option<f64>>) -> Self {
+        self.total = total.into();
+        self
+    }
+
+    /// The same, with what it does now.
+    pub fn message(mut self, message: impl Into<String>) -> Self {
+        self.message = Some(message.into());
+        self
+    }
+}
+
 type OnProgress = Arc<dyn Fn(&ToolProgress) + Send + Sync>;
 
 /// What a call continues with that asked a person by
 /// [`ToolOutcome::ask_and_continue`](mynah_data::ToolOutcome::ask_and_continue).
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Continuation {
     /// The state that the call gave with its question.
     pub state: Value,
@@ -103,8 +133,16 @@ pub struct Continuation {
     pub answer: Option<String>,
 }
 
+impl Continuation {
+    /// With this state, and the answer if there is one.
+    pub fn new(state: Value, answer: Option<String>) -> Self {
+        Self { state, answer }
+    }
+}
+
 /// A try of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Try {
     /// Which one it is, from 1.
     pub number: u32,
@@ -114,7 +152,12 @@ pub struct Try {
 
 impl Try {
     /// The first one.
-    pub const FIRST: Self = Self { number: 1, failed: 0 };
+    pub const FIRST: Self = Self::new(1, 0);
+
+    /// The attempt of this number, from 1, after so many that failed.
+    pub const fn new(number: u32, failed: u32) -> Self {
+        Self { number, failed }
+    }
 }
 
 impl ToolContext {
@@ -129,6 +172,7 @@ impl ToolContext {
             effects: Effects::unkept(world),
             run_id: None,
             turn: 0,
+            root: None,
             span: Span::none(),
             failed: 0,
             continuation: None,
@@ -163,6 +207,12 @@ impl ToolContext {
     /// The same for a call of a run, none if nobody keeps it, in one of its turns. Calls of one turn have different ids.
     pub fn in_run(mut self, run_id: Option<RunId>, turn: u64) -> Self {
         (self.run_id, self.turn) = (run_id, turn);
+        self
+    }
+
+    /// The same for a run that continues others, of which this is the first: calls keep their [keys](Self::idempotency_key).
+    pub fn continuing(mut self, root: Option<RunId>) -> Self {
+        self.root = root;
         self
     }
 
@@ -236,10 +286,12 @@ impl ToolContext {
     /// # assert_eq!(pay.name(), "pay");
     /// ```
     ///
-    /// It is made of the run's id, the turn and the call's id. A run that is not recorded has the id of its request instead: such a
-    /// key is the same in another process only if the caller sets the same request id. A fork is another run, with other keys.
+    /// It is made of the run's id, the turn and the call's id. A run that continues one which its provider or its budget ended has the
+    /// keys of that run. A run that is not recorded has the id of its request instead: such a key is the same in another
+    /// process only if the caller sets the same request id. A fork is another run, with other keys.
     pub fn idempotency_key(&self) -> String {
-        let run = self.run_id.as_deref().unwrap_or(&self.request_id);
+        let run = self.root.as_ref().or(self.run_id.as_ref());
+        let run = run.map_or(&*self.request_id, RunId::as_str);
         let call = json!(["call", self.run_id.is_some(), run, self.turn, self.call.id]);
         let mut key = Hash::of(&[call.to_string().as_bytes()]).to_string();
         key.truncate(32);

@@ -259,6 +259,15 @@ async fn calls_that_are_cancelled_dropped_or_over_budget_are_told_once_too() {
     assert_eq!(told.calls(), expected);
 }
 
+#[tokio::test]
+async fn two_tools_of_one_name_are_refused_when_the_run_begins() {
+    let tool = |name: &str| Tool::new(name, "", json!({})).handler(async |_, _| "ok");
+    let config = Config::new(&MemoryLog::new(), "run").tools([tool("a"), tool("b")]);
+    let error = Context::new(config.clone().tools([tool("a")])).expect_err("a refusal");
+    assert!(error.to_string().contains("two tools have the name \"a\""), "{error}");
+    assert!(Context::new(config).is_ok());
+}
+
 #[test]
 fn every_operation_can_be_sent_to_another_thread() {
     fn is_send(_: impl Send) {}

@@ -76,13 +76,20 @@ impl Asked<'_> {
         if encoder.name() != JsonEncoder.name() {
             code.insert(ENCODER.to_owned(), encoder.name().into());
         }
-        if let Some(ErrorPolicy::Decide(_)) = self.options.on_tool_error {
+        if self.decides().is_some() {
             code.insert(ON_TOOL_ERROR.to_owned(), true.into());
         }
         if self.options.approval.is_some() || self.engine.0.approval.is_some() {
             code.insert(APPROVAL.to_owned(), true.into());
         }
         code
+    }
+
+    /// The function that decides what happens if a tool fails, if there is one. A word of the call counts more than a function of the engine.
+    pub(crate) fn decides(&self) -> Option<&ErrorPolicy> {
+        let of_engine = self.engine.0.on_tool_error.as_ref();
+        let own = self.options.on_tool_error.as_ref();
+        own.or_else(|| of_engine.filter(|_| self.options.values.on_tool_error.is_none()))
     }
 
     /// What runs the tools.

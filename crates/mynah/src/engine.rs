@@ -3,11 +3,11 @@
 use std::{fmt, sync::Arc};
 
 use mynah_data::{
-    Approval, Catalog, Message, Metadata, ModelRef, Request, Session, Thread, ToolCall,
+    Approval, Catalog, Error, Message, Metadata, ModelRef, Request, Session, Thread, ToolCall,
 };
 use mynah_step::{
-    Adapter, IntoTool, IntoTools, MetricsSink, SystemWorld, Tool, ToolContext, ToolExecutor,
-    ToolResultEncoder, World,
+    Adapter, ErrorPolicy, IntoTool, IntoTools, MetricsSink, SystemWorld, Tool, ToolContext,
+    ToolExecutor, ToolResultEncoder, World,
 };
 use serde_json::Value;
 
@@ -53,6 +53,10 @@ pub(crate) struct Parts {
     pub(crate) executor: Option<Arc<dyn ToolExecutor>>,
     pub(crate) encoder: Option<Arc<dyn ToolResultEncoder>>,
     pub(crate) approval: Option<ApprovalPolicy>,
+    /// A function that decides what happens if a tool fails; a word for it is among the values.
+    pub(crate) on_tool_error: Option<ErrorPolicy>,
+    /// Why calls are refused: something was set that an engine cannot have.
+    pub(crate) misuse: Option<Error>,
     /// Defaults for the options of calls.
     pub(crate) values: Values,
     pub(crate) context: Arc<Metadata>,
@@ -111,6 +115,8 @@ impl Engine {
             executor: None,
             encoder: None,
             approval: None,
+            on_tool_error: None,
+            misuse: None,
             values: Values::default(),
             context: Arc::default(),
             metadata: Metadata::new(),
@@ -173,11 +179,12 @@ impl Engine {
     }
 
     /// The same engine with one more option for its adapter, such as the `organization` of OpenAI's or the `headers` of any over HTTP.
-    /// It is stored with the engine: a header that holds a key belongs to the adapter, or to a call.
+    /// It is stored with the engine: a header that holds a key belongs to the adapter, or to a call. Calls of an engine with the option
+    /// `api_key` are refused.
     pub fn adapter_opt(self, name: &str, value: impl Into<Value>) -> Self {
         // A key belongs to a call, never to an engine, which can be stored.
         if name == "api_key" {
-            return self;
+            return self.misused("adapter_opts", "api_key belongs to the adapter or to a call");
         }
         self.with(|parts| _ = parts.adapter_opts.insert(name.to_owned(), value.into()))
     }
@@ -219,20 +226,6 @@ impl Engine {
     #[doc(alias = "put_tools")]
     pub fn tools<M: ?Sized>(self, tools: impl IntoTools<M>) -> Self {
         self.with(|parts| parts.tools.extend(tools.into_tools()))
-    }
-
-    /// The same engine with defaults for the options of its calls. Only plain data counts; functions and the log belong to calls.
-    ///
-    /// ```
-    /// # use mynah::{Engine, Options};
-    /// # use serde_json::json;
-    /// let options = Options::from_json(json!({"temperature": 0.7, "reasoning_effort": "high"}))?;
-    /// let engine = Engine::without_adapter().defaults(options);
-    /// assert_eq!(engine.resolve_params(&Options::new())["temperature"], 0.7);
-    /// # Ok::<(), mynah::Error>(())
-    /// ```
-    pub fn defaults(self, options: Options) -> Self {
-        self.with(|parts| parts.values.overlay(options.values))
     }
 
     /// The same engine, calling another server of the same kind: a local one, a gateway, a proxy. Adapters over HTTP use it; a key is
@@ -354,19 +347,19 @@ impl Engine {
         self.with(|parts| parts.world = Arc::new(world))
     }
 
-    /// The same engine, which tells this of how long its calls take and how they go.
+    /// The same engine, which reports to this sink how long its calls take and how they end.
     ///
     /// ```
     /// # use mynah::{Engine, testing::Scripted};
     /// # use serde_json::json;
-    /// use std::{sync::{Arc, atomic::{AtomicU64, Ordering}}, time::Duration};
-    /// use mynah::MetricsSink;
+    /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
+    /// use mynah::{MetricsSink, step::ModelCallMetric};
     ///
     /// #[derive(Default)]
     /// struct Calls(AtomicU64);
     ///
     /// impl MetricsSink for Calls {
-    ///     fn model_call(&self, _: &str, _: Option<&str>, _: Duration, _: u64, _: u64) {
+    ///     fn model_call(&self, _: &ModelCallMetric<'_>) {
     ///         self.0.fetch_add(1, Ordering::Relaxed);
     ///     }
     /// }
@@ -378,8 +371,8 @@ impl Engine {
     /// assert_eq!(calls.0.load(Ordering::Relaxed), 1);
     /// # Ok(()) }
     /// ```
-    pub fn metrics(self, sink: Arc<dyn MetricsSink>) -> Self {
-        self.with(|parts| parts.metrics = Some(sink))
+    pub fn metrics(self, sink: impl MetricsSink) -> Self {
+        self.with(|parts| parts.metrics = Some(Arc::new(sink)))
     }
 
     /// The engine that runs a tool's call. What a tool asks of it is the world to the run, so it belongs into a side effect:
@@ -499,11 +492,10 @@ impl Engine {
         Turn::start(self.clone(), input.into())
     }
 
-    /// Goes on with a session after a person said something: also the answer to a tool's question.
+    /// Continues a session with a message of the user, such as the answer to a tool's question.
     ///
-    /// A session is a value. Whoever replies to the same one twice has two conversations: the first reply to a question goes on with
-    /// the run that waits for it, a later one begins a run of its own after the question, and
-    /// [`restore_session`](crate::restore_session) gives the newest. Who wants a single answer keeps the session that came of it.
+    /// A session is a value, so an unrecorded session can be continued from any of its states. A recorded session is continued once
+    /// from each: a second reply to the same one is refused with `session_moved`, unless it is a [`branch`](Turn::branch).
     ///
     /// ```
     /// # use mynah::{Engine, testing::Scripted};

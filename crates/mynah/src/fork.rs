@@ -3,10 +3,11 @@
 use std::{
     future::{IntoFuture, poll_fn},
     sync::Arc,
+    time::Duration,
 };
 
 use mynah_data::{Error, Result, RunId};
-use mynah_log::{About, Fact, Log, Parent, Record, RunSummary};
+use mynah_log::{About, Continues, Fact, Log, Parent, Record, RunSummary};
 use mynah_step::{BoxFuture, RecordedFact, Recorder, SystemWorld, World, active, was_redacted};
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
@@ -39,6 +40,7 @@ pub fn fork_run<L: Log + Clone>(log: &L, run: impl AsRef<str>, at: u64) -> Fork 
         at,
         world: Arc::new(SystemWorld),
         id: None,
+        link: None,
     }
 }
 
@@ -51,6 +53,8 @@ pub struct Fork {
     world: Arc<dyn World>,
     /// The id of the new run; a fresh one if not set.
     pub(crate) id: Option<RunId>,
+    /// How it continues the other and how long that was active, if it is no branch.
+    link: Option<(Continues, Duration)>,
 }
 
 /// A run that was branched off another.
@@ -73,15 +77,16 @@ fn place<S: Serializer>(parent: &Parent, serializer: S) -> std::result::Result<S
 }
 
 impl Fork {
-    /// A branch under an id of its own.
-    pub(crate) fn under(
+    /// A run under an id of its own that continues the other.
+    pub(crate) fn linked(
         log: Arc<dyn Log>,
         run: &str,
         at: u64,
         id: &str,
         world: Arc<dyn World>,
+        link: (Continues, Duration),
     ) -> Self {
-        Self { log, run: run.into(), at, world, id: Some(id.into()) }
+        Self { log, run: run.into(), at, world, id: Some(id.into()), link: Some(link) }
     }
 
     /// The id of the new run, instead of a fresh one.
@@ -97,7 +102,7 @@ impl Fork {
     }
 
     async fn copy(self) -> Result<Forked> {
-        let Self { log, run, at, world, id } = self;
+        let Self { log, run, at, world, id, link } = self;
         let mut records = Vec::new();
         // The whole run is verified, and what follows may have been taken away.
         let shared = |record: &Record| match record.seq() <= at {
@@ -121,8 +126,12 @@ impl Fork {
             return Err(misplaced("no_such_record", &what, &found, sealed));
         };
         let hash = last.record().hash();
-        let active = u64::try_from(active(&records).as_nanos()).unwrap_or(u64::MAX);
-        let parent = Parent { run_id: run, seq: at, hash, active };
+        let (continues, active) = match link {
+            Some((continues, active)) => (Some(continues), active),
+            None => (None, active(&records)),
+        };
+        let active = u64::try_from(active.as_nanos()).unwrap_or(u64::MAX);
+        let parent = Parent { run_id: run, seq: at, hash, active, continues };
         let mut recorder =
             Recorder::new(log, Arc::clone(&world), id.unwrap_or_else(|| world.new_run_id()));
         for kept in records {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mynah_data::{ChatResult, Error, HaltReason, Result, ToolCall};
+use mynah_data::{ChatResult, Error, HaltReason, Result, RunId, SessionReason, ToolCall};
 use mynah_log::{Hash, Log};
 use serde_json::Value;
 
@@ -19,6 +19,7 @@ use crate::{
 pub struct Run {
     engine: Engine,
     options: Options,
+    run_id: RunId,
     result: ChatResult,
 }
 
@@ -92,14 +93,15 @@ impl Chat {
     pub async fn start_or_resume(self) -> Result<Run> {
         let (engine, options) = self.settings();
         let result = self.under_its_id()?.await?;
-        Ok(Run { engine, options, result })
+        let run_id = result.run_id.clone().ok_or_else(unnamed)?;
+        Ok(Run { engine, options, run_id, result })
     }
 }
 
 impl Run {
-    /// The id of the run in its log.
-    pub fn run_id(&self) -> &str {
-        self.result.run_id.as_deref().unwrap_or_default()
+    /// The id of the run in its log. A run that [continues](Engine::resume) another has its own.
+    pub fn run_id(&self) -> &RunId {
+        &self.run_id
     }
 
     /// The result so far.
@@ -139,8 +141,26 @@ impl Run {
     ///
     /// # Errors
     /// As [`Engine::resume`]. A run that waits for something else is refused.
-    pub async fn decide(self, mut decide: impl FnMut(&ToolCall) -> Decision) -> Result<Self> {
-        let calls = self.waiting().map(|waiting| waiting.calls().to_vec()).unwrap_or_default();
+    pub async fn decide(self, decide: impl FnMut(&ToolCall) -> Decision) -> Result<Self> {
+        let resume = self.decided(decide)?;
+        self.continued(resume).await
+    }
+
+    /// Returns the continuation with a decision for each call that the run waits for, to be [streamed](Resume::stream).
+    ///
+    /// # Errors
+    /// A run that waits for something else is refused.
+    pub fn decided(&self, mut decide: impl FnMut(&ToolCall) -> Decision) -> Result<Resume> {
+        let calls = match self.waiting() {
+            Some(Waiting::Approval(calls) | Waiting::Unknown(calls)) => calls,
+            Some(Waiting::Question(_)) => return Err(self.refused("it waits for an answer")),
+            Some(Waiting::CrashLoop) => {
+                return Err(
+                    self.refused("its processes died too often; look at it, then resume it")
+                );
+            }
+            None => return Err(self.refused("it has ended")),
+        };
         let mut resume = self.resumption()?;
         for call in &calls {
             resume = match decide(call) {
@@ -150,7 +170,7 @@ impl Run {
                 Decision::Result(value) => resume.tool_result(&*call.id, value),
             };
         }
-        self.continued(resume).await
+        Ok(resume)
     }
 
     /// Continues the run with the answer to its question, until it ends or waits again.
@@ -171,16 +191,25 @@ impl Run {
         self.continued(resume).await
     }
 
+    fn refused(&self, why: &str) -> Error {
+        Error::session(SessionReason::InvalidStatus)
+            .with_message(format!("session error: invalid_status: run {}: {why}", self.run_id()))
+            .with("operation", "decide")
+            .with("run_id", self.run_id().as_str())
+    }
+
     fn resumption(&self) -> Result<Resume> {
         let mut options = self.options.clone();
         let log: Arc<dyn Log> = options.log.take().ok_or_else(unnamed)?;
-        let resume = Resume::new(self.engine.clone(), log, self.run_id().into());
+        let resume = Resume::new(self.engine.clone(), log, self.run_id.clone());
         Ok(resume.options(options))
     }
 
     async fn continued(self, resume: Resume) -> Result<Self> {
         let mut stream = resume.stream();
-        Ok(Self { result: chatted(&mut stream).await?, ..self })
+        let result = chatted(&mut stream).await?;
+        let run_id = result.run_id.clone().unwrap_or(self.run_id);
+        Ok(Self { run_id, result, ..self })
     }
 }
 

@@ -8,11 +8,13 @@ mod call;
 mod cancel;
 mod code;
 mod context_policy;
+mod defaults;
 mod engine;
 mod follow;
 mod fork;
 mod handle;
 mod in_flight;
+mod linked;
 mod loaded;
 mod options;
 mod prepare;
@@ -44,13 +46,14 @@ pub use in_flight::InFlight;
 pub use mynah_adapters as adapters;
 #[doc(inline)]
 pub use mynah_data::{
-    AdapterReason, Approval, Breach, BreachTime, Budget, Catalog, ChatResult, Collector,
-    Difference, EngineReason, Error, ErrorKind, Event, FieldError, FinishReason, HaltReason, Image,
-    Limit, LogReason, MAX_RESULT, Message, Messages, Metadata, Mismatch, MismatchClass, ModelInfo,
-    ModelRef, Operation, Part, Pricing, Request, Response, ResponseFormat, Result, Role, RunId,
-    Session, SessionReason, SessionReducer, SessionRun, SessionState, Status, StepResult,
-    StepThread, StreamReason, Thread, ToolCall, ToolChoice, ToolMode, ToolOutcome, ToolReason,
-    ToolSpec, TurnResult, Usage, ValidationReason, decode, validate,
+    AdapterReason, Approval, Breach, BreachTime, Budget, CacheRetention, Catalog, ChatResult,
+    Collector, Difference, EngineReason, Error, ErrorKind, Event, FieldError, FinishReason,
+    HaltReason, Image, ImageDetail, ImageSource, Limit, LogReason, MAX_ERROR, MAX_RESULT, Message,
+    Messages, Metadata, Mismatch, MismatchClass, ModelInfo, ModelRef, Operation, Part, PathSegment,
+    Pricing, PromptCache, Request, Response, ResponseFormat, Result, Role, RunId, Session,
+    SessionReason, SessionReducer, SessionRun, SessionState, Status, StepResult, StepThread,
+    StreamReason, Thread, ToolCall, ToolChoice, ToolMode, ToolOutcome, ToolReason, ToolSpec,
+    TurnResult, Usage, ValidationReason, decode, validate,
 };
 #[doc(inline)]
 pub use mynah_log as log;
@@ -80,6 +83,7 @@ pub use restore::{KeptCall, Restored, kept_call, restore_session, restore_turn};
 pub use resume::Resume;
 pub use run::{OnToolError, OnUnknownTool};
 pub use run_event::{EventId, FollowedEvent, RunEvent};
+pub use secrecy::SecretString;
 pub use spec::{EngineRegistry, EngineSpec, ToolEntry};
 pub use stream::EventStream;
 pub use turn::{SessionStream, StepTurn, Turn};
@@ -92,13 +96,13 @@ pub use worker::{Signal, Worker, WorkerReport, deliver};
 pub mod step {
     #[doc(inline)]
     pub use mynah_step::{
-        Adapter, Backoff, BoxFuture, CallTool, Config, Context, DEFAULT_MAX_CONCURRENCY,
-        EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor, IntoOutcome, IntoTool,
-        IntoTools, JsonEncoder, LEASE, MetricsSink, ModelAnswer, ModelCall, ModelStream,
-        OnToolError, OnUncertain, RetryPolicy, RunMode, Settled, SideEffectErrors, SystemWorld,
-        Tool, ToolContext, ToolExecutor, ToolFn, ToolLimits, ToolOutcome, ToolRegistry, ToolResult,
-        ToolResultEncoder, ToolSet, World, differences, layers, open_model, run_tool, take_over,
-        typed,
+        Adapter, AppendMetric, Backoff, BoxFuture, CallTool, Config, Context,
+        DEFAULT_MAX_CONCURRENCY, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor,
+        IntoOutcome, IntoTool, IntoTools, JsonEncoder, LEASE, MetricsSink, ModelAnswer, ModelCall,
+        ModelCallMetric, ModelStream, OnToolError, OnUncertain, RetryPolicy, RunMode, Settled,
+        SideEffectErrors, SystemWorld, Tool, ToolCallMetric, ToolContext, ToolExecutor, ToolFn,
+        ToolLimits, ToolOutcome, ToolRegistry, ToolResult, ToolResultEncoder, ToolSet, World,
+        differences, layers, open_model, run_tool, take_over, typed,
     };
     #[cfg(feature = "typed")]
     pub use mynah_step::{schema_of, schemars};
@@ -116,9 +120,10 @@ pub mod prelude {
     #[cfg(feature = "sqlite")]
     pub use crate::log::SqliteLog;
     pub use crate::{
-        Budget, CancelHandle, ChatResult, Engine, Error, Event, HaltReason, Message, OnToolError,
-        OnUncertain, Request, Response, ResponseFormat, Result, RunId, Session, Status, StepResult,
-        Thread, Tool, ToolCall, ToolContext, ToolMode, ToolOutcome,
+        Budget, CancelHandle, ChatResult, Decision, Engine, Error, ErrorPolicy, Event, HaltReason,
+        Message, OnToolError, OnUncertain, Request, Response, ResponseFormat, Result, RunId,
+        Session, Status, StepResult, Thread, Tool, ToolCall, ToolContext, ToolMode, ToolOutcome,
+        Waiting,
         log::{Log, MemoryLog},
     };
 }

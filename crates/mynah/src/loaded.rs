@@ -7,8 +7,8 @@ use mynah_data::{
     Session, SessionRun, Thread, ToolCall,
 };
 use mynah_log::{
-    About, BEHAVIOUR, Chain, Corrupt, Extent, Fact, Hash, Kind, Log, MAINTENANCE, Previous, Record,
-    Removals, RunSummary, Totals, Verifier, walk,
+    About, BEHAVIOUR, Chain, Continues, Corrupt, Extent, Fact, Hash, Kind, Log, MAINTENANCE,
+    Previous, Record, Removals, RunSummary, Totals, Verifier, walk,
 };
 use mynah_step::{RecordedFact, mismatch, was_redacted};
 
@@ -137,15 +137,6 @@ pub(crate) struct Stretch<'a> {
     pub(crate) extent: Extent,
 }
 
-/// What ended a run that can be continued in another.
-#[derive(Clone, Copy)]
-pub(crate) struct Outage {
-    /// The last record before it.
-    pub(crate) at: u64,
-    /// Whether that was a limit of its budget.
-    pub(crate) is_budget: bool,
-}
-
 impl Loaded {
     /// Reads a run, and of the runs before it in its session what it goes on from.
     pub(crate) async fn read(log: &dyn Log, run: &str) -> Result<Self> {
@@ -241,28 +232,9 @@ impl Loaded {
         last.is_some_and(Kind::is_end)
     }
 
-    /// Why a model call or a limit ended the run, and the last record before it; none if something else did.
-    pub(crate) fn outage(&self) -> Option<Outage> {
-        if !matches!(self.kept.last(), Some(Fact::Sealed(_))) {
-            return None;
-        }
-        let mut asked = 0;
-        for (fact, seq) in self.kept.records.iter().map(|kept| (kept.fact(), kept.record().seq())) {
-            match fact {
-                Fact::TurnStarted { .. } => asked = seq,
-                Fact::BudgetExceeded { .. } => {
-                    return Some(Outage { at: seq.saturating_sub(1), is_budget: true });
-                }
-                Fact::Failed(end) if asked > 1 => {
-                    let error = end.error()?;
-                    let is_of_model =
-                        matches!(error.kind(), ErrorKind::Adapter(_) | ErrorKind::Stream(_));
-                    return is_of_model.then_some(Outage { at: asked - 1, is_budget: false });
-                }
-                _ => {}
-            }
-        }
-        None
+    /// How it continues a run that a failed model call or a limit ended, if it does.
+    pub(crate) fn link(&self) -> Option<&Continues> {
+        self.about.parent.as_ref()?.continues.as_ref()
     }
 
     /// Whether it came to something that its caller was told.

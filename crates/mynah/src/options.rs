@@ -357,13 +357,6 @@ macro_rules! setters_of {
             $self_
         }
 
-        /// One more entry of the caller's own data for tools. A call that has any does not show tools the session's or the engine's.
-        pub fn context(mut $self_, key: &str, value: impl Into<serde_json::Value>) -> Self {
-            let context = $options.values.context.get_or_insert_default();
-            context.insert(key.to_owned(), value.into());
-            $self_
-        }
-
         /// The session's id for tools and caches.
         pub fn session_id(mut $self_, id: impl Into<String>) -> Self {
             $options.values.session_id = Some(id.into());
@@ -413,15 +406,24 @@ macro_rules! setters_of {
             $self_
         }
 
-        /// The key for this call alone. Never stored, printed or recorded.
-        pub fn api_key(mut $self_, key: impl Into<String>) -> Self {
-            $options.api_key = Some(secrecy::SecretString::from(key.into()));
-            $self_
-        }
-
         /// Lets this handle end the call.
         pub fn cancel_handle(mut $self_, handle: &$crate::CancelHandle) -> Self {
             $options.cancel = Some(handle.clone());
+            $self_
+        }
+    };
+    (data, $self_:ident => $options:expr) => {
+        /// One more entry of the caller's own data for tools. A call that has any does not show tools the session's or the engine's.
+        pub fn context(mut $self_, key: &str, value: impl Into<serde_json::Value>) -> Self {
+            let context = $options.values.context.get_or_insert_default();
+            context.insert(key.to_owned(), value.into());
+            $self_
+        }
+    };
+    (key, $self_:ident => $options:expr) => {
+        /// The key for this call alone. Never stored, printed or recorded.
+        pub fn api_key(mut $self_, key: impl Into<String>) -> Self {
+            $options.api_key = Some(secrecy::SecretString::from(key.into()));
             $self_
         }
     };
@@ -552,14 +554,14 @@ macro_rules! setters_of {
 }
 pub(crate) use setters_of;
 
-option_setters!(Options, self => self; prompt model tools chat call tool_code approval chat_code record keep);
+option_setters!(Options, self => self; prompt model tools chat call data key tool_code approval chat_code record keep);
 
 /// Splits a policy for tool errors into data and code.
 pub(crate) fn tool_errors(policy: ErrorPolicy) -> (Option<ToolErrors>, Option<ErrorPolicy>) {
     match policy {
         ErrorPolicy::Continue => (Some(ToolErrors::Continue), None),
         ErrorPolicy::Halt => (Some(ToolErrors::Halt), None),
-        decide @ ErrorPolicy::Decide(_) => (None, Some(decide)),
+        decide => (None, Some(decide)),
     }
 }
 

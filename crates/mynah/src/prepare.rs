@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use mynah_data::{
     Approval, EngineReason, Error, FieldError, Message, Messages, Metadata, Part as ContentPart,
-    Pricing, Request, ResponseFormat, Result, Role, RunId, Thread, ToolCall, ToolSpec,
+    Pricing, Request, ResponseFormat, Result, Role, RunId, Thread, ToolCall, ToolMode, ToolSpec,
     ValidationReason, validate,
 };
 use mynah_log::{About, BEHAVIOUR, Extent, SessionLink};
@@ -186,6 +186,9 @@ impl Asked<'_> {
     /// Refuses what can be refused.
     pub(crate) fn prepare(mut self) -> Result<Part> {
         let parts = &self.engine.0;
+        if let Some(misuse) = &parts.misuse {
+            return Err(misuse.clone());
+        }
         let (mut values, own) = self.values()?;
         validate::thread(&self.conversation)?;
         let adapter = parts.adapter.clone().ok_or_else(missing_adapter)?;
@@ -210,6 +213,7 @@ impl Asked<'_> {
             _ => price_of(&request, &parts.catalog),
         };
         check_price(values.budget.as_ref(), pricing.as_ref(), &request)?;
+        self.check_handlers(&tools, values.mode)?;
         let (request, final_request) =
             split_passes(request, &values, adapter.as_ref(), self.extent);
         let request_id = match &self.past {
@@ -320,6 +324,21 @@ impl Asked<'_> {
         Err(Error::validation(ValidationReason::InvalidRequest, errors).because(&why))
     }
 
+    /// Refuses tools of which no call could run: those without a handler that are not handed to the caller.
+    fn check_handlers(&self, tools: &[Tool], mode: Option<ToolMode>) -> Result<()> {
+        let runs_elsewhere = self.options.executor.is_some() || self.engine.0.executor.is_some();
+        let hands_over = self.extent == Extent::Generate || mode == Some(ToolMode::Manual);
+        if runs_elsewhere || hands_over || !matches!(self.past, Past::New { .. }) {
+            return Ok(());
+        }
+        let lacks = |tool: &&Tool| tool.get_handler().is_none() && !tool.spec().manual;
+        let Some(tool) = tools.iter().find(lacks) else { return Ok(()) };
+        Err(Error::invalid_option("tools", "no_handler").with_message(format!(
+            "validation failed: tools: tool {:?} has no handler; give it one, or make it manual()",
+            tool.name()
+        )))
+    }
+
     /// What the model is asked first.
     fn request(&mut self, values: &mut Values, tools: &[Tool]) -> Request {
         let parts = &self.engine.0;
@@ -363,7 +382,10 @@ impl Asked<'_> {
         request_id: String,
     ) -> Setup {
         let (executor, encoder) = (self.executor(), self.encoder());
+        let decides = self.decides().cloned();
         let is_kept = self.past.is_kept();
+        let parent = self.past.about().and_then(|about| about.parent.as_ref());
+        let root = parent.and_then(|parent| Some(parent.continues.as_ref()?.root.clone()));
         let (parts, options) = (&self.engine.0, self.options);
         let call = ModelCall {
             request_id: request_id.clone(),
@@ -384,6 +406,7 @@ impl Asked<'_> {
         tool_context.session_id = values.session_id.map(Arc::from);
         tool_context.request_id = Arc::from(request_id);
         tool_context.engine = Some(Arc::clone(parts) as _);
+        let tool_context = tool_context.continuing(root);
         let nudge = values.structured_finalize_nudge.unwrap_or_else(|| NUDGE.to_owned());
         Setup {
             pricing,
@@ -415,8 +438,7 @@ impl Asked<'_> {
             metrics: parts.metrics.clone(),
             executor,
             encoder,
-            on_tool_error: options
-                .on_tool_error
+            on_tool_error: decides
                 .or_else(|| values.on_tool_error.map(Into::into))
                 .unwrap_or_default(),
             tool_context,

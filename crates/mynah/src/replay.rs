@@ -2,7 +2,7 @@
 
 use std::{fmt, future::IntoFuture, sync::Arc};
 
-use mynah_data::{Message, Messages, Result, Role, RunId, Thread};
+use mynah_data::{Error, Message, Messages, Result, Role, RunId, Thread};
 use mynah_log::{Fact, Log};
 use mynah_step::{BoxFuture, ReplayCursor, Tool, mismatch};
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,9 @@ pub enum Tools {
     Recorded,
     /// Those that are [idempotent](crate::Tool::idempotent).
     Idempotent,
-    /// All of them, except calls that needed approval and tools whose [records answer](crate::Tool::recorded).
+    /// All of them, except calls that needed approval and tools whose [records answer](crate::Tool::recorded). For tests of
+    /// replays themselves: effects are repeated.
+    #[doc(hidden)]
     All,
 }
 
@@ -111,7 +113,7 @@ enum Change {
     System(String),
 }
 
-option_setters!(Replay, self => self.options; model tools chat call tool_code chat_code);
+option_setters!(Replay, self => self.options; model tools chat call data tool_code chat_code);
 
 impl Engine {
     /// Performs a run again from its records, and compares every fact with the recorded one. The model is never called.
@@ -122,8 +124,8 @@ impl Engine {
     /// Against a changed engine it tells the first thing that would be different: a test for prompts and tools. That is what the
     /// engine is, unless [`Replay::allow_changed_engine`] asks for what it does. Its order of tools, and prices, are no difference.
     ///
-    /// A tool that asks its context for something that is not recorded there, as the time once more, is told to differ after ten seconds: until
-    /// then it may be early, and wait for another that does something of its own.
+    /// A tool that asks its context for something that is not recorded there, such as the time once more, differs at once if nothing else can
+    /// move the replay, and after ten seconds otherwise: until then another tool may come first.
     ///
     /// ```
     /// # use mynah::{Engine, testing::Scripted};
@@ -152,6 +154,8 @@ impl Engine {
 
 /// Performs a run again from its records alone: they tell the engine's tools, params and options, and answer for the model
 /// and every tool. It is equal if this version of the loop makes the same of it.
+///
+/// To run tools again, use [`Engine::replay`]: with [`rerun_tools`](Replay::rerun_tools) this replay is refused.
 ///
 /// What a run had of code (an error policy, an executor, an encoder) is not asked again: what came of it is recorded. Its
 /// `halt_when` is taken to say what it said.
@@ -281,6 +285,12 @@ impl Replay {
     }
 
     pub(crate) fn perform(mut self, mut loaded: Loaded) -> Result<(Driver, Filter)> {
+        let reruns = self.rerun.tools != Tools::Recorded || !self.rerun.named.is_empty();
+        if reruns && self.engine.is_none() {
+            return Err(Error::invalid_option("rerun_tools", "no_engine").with_message(
+                "validation failed: rerun_tools: the records of a run hold no tools; use Engine::replay",
+            ));
+        }
         let mut whole = None;
         if let Some(change) = self.change.take() {
             // What the runs before it hold is a part of what it was asked.

@@ -18,7 +18,7 @@ use crate::{
     cancel::HAS_MOVED,
     code::{SCHEMA_FIT, code_of},
     engine::Engine,
-    fork::Fork,
+    linked::continued,
     loaded::{Kept, Loaded},
     options::{Options, option_setters},
     prepare::{Asked, Part, Past, joined},
@@ -61,7 +61,7 @@ pub struct Resume {
     options: Options,
 }
 
-option_setters!(Resume, self => self.options; model tools chat call tool_code approval chat_code keep);
+option_setters!(Resume, self => self.options; model tools chat call data key tool_code approval chat_code keep);
 
 impl Engine {
     /// Goes on with a run that has no end: at the exact point where its process ended, or where it waits. Completed model
@@ -73,9 +73,11 @@ impl Engine {
     /// A run that was released or waits continues at once, and so does one whose process ended on this machine. A run that a
     /// process elsewhere holds is watched for three seconds; it is refused (`leased`) if that process lives.
     ///
-    /// A run that failed on a model call (its provider was down, overloaded, slow, or refused it) stays sealed as it is. It is continued
-    /// in a new run from the last record before that call: `invoice-17` in `invoice-17~2`. So is a run that its budget ended, if this
-    /// call has another [budget](Resume::budget). The result's `run_id` names the new run.
+    /// A run that failed on a model call because its provider was down, overloaded, slow or not reachable, or refused the key, stays sealed
+    /// as it is. It is continued in a new run from the last record before that call: `invoice-17` in `invoice-17~2`. So is a run
+    /// that its budget ended, if the [budget](Resume::budget) of this call, or of the engine if the run had no other, is large enough to
+    /// continue. What the failed call spent counts in the new run, and its tools keep their
+    /// [idempotency keys](crate::ToolContext::idempotency_key). The result's `run_id` names the new run.
     ///
     /// A run that waits is refused (`invalid_status`) without what it waits for. The error's metadata tells what that is:
     /// `pending_question`, `manual_tool_calls` with names and arguments, or the ids of `uncertain_tool_calls`.
@@ -293,8 +295,7 @@ impl Resume {
     async fn begin(self) -> Result<(Driver, Filter)> {
         let mut this = self;
         let loaded = Loaded::read(&*this.log, &this.run).await?;
-        let has_budget = this.options.values.budget.is_some();
-        let loaded = continued(&this.log, &this.engine, loaded, has_budget).await?;
+        let loaded = continued(&this.log, &this.engine, loaded, &this.options).await?;
         this.run.clone_from(&loaded.kept.run);
         let log = this.log.as_ref();
         match this.prepare(loaded).await {
@@ -433,7 +434,10 @@ impl Resume {
         options.retain(|name, _| !is_said(name));
         let said = recorded.options.iter().filter(|(name, _)| is_said(name));
         options.extend(said.map(|(name, value)| (name.clone(), value.clone())));
-        About { options, finalizes: recorded.finalizes, ..about.clone() }
+        let mut params = about.params.clone();
+        params.retain(|name, _| name != "budget");
+        params.extend(recorded.params.get_key_value("budget").map(|(n, v)| (n.clone(), v.clone())));
+        About { options, params, finalizes: recorded.finalizes, ..about.clone() }
     }
 
     /// What a person says to a run that does not wait.
@@ -592,38 +596,6 @@ fn awaited(error: Error, loaded: &Loaded) -> Error {
         }
         _ => error,
     }
-}
-
-/// The run to continue: the one that was read, or if a model call ended it, the run that continues it. A run that its budget ended
-/// is continued only with another one.
-pub(crate) async fn continued(
-    log: &Arc<dyn Log>,
-    engine: &Engine,
-    mut loaded: Loaded,
-    has_budget: bool,
-) -> Result<Loaded> {
-    while let Some(outage) = loaded.outage().filter(|outage| has_budget || !outage.is_budget) {
-        let (run, world) = (&loaded.kept.run, Arc::clone(&engine.0.world));
-        // Of several processes that continue it, one gets the id.
-        let next = next_id(run);
-        if log.head(&next).await?.is_none() {
-            let forked = Fork::under(Arc::clone(log), run, outage.at, &next, world).await;
-            if let Err(error) = forked
-                && log.head(&next).await?.is_none()
-            {
-                return Err(error);
-            }
-        }
-        loaded = Loaded::read(&**log, &next).await?;
-    }
-    Ok(loaded)
-}
-
-/// The id of the run that continues another: `invoice-17`, `invoice-17~2`, `invoice-17~3`.
-fn next_id(run: &str) -> String {
-    let parts = run.rsplit_once('~').and_then(|(id, count)| Some((id, count.parse::<u32>().ok()?)));
-    let (id, count) = parts.unwrap_or((run, 1));
-    format!("{id}~{}", count.saturating_add(1))
 }
 
 impl IntoFuture for Resume {

@@ -145,17 +145,21 @@ impl Engine {
     /// The engine as plain data.
     ///
     /// # Errors
-    /// `invalid_engine` if a tool's handler is a function without a registered name, or if the engine has a policy for
-    /// [approvals](Engine::approval).
+    /// `invalid_engine` if a tool's handler is a function without a registered name, or if the engine has a function for
+    /// [approvals](Engine::approval) or for [errors of tools](Engine::on_tool_error).
     pub fn spec(&self) -> Result<EngineSpec> {
         let parts = &self.0;
-        if parts.approval.is_some() {
-            return Err(Error::engine(EngineReason::InvalidEngine)
-                .with_message(
-                    "engine error: invalid_engine: approval: a function cannot be stored; store the engine without it, and add it \
-                     to the restored one",
-                )
-                .with("field", "approval"));
+        let functions = [
+            ("approval", parts.approval.is_some()),
+            ("on_tool_error", parts.on_tool_error.is_some()),
+        ];
+        if let Some((field, _)) = functions.into_iter().find(|(_, is_there)| *is_there) {
+            let why = format!(
+                "engine error: invalid_engine: {field}: a function cannot be stored; store the engine without it, and add it to the \
+                 restored one"
+            );
+            let error = Error::engine(EngineReason::InvalidEngine).with_message(why);
+            return Err(error.with("field", field));
         }
         let mut params = parts.values.to_json();
         Ok(EngineSpec {

@@ -11,11 +11,12 @@ use crate::{
     cancel::HAS_MOVED,
     code::{code_of, is_code},
     engine::Engine,
+    linked::continued,
     loaded::Loaded,
     options::Options,
     prepare::{Input, Origin, first_record, prepare},
     replay::Replay,
-    resume::{Resume, continued},
+    resume::Resume,
     run::Driver,
     stream::{EventStream, Filter},
 };
@@ -82,8 +83,7 @@ impl Start {
     async fn attach(&self, log: &Arc<dyn Log>) -> Result<(Driver, Filter)> {
         let loaded = Loaded::read(&**log, &self.run_id).await?;
         self.compare(&loaded)?;
-        // A larger budget would be another input.
-        let loaded = continued(log, &self.engine, loaded, false).await?;
+        let loaded = continued(log, &self.engine, loaded, &self.options).await?;
         let run = loaded.kept.run.clone();
         if loaded.was_told() {
             let options = self.options.as_watched();

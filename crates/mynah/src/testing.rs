@@ -52,8 +52,8 @@ use crate::{Engine, Replay};
 pub fn assert_replays<L: Log + Clone>(
     engine: &Engine,
     log: &L,
-    run: &str,
-) -> impl Future<Output = ()> + use<L> {
+    run: impl AsRef<str>,
+) -> impl Future<Output = ()> {
     assert_equal(engine.replay(log, run))
 }
 

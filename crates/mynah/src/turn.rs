@@ -21,6 +21,7 @@ use crate::{
     call::{chatted, stepped},
     cancel::CancelHandle,
     engine::Engine,
+    linked,
     loaded::Loaded,
     options::{Options, option_setters},
     prepare::{Input, Origin, prepare},
@@ -67,7 +68,7 @@ pub struct Turn {
     branch: bool,
 }
 
-option_setters!(Turn, self => self.options; prompt model tools chat call tool_code approval chat_code record keep);
+option_setters!(Turn, self => self.options; prompt model tools chat call data key tool_code approval chat_code record keep);
 
 impl Turn {
     pub(crate) fn start(engine: Engine, session: Session) -> Self {
@@ -176,7 +177,7 @@ pub struct StepTurn {
     branch: bool,
 }
 
-option_setters!(StepTurn, self => self.options; prompt model tools call tool_code approval record keep);
+option_setters!(StepTurn, self => self.options; prompt model tools call data key tool_code approval record keep);
 
 impl StepTurn {
     pub(crate) fn new(engine: Engine, session: Session) -> Self {
@@ -280,6 +281,11 @@ impl Next {
         let has_grown = indexed.records > run.seq;
         if has_grown && run.abandoned.as_ref() != Some(&run.run_id) {
             stay(&*log, &indexed).await?;
+        }
+        if let Some(next) = linked::newest(&*log, &run.run_id).await?
+            && let Some(next) = log.run(&next).await?
+        {
+            stay(&*log, &next).await?;
         }
         let mut held = None;
         if run.waits && !has_grown {
@@ -461,7 +467,7 @@ fn place(run: &SessionRun, number: u64) -> String {
 }
 
 /// Refuses a turn if this run has continued its session. One that was refused, or ended before its first step, has not.
-async fn stay(log: &dyn Log, run: &RunSummary) -> Result<()> {
+pub(crate) async fn stay(log: &dyn Log, run: &RunSummary) -> Result<()> {
     let may_stay = matches!(run.status, RunStatus::Failed | RunStatus::Cancelled);
     if may_stay && Loaded::read(log, &run.run_id).await?.left_session_as_it_was() {
         return Ok(());

@@ -222,7 +222,6 @@ async fn t15_every_way_to_fail_has_its_reason() -> Result<()> {
             Tool::new("bad", "", json!({})).blocking(|_, _| -> Value { panic!("p") }),
             "handler_raised",
         ),
-        (Tool::new("bad", "", json!({})), "not_found"),
         (reserved(), "invalid_return"),
         (tool("bad", |_| json!("unspeakable")), "encoding_failed"),
         (tool("bad", |_| ToolOutcome::error("e")), "failed"),
@@ -239,6 +238,30 @@ async fn t15_every_way_to_fail_has_its_reason() -> Result<()> {
         assert_eq!(reasons.all(), [expected]);
         assert_eq!(step.halted_reason(), Some(HaltReason::ToolError), "{expected}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn t15_a_tool_that_nothing_can_run_is_refused_before_the_model_is_called() -> Result<()> {
+    let bare = || Tool::new("bare", "", json!({}));
+    let engine = |tool: Tool| {
+        let model = scripted([says("hi")]);
+        (Engine::new(model.clone()).tool(tool), model)
+    };
+    let (bare, manual) = (engine(bare()), engine(bare().manual()));
+    let (engine, model) = &bare;
+    for refused in [engine.chat("hi").stream(), engine.step("hi").stream()] {
+        let error = refused.refusal().expect("a refusal");
+        assert_eq!(error.kind(), ErrorKind::Validation(ValidationReason::InvalidOptions));
+        assert!(error.to_string().contains("\"bare\" has no handler"), "{error}");
+    }
+    assert_eq!(engine.generate("hi").await?.text(), "hi");
+    assert_eq!(model.calls(), 1);
+    assert_eq!(manual.0.chat("hi").await?.text(), "hi");
+    let handed_over = engine.chat("hi").mode(mynah::ToolMode::Manual).stream();
+    assert_eq!(handed_over.refusal(), None);
+    let elsewhere = engine.clone().tool_executor(mynah::HandlerExecutor).chat("hi").stream();
+    assert_eq!(elsewhere.refusal(), None);
     Ok(())
 }
 

@@ -11,8 +11,8 @@ use std::{
 };
 
 use mynah::{
-    Budget, Engine, Error, OnUncertain, Options, StepResult, Tool, ToolContext, ToolMode,
-    ToolOutcome,
+    Adapter, BoxFuture, Budget, Engine, Error, ModelCall, ModelStream, OnUncertain, Options,
+    Request, Result, StepResult, Tool, ToolContext, ToolMode, ToolOutcome,
     testing::{CrashViolation, CrashViolationKind, Script, Scripted, crash_everywhere},
 };
 use serde_json::{Value, json};
@@ -331,6 +331,50 @@ async fn a_lost_model_call_that_uses_up_the_budget_is_no_violation() {
         let budget = Options::new().budget(Budget::new().max_turns(turns));
         crash_everywhere(agent, "go").options(budget).on_uncertain(OnUncertain::Rerun).await;
     }
+}
+
+#[tokio::test]
+async fn a_lost_model_call_that_uses_up_the_turns_is_no_violation() {
+    for turns in [1, 2, 3] {
+        let limit = Options::new().max_turns(turns);
+        crash_everywhere(|| agent(echo()), "go").options(limit).await;
+    }
+}
+
+/// An adapter that rewrites schemas, as those for HTTP do.
+struct Fits(Arc<Scripted>);
+
+impl Adapter for Fits {
+    fn name(&self) -> &str {
+        "fits"
+    }
+
+    fn open(self: Arc<Self>, request: Request, call: ModelCall) -> BoxFuture<Result<ModelStream>> {
+        Arc::clone(&self.0).open(request, call)
+    }
+
+    fn schema_fit(&self) -> Option<u32> {
+        Some(7)
+    }
+
+    fn needs_structured_finalize(&self, _: &Request) -> bool {
+        true
+    }
+}
+
+#[tokio::test]
+async fn an_adapter_that_rewrites_schemas_or_needs_a_second_pass_is_no_violation() {
+    let agent = || {
+        let scripts = [
+            call("c0", "echo"),
+            Script::new().text("said").stop(),
+            Script::new().text("{}").stop(),
+        ];
+        Engine::new(Fits(Arc::new(Scripted::play(scripts)))).tool(echo())
+    };
+    let form = Options::new().response_format(mynah::ResponseFormat::json_schema("f", json!({})));
+    let report = crash_everywhere(agent, "go").options(form).await;
+    assert!(report.records > 8, "{report:?}");
 }
 
 #[tokio::test]

@@ -15,7 +15,8 @@ use std::{
 use futures_util::{future::BoxFuture as LogFuture, stream};
 use mynah::{
     Adapter, AdapterReason, BoxFuture, Budget, Engine, Error, Event, FinishReason, Image, Message,
-    ModelCall, ModelStream, Part, Request, Result, RetryPolicy, Tool, ToolOutcome,
+    Metadata, ModelCall, ModelStream, Part, Request, Result, RetryPolicy, Tool, ToolContext,
+    ToolExecutor, ToolOutcome, ToolReason,
     log::{
         Append, Changes, Delivery, Head, Lease, Log, MemoryLog, Record, RunFilter, RunPage,
         RunSummary, SealedRun,
@@ -254,6 +255,67 @@ async fn a_result_too_large_to_be_recorded_is_a_tool_that_finished_and_any_other
         let other = MemoryLog::new();
         mynah::log::bundle::import(&other, std::io::Cursor::new(file)).await?;
         assert_eq!(mynah::replay_run(&other, &*run).await?.status, "equal");
+    }
+    Ok(())
+}
+
+/// Fails to run a tool, with a large error.
+struct Refuses;
+
+impl ToolExecutor for Refuses {
+    fn name(&self) -> &str {
+        "refuses"
+    }
+
+    fn execute(&self, _: &Tool, _: Value, _: ToolContext) -> BoxFuture<Result<ToolOutcome>> {
+        let error = Error::tool(ToolReason::Failed).with_message("x".repeat(2 << 20));
+        Box::pin(async move { Err(error) })
+    }
+}
+
+#[tokio::test]
+async fn an_effect_with_a_large_error_question_or_halt_is_recorded_as_finished() -> Result<()> {
+    fn hints(mebibytes: usize) -> Metadata {
+        let hint = json!("x".repeat(mebibytes << 20));
+        ["a", "b", "c"].map(|name| (name.to_owned(), hint.clone())).into_iter().collect()
+    }
+    fn text(mebibytes: usize) -> String {
+        "\"".repeat(mebibytes << 19)
+    }
+    let refused = || Engine::new(Scripted::new([]).expect("no answers")).tool_executor(Refuses);
+    let own = || Engine::new(Scripted::new([]).expect("no answers"));
+    let ends: [(fn() -> ToolOutcome, &Engine, bool); 11] = [
+        (|| ToolOutcome::error(text(12)), &own(), true),
+        (|| ToolOutcome::error(json!({"list": [text(1)]})), &own(), true),
+        (|| ToolOutcome::error("x".repeat(400 << 10)), &own(), false),
+        (|| ToolOutcome::transient(text(15)), &own(), true),
+        (|| std::panic::panic_any(text(18)), &own(), false),
+        (|| ToolOutcome::ask(text(16)), &own(), true),
+        (|| ToolOutcome::ask_with("Which?", hints(6)), &own(), true),
+        (|| ToolOutcome::ask_with("Which?", hints(4)), &own(), false),
+        (|| ToolOutcome::halt(text(16), 1), &own(), true),
+        (|| vec![Part::text("x".repeat(14 << 20))].into(), &own(), false),
+        (|| ToolOutcome::Ok(json!(1)), &refused(), true),
+    ];
+    for (case, (end, engine, is_too_large)) in ends.into_iter().enumerate() {
+        let policy = if case % 2 == 0 { "halt" } else { "continue" };
+        let tool = Tool::new("t", "", json!({})).idempotent(2).blocking(move |_, _| end());
+        let answers = Scripted::new([
+            json!([{"tool_call": {"id": "c", "name": "t"}}, {"finish": "tool_calls"}]),
+            json!([{"text": "done"}, {"finish": "stop"}]),
+        ])?;
+        let log = MemoryLog::new();
+        let engine = engine.clone().adapter(answers).tool(tool);
+        let chat = engine.chat("go").param("on_tool_error", policy).record(&log).await?;
+        let run = chat.run_id.clone().expect("a run");
+        let records = log.read(&run, 1, 100).await?;
+        let settled = |record: &&Record| {
+            ["tool_completed", "tool_failed"].contains(&&*record.envelope().kind)
+        };
+        let last = records.iter().filter(settled).last().expect("an outcome");
+        let fact = serde_json::to_string(&last.fact().expect("a fact"))?;
+        assert_eq!(fact.contains("result_too_large"), is_too_large, "{case} {policy}");
+        assert_eq!(mynah::replay_run(&log, &*run).await?.status, "equal");
     }
     Ok(())
 }

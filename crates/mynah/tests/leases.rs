@@ -303,6 +303,29 @@ async fn a_loop_that_lost_its_run_starts_no_tool_that_waited_for_a_place() -> my
     Ok(())
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_lost_its_run_does_no_side_effect() -> mynah::Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let mut config = Config::new(&log, "run");
+    config.world = Arc::new(Tokio::new());
+    let context = Context::new(config)?;
+    let thread = Thread::from("go");
+    context.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await?;
+    let done = Mutex::new(0);
+    let effect = async || {
+        *done.lock().expect("nobody panicked") += 1;
+        Ok::<_, std::io::Error>(())
+    };
+    context.side_effect("pay", effect()).await?;
+    advance(Duration::from_secs(4)).await;
+    let seen = log.run("run").await?.and_then(|run| run.held_until);
+    log.take("run", "another", LEASE, seen).await?;
+    let told = context.side_effect("pay", effect()).await.expect_err("it is another's");
+    assert!(matches!(told.reason(), "leased" | "fenced"), "{told}");
+    assert_eq!(*done.lock().expect("nobody panicked"), 1);
+    Ok(())
+}
+
 /// Does something else while a run is polled.
 async fn beside<T>(run: &mut EventStream, other: impl Future<Output = T>) -> T {
     tokio::select! {

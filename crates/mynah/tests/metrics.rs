@@ -5,13 +5,14 @@ mod common;
 mod param;
 
 use param::Param as _;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use common::*;
 use futures_util::StreamExt as _;
 use mynah::{
-    CancelHandle, Engine, MetricsSink, Result, RetryPolicy, ToolOutcome,
+    Breach, CancelHandle, Engine, MetricsSink, Result, RetryPolicy, ToolOutcome,
     log::{Append, Log as _, MemoryLog, Record},
+    step::{AppendMetric, ModelCallMetric, ToolCallMetric},
 };
 use serde_json::{Value, json};
 
@@ -125,20 +126,24 @@ impl Told {
 }
 
 impl MetricsSink for Told {
-    fn model_call(&self, model: &str, failure: Option<&str>, _: Duration, input: u64, output: u64) {
+    fn model_call(&self, call: &ModelCallMetric<'_>) {
+        let ModelCallMetric { model, failure, input_tokens: input, output_tokens: output, .. } =
+            *call;
         self.0.push(json!({"model": model, "failure": failure, "tokens": [input, output]}));
     }
 
-    fn tool_call(&self, tool: &str, failure: Option<&str>, _: Duration) {
+    fn tool_call(&self, call: &ToolCallMetric<'_>) {
+        let ToolCallMetric { tool, failure, .. } = *call;
         self.0.push(json!({"tool": tool, "failure": failure}));
     }
 
-    fn append(&self, kind: &str, failure: Option<&str>, _: Duration) {
+    fn append(&self, record: &AppendMetric<'_>) {
+        let AppendMetric { kind, failure, .. } = *record;
         self.0.push(json!({"append": kind, "failure": failure}));
     }
 
-    fn budget_exceeded(&self, limit: &str) {
-        self.0.push(json!({"limit": limit}));
+    fn budget_exceeded(&self, breach: &Breach) {
+        self.0.push(json!({"limit": breach.limit}));
     }
 }
 

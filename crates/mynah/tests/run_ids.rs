@@ -171,7 +171,7 @@ async fn another_input_under_the_same_id_is_refused_with_what_differs() -> Resul
         let params = params.record(&log).run_id("k").await.expect_err("other params");
         assert_eq!(params.metadata()["diff"][0]["path"], "about.params.temperature");
         // Neither is a part of the input.
-        let other = talker(1)?.model("other").tool(Tool::new("new", "", json!({})));
+        let other = talker(1)?.model("other").tool(Tool::new("new", "", json!({})).manual());
         let other = other.chat("go").options(turns(3)).halt_when("test", |_| true).request_id("r");
         assert_eq!(other.record(&log).run_id("k").await?.text(), "said 0");
     }

@@ -142,7 +142,7 @@ async fn a_run_whose_provider_failed_continues_in_a_linked_run() -> Result<()> {
         assert_eq!((reason.as_deref(), failed.waiting()), (Some("overloaded"), None));
     }
     let run = start(&engine, &log).await?;
-    assert_eq!((run.run_id(), &*run.result().text()), ("k~3", "Done."));
+    assert_eq!((run.run_id().as_str(), &*run.result().text()), ("k~3", "Done."));
     assert_eq!(model.model_calls().len(), 4, "the tool turn was not repeated");
 
     // The earlier runs stay as they were, and every one of them verifies and replays.

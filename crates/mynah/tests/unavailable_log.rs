@@ -14,6 +14,7 @@ use futures_util::StreamExt as _;
 use mynah::{
     Engine, Error, ErrorKind, Event, EventStream, LogReason, MetricsSink, Tool,
     log::{Append, Head, Lease, Log, LogFuture, MemoryLog, forward_log, verify_run},
+    step::AppendMetric,
     testing::{self, Scripted},
 };
 use serde_json::{Value, json};
@@ -108,7 +109,8 @@ async fn each_record_is_measured_once_from_its_fact_until_it_is_safe() -> mynah:
 struct Told(Mutex<Vec<(String, Option<String>, Duration)>>);
 
 impl MetricsSink for Told {
-    fn append(&self, kind: &str, failure: Option<&str>, took: Duration) {
+    fn append(&self, record: &AppendMetric<'_>) {
+        let AppendMetric { kind, failure, took, .. } = *record;
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         told.push((kind.to_owned(), failure.map(str::to_owned), took));
     }

@@ -294,8 +294,9 @@ impl Fields {
         })?;
         let tools = tools.iter().map(SimulatedTool::tool);
         let scripts = scripts.split_off(used);
-        equip(Engine::new(Scripted::play(scripts)).tools(tools), engine)
-            .map_err(|why| format!("engine: {why}"))
+        // A tool that returns nothing cannot run; a scenario says what happens if it is called all the same.
+        let engine_of = Engine::new(Scripted::play(scripts)).tool_executor(mynah::HandlerExecutor);
+        equip(engine_of.tools(tools), engine).map_err(|why| format!("engine: {why}"))
     }
 
     fn required<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, String> {

@@ -102,7 +102,13 @@ pub(super) async fn each_filter_picks_its_runs(log: &dyn Log) {
 
 pub(super) async fn the_turns_of_a_session_are_listed_without_its_branches(log: &dyn Log) {
     let mut first = Sample::of_session("first", 10, "s", None).sealed();
-    let parent = Parent { run_id: "first".into(), seq: 1, hash: first.head().hash, active: 0 };
+    let parent = Parent {
+        run_id: "first".into(),
+        seq: 1,
+        hash: first.head().hash,
+        active: 0,
+        continues: None,
+    };
     let mut others = [
         Sample::of_session("branch", 20, "s", Some(parent)),
         Sample::of_session("second", 30, "s", None).tool_turn(),

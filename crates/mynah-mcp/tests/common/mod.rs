@@ -49,7 +49,7 @@ pub(crate) async fn proceed(
 pub(crate) fn asked(outcome: ToolOutcome, answer: &str) -> (String, Continuation) {
     let ToolOutcome::AskUser { question, opts } = outcome else { panic!("{outcome:?}") };
     let state = opts.get(CONTINUE).expect("a state").clone();
-    (question, Continuation { state, answer: Some(answer.to_owned()) })
+    (question, Continuation::new(state, Some(answer.to_owned())))
 }
 
 /// The kind and the message of a failed call.

@@ -15,7 +15,7 @@ use std::{
 };
 
 use futures_util::future::{Either, select};
-use mynah_data::{Breach, BreachTime, Budget, Error, Response, Result, ValidationReason};
+use mynah_data::{Breach, BreachTime, Budget, Error, Response, Result, RunId, ValidationReason};
 use mynah_log::{Corrupt, Cut, End, Fact, Record, Verifier};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
@@ -127,7 +127,7 @@ impl Context {
             config.max_concurrency = DEFAULT_MAX_CONCURRENCY;
         }
         config.budget.as_ref().map_or(Ok(()), check_budget)?;
-        config.tools.check_schemas()?;
+        config.check_tools()?;
         let (log, world) = (Arc::clone(&config.log), Arc::clone(&config.world));
         let mode = std::mem::take(&mut config.mode);
         let (replaying, live) = (matches!(mode, RunMode::Replay(_)), matches!(mode, RunMode::Live));
@@ -179,8 +179,8 @@ impl Context {
         })))
     }
 
-    /// The run.
-    pub fn run_id(&self) -> &str {
+    /// The id of the run.
+    pub fn run_id(&self) -> &RunId {
         &self.0.config.run_id
     }
 

@@ -18,13 +18,13 @@ use std::{
 
 use futures_util::stream;
 use mynah_data::{
-    AdapterReason, Error, Event, FinishReason, HaltReason, LogReason, Metadata, Request, Result,
-    Thread, ToolCall, Usage,
+    AdapterReason, Breach, Error, Event, FinishReason, HaltReason, LogReason, Metadata, Request,
+    Result, Thread, ToolCall, Usage,
 };
 use mynah_log::{Append, End, Extent, Fact, Head, Log, LogFuture, MemoryLog, Record};
 use mynah_step::{
-    Adapter, BoxFuture, Config, Context, IntoOutcome, MetricsSink, ModelCall, ModelStream,
-    RetryPolicy, RunMode, Tool, ToolContext, World,
+    Adapter, AppendMetric, BoxFuture, Config, Context, IntoOutcome, MetricsSink, ModelCall,
+    ModelCallMetric, ModelStream, RetryPolicy, RunMode, Tool, ToolCallMetric, ToolContext, World,
 };
 use serde_json::{Value, json};
 
@@ -260,19 +260,23 @@ impl Told {
 }
 
 impl MetricsSink for Told {
-    fn model_call(&self, model: &str, failure: Option<&str>, _: Duration, input: u64, output: u64) {
+    fn model_call(&self, call: &ModelCallMetric<'_>) {
+        let ModelCallMetric { model, failure, input_tokens: input, output_tokens: output, .. } =
+            *call;
         self.tell(json!({"model": model, "failure": failure, "tokens": [input, output]}));
     }
 
-    fn tool_call(&self, tool: &str, failure: Option<&str>, _: Duration) {
+    fn tool_call(&self, call: &ToolCallMetric<'_>) {
+        let ToolCallMetric { tool, failure, .. } = *call;
         self.tell(json!({"tool": tool, "failure": failure}));
     }
 
-    fn append(&self, kind: &str, failure: Option<&str>, _: Duration) {
+    fn append(&self, record: &AppendMetric<'_>) {
+        let AppendMetric { kind, failure, .. } = *record;
         self.tell(json!({"append": kind, "failure": failure}));
     }
 
-    fn budget_exceeded(&self, limit: &str) {
-        self.tell(json!({"limit": limit}));
+    fn budget_exceeded(&self, breach: &Breach) {
+        self.tell(json!({"limit": breach.limit}));
     }
 }

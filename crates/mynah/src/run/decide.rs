@@ -75,6 +75,7 @@ impl Action {
 /// What happens when the model calls a tool that the engine does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum OnUnknownTool {
     /// The step fails, before any tool runs.
     #[default]
@@ -312,6 +313,12 @@ impl RunState {
                 Some(halt) if self.conversation.is_none() => {
                     Action::Finish(self.end_of_chat(halted(halt), policy))
                 }
+                _ if self.extent == Extent::Chat => {
+                    let end = self.out_of_turns(policy);
+                    end.map_or(Action::StartTurn, |end| {
+                        Action::Finish(self.end_of_chat(end, policy))
+                    })
+                }
                 _ => Action::StartTurn,
             };
         };
@@ -392,11 +399,19 @@ impl RunState {
                 json!(self.step_index()),
             ));
         }
-        let max_turns = if self.conversation.is_some() { 1 } else { policy.max_turns };
-        if self.steps_of_pass().len() >= max_turns as usize {
-            return Some(end(HaltReason::MaxTurns, "max_turns", json!(max_turns)));
-        }
-        None
+        self.out_of_turns(policy)
+    }
+
+    /// The end of a conversation that has had all its turns. A model call that was lost with its process was one; the call that
+    /// gives the answer its form is made again.
+    fn out_of_turns(&self, policy: &Policy) -> Option<End> {
+        let (max_turns, lost) = match self.conversation {
+            Some(_) => (1, 0),
+            None => (policy.max_turns, self.lost_turns),
+        };
+        let turns = self.steps_of_pass().len() + lost;
+        (turns >= max_turns as usize && turns > 0)
+            .then(|| end(HaltReason::MaxTurns, "max_turns", json!(max_turns)))
     }
 
     /// How a step itself ends or suspends the run; none where the model is to be called again.

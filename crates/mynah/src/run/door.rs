@@ -73,7 +73,7 @@ pub(super) fn running(
     let Some(tool) = tool else {
         watch.end(Some(EngineReason::UnknownTool.as_str()), None);
         let outcome = Err(setup.policy.unknown(&call.name, state.conversation.is_some()));
-        let settled = Settled { outcome, attempts: context.attempt() };
+        let settled = Settled::new(outcome, context.attempt());
         return Box::pin(std::future::ready((call, settled)));
     };
     let (executor, limits) = (Arc::clone(&setup.executor), setup.tool_limits.clone());

@@ -128,7 +128,7 @@ impl Machine {
             }
             Action::GiveUp(call) => {
                 let attempts = self.state.attempt_of(&call.id).number;
-                vec![self.settled(&call, Settled { outcome: Err(uncertain(&call)), attempts })]
+                vec![self.settled(&call, Settled::new(Err(uncertain(&call)), attempts))]
             }
             Action::Exceed(breach) => self.handle(Input::LimitReached(breach)),
             Action::Finish(end) | Action::Refuse(end, _) => vec![end.into_fact()],

@@ -11,6 +11,8 @@ mod driver;
 mod input;
 mod live;
 mod machine;
+#[cfg(test)]
+mod machine_tests;
 mod open_turn;
 mod replayed;
 mod setup;

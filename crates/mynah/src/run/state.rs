@@ -34,6 +34,8 @@ pub(crate) struct RunState {
     pub(super) spent: Spent,
     /// What happens with calls whose outcome is unknown.
     pub(super) on_uncertain: OnUncertain,
+    /// How many model calls of the conversation were lost with their process.
+    pub(super) lost_turns: usize,
     /// How often the process died since the run last made progress.
     pub(super) crashes: u32,
     /// How often messages were changed other than by appending to them.
@@ -129,7 +131,10 @@ impl RunState {
                 self.measured.estimate(input_tokens);
                 self.calling = Some(Calling::Now);
             }
-            Fact::TurnLost { .. } => self.calling = None,
+            Fact::TurnLost { .. } => {
+                self.calling = None;
+                self.lost_turns += 1;
+            }
             Fact::FinalizeStarted { conversation, nudge } => self.finalize(conversation, nudge),
             Fact::FinalizeFailed { error } => {
                 self.calling = None;
@@ -320,7 +325,7 @@ impl RunState {
             };
             let asks = halt.as_ref().is_some_and(|halt| halt.tool_call_id() == id);
             let answer = asks.then(|| answer.clone());
-            let continuation = Some(Arc::new(Continuation { state, answer }));
+            let continuation = Some(Arc::new(Continuation::new(state, answer)));
             *call =
                 PlannedCall { continuation, lost: true, approved: true, settled: None, ..asked };
             turn.lost += 1;
@@ -347,6 +352,7 @@ impl RunState {
         self.last = None;
         self.conversation = None;
         self.answered_at = self.steps.len();
+        self.lost_turns = 0;
         self.repaired.clear();
     }
 
@@ -414,7 +420,7 @@ impl RunState {
     /// The attempt of a call that was announced last.
     pub(super) fn attempt_of(&self, id: &str) -> Try {
         let planned = self.planned(id);
-        planned.map_or(Try::FIRST, |call| Try { number: call.attempt, failed: call.failed })
+        planned.map_or(Try::FIRST, |call| Try::new(call.attempt, call.failed))
     }
 
     /// Whether the call of this place in the open turn is to be started: it is announced, and has no outcome.

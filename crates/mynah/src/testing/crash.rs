@@ -590,13 +590,13 @@ impl Simulated {
     }
 
     /// Whether messages may be missing: about calls whose outcome is unknown and what follows them, or because a model call that was lost in
-    /// the crash used up the budget.
+    /// the crash used up the budget or the turns.
     fn is_shorter(&self) -> bool {
         !self.in_doubt.is_empty() || self.is_spent()
     }
 
     fn is_spent(&self) -> bool {
-        self.result.halted_reason == HaltReason::BudgetExceeded
+        matches!(self.result.halted_reason, HaltReason::BudgetExceeded | HaltReason::MaxTurns)
             && self.records.iter().any(|kept| kept.is(Kind::TurnLost))
     }
 

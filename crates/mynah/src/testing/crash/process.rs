@@ -320,6 +320,10 @@ impl Adapter for RememberingAdapter {
         self.inner.needs_structured_finalize(request)
     }
 
+    fn schema_fit(&self) -> Option<u32> {
+        self.inner.schema_fit()
+    }
+
     fn default_retry(&self) -> RetryPolicy {
         self.inner.default_retry()
     }
