@@ -324,20 +324,27 @@ fn commands_are_completed_and_the_history_outlives_the_process() {
 }
 
 #[test]
-fn a_run_shows_its_tools_and_ctrl_c_leaves_it_to_be_resumed() {
+fn a_run_shows_its_tools_and_can_be_resumed_after_ctrl_c_and_after_a_kill() {
     let scripts = [shell("c0", "seq 1 9"), shell("c1", "sleep 60"), says("Done.")];
     let (store, agent) = agent(&scripts.join(","), "[tools]\nshell = 'allow'\n");
-    let mut terminal = Terminal::new(&store, &["run", &agent, "Count."], 80, &[]);
-    let screen = terminal.wait("sleep 60");
-    assert!(screen.contains("✓ shell"), "{screen}");
-    terminal.wait("1 s");
-    terminal.send("\x03");
-    let (code, all) = terminal.end();
-    assert_eq!(code, Some(130));
-    assert!(all.contains("mynah resume"), "{all}");
-    let resumed = store.run(&["resume", "last", "--agent", &agent, "--on-uncertain", "fail"]);
-    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
-    assert!(resumed.stdout.contains("Done."), "{}", resumed.stdout);
+    for is_killed in [false, true] {
+        let mut terminal = Terminal::new(&store, &["run", &agent, "Count."], 80, &[]);
+        let screen = terminal.wait("sleep 60");
+        assert!(screen.contains("✓ shell"), "{screen}");
+        terminal.wait("1 s");
+        if is_killed {
+            terminal.child.kill().unwrap();
+            drop(terminal);
+        } else {
+            terminal.send("\x03");
+            let (code, all) = terminal.end();
+            assert_eq!(code, Some(130));
+            assert!(all.contains("mynah resume"), "{all}");
+        }
+        let resumed = store.run(&["resume", "last", "--agent", &agent, "--on-uncertain", "fail"]);
+        assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+        assert!(resumed.stdout.contains("Done."), "{}", resumed.stdout);
+    }
 }
 
 #[test]

@@ -1,0 +1,74 @@
+//! Agent files with the verbs that take them.
+
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+mod common;
+
+use std::fs;
+
+use common::{Store, feed, lines, mynah, run};
+
+#[test]
+fn three_answers_make_an_agent_file_that_can_be_checked() {
+    let store = Store::new();
+    let file = store.beside("new.toml");
+    let made = feed(mynah(["agent", "new", &file]), b"You sort \"mail\".\n\nfiles shell now\n");
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    let text = fs::read_to_string(&file).unwrap();
+    for line in ["system = \"You sort \\\"mail\\\".\"", "shell = \"ask\"", "now = true"] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    let checked = run(["agent", "check", &file]);
+    assert_eq!(checked.code, Some(0), "{}", checked.stderr);
+    assert!(checked.stdout.contains("write_file (asks)"), "{}", checked.stdout);
+    assert!(checked.stdout.contains("shell (asks), now\n"), "{}", checked.stdout);
+    let line = &lines(&run(["agent", "check", &file, "--json"]))[0];
+    assert_eq!(line["ok"]["name"], "new");
+    assert_eq!(feed(mynah(["agent", "new", &file]), b"").code, Some(2));
+}
+
+#[test]
+fn a_wrong_file_is_refused_with_its_place_and_a_server_that_is_not_there_is_unusable() {
+    let store = Store::new();
+    let file = store.file("agent.toml", "model = 'x:y'\n[tools]\nshel = 'ask'\n");
+    for arguments in [&["agent", "check", &file][..], &["run", &file, "hi"], &["chat", &file]] {
+        let refused = store.run(arguments);
+        assert_eq!(refused.code, Some(2), "{arguments:?}: {}", refused.stderr);
+        let expected = "agent.toml:3: tools.shel: unknown key `shel`; did you mean `shell`?";
+        assert!(refused.stderr.contains(expected), "{}", refused.stderr);
+    }
+    let text = "model = 'openai:gpt-5.4-mini'\n[mcp.x]\ncommand = ['surely-no-such-command']\n";
+    let file = store.file("agent.toml", text);
+    let refused = run(["agent", "check", &file]);
+    assert_eq!(refused.code, Some(4), "{}", refused.stderr);
+    assert!(refused.stderr.contains("agent.toml:2: mcp.x: "), "{}", refused.stderr);
+}
+
+#[test]
+fn a_run_that_waits_is_resumed_and_replayed_with_its_file_and_no_command_runs_twice() {
+    let store = Store::new();
+    store.file(
+        "script.json",
+        r#"{"scripts": [
+          [{"tool_call": {"id": "c0", "name": "shell", "arguments": {"command": "echo x >> marks"}}}, {"finish": "tool_calls"}],
+          [{"text": "Done."}, {"finish": "stop"}]
+        ]}"#,
+    );
+    let text =
+        "model = 'scripted:script.json'\nsystem = 'Speak {{language}}.'\n[tools]\nshell = 'ask'\n";
+    let file = store.file("agent.toml", text);
+    let var = ["--var", "language=Latin"];
+    let waits = store.run(&["run", &file, "Mark.", var[0], var[1]]);
+    assert_eq!(waits.code, Some(3), "{}", waits.stderr);
+    assert!(waits.stderr.contains("--var language=Latin"), "{}", waits.stderr);
+    let agent = ["last", "--agent", &file, var[0], var[1]];
+    let resumed = store.run(&[&["resume"], &agent[..], &["--approve", "c0"]].concat());
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    assert!(resumed.stdout.contains("Done."), "{}", resumed.stdout);
+    let replayed = store.run(&[&["replay"], &agent[..], &["--tools", "rerun"]].concat());
+    assert_eq!(replayed.code, Some(0), "{}{}", replayed.stdout, replayed.stderr);
+    assert_eq!(fs::read_to_string(store.beside("marks")).unwrap(), "x\n");
+    let other = store.run(&["replay", "last", "--agent", &file, "--var", "language=Greek"]);
+    assert_eq!(other.code, Some(1), "{}", other.stdout);
+    assert!(other.stdout.contains("Greek"), "{}", other.stdout);
+}
