@@ -136,7 +136,6 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 fn check(file: &Path, vars: &VarArgs, json: bool) -> Result<(), Failure> {
     let (agent, engine) = runtime()?.block_on(read(file, vars, &[]))?;
     let tools = engine.resolve_tools(&Options::new());
-    let asks = |tool: &Tool| tool.spec().approval == Approval::Ask;
     let mut out = io::stdout().lock();
     if json {
         let tools = tools.iter().map(|tool| json!({"name": tool.name(), "asks": asks(tool)}));
