@@ -607,13 +607,13 @@ async fn the_policy_for_tool_errors_replaces_a_result_or_ends_the_calls() {
 async fn tools_and_context_of_a_config_are_added_to_those_before() {
     let log = Arc::new(MemoryLog::new());
     let named = |name, text: &'static str| tool(name, move |_| async move { json!(text) });
-    let config = plain(&log).tools([named("a", "old"), named("b", "b")]);
-    let config = config.tools([named("a", "new"), named("c", "c")]);
+    let config = plain(&log).tools([named("a", "a"), named("b", "b")]);
+    let config = config.tools([named("c", "c")]);
     let outcomes = perform(config, async |context: &Context| {
         context.call_tools(["a", "b", "c"].map(|name| call(name, name))).await
     });
     let outcomes = outcomes.await.expect("a run").expect("calls");
     let outcomes = outcomes.into_iter().map(|result| result.outcome);
-    let expected = ["new", "b", "c"].map(|text| Ok(ToolOutcome::Ok(json!(text))));
+    let expected = ["a", "b", "c"].map(|text| Ok(ToolOutcome::Ok(json!(text))));
     assert_eq!(outcomes.collect::<Vec<_>>(), expected);
 }

@@ -284,7 +284,8 @@ async fn an_effect_with_a_large_error_question_or_halt_is_recorded_as_finished()
     }
     let refused = || Engine::new(Scripted::new([]).expect("no answers")).tool_executor(Refuses);
     let own = || Engine::new(Scripted::new([]).expect("no answers"));
-    let ends: [(fn() -> ToolOutcome, &Engine, bool); 11] = [
+    type Run = fn() -> ToolOutcome;
+    let ends: [(Run, &Engine, bool); 11] = [
         (|| ToolOutcome::error(text(12)), &own(), true),
         (|| ToolOutcome::error(json!({"list": [text(1)]})), &own(), true),
         (|| ToolOutcome::error("x".repeat(400 << 10)), &own(), false),
@@ -312,7 +313,7 @@ async fn an_effect_with_a_large_error_question_or_halt_is_recorded_as_finished()
         let settled = |record: &&Record| {
             ["tool_completed", "tool_failed"].contains(&&*record.envelope().kind)
         };
-        let last = records.iter().filter(settled).last().expect("an outcome");
+        let last = records.iter().rfind(settled).expect("an outcome");
         let fact = serde_json::to_string(&last.fact().expect("a fact"))?;
         assert_eq!(fact.contains("result_too_large"), is_too_large, "{case} {policy}");
         assert_eq!(mynah::replay_run(&log, &*run).await?.status, "equal");

@@ -36,7 +36,9 @@ fn costs(turns: usize) -> Result<[u64; 3]> {
             let done = runtime.block_on(last.resume(&cut, &*run).into_future());
             assert_eq!(done.expect("an end").text(), "done");
         }),
-        measure(&|| drop(runtime.block_on(replay_run(&log, &*run).into_future()).expect("equal"))),
+        measure(&|| {
+            runtime.block_on(replay_run(&log, &*run).into_future()).expect("equal");
+        }),
         measure(&|| drop(runtime.block_on(kept_call(&log, &*run)).expect("a run"))),
     ])
 }

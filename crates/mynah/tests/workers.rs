@@ -1,5 +1,7 @@
 //! Workers: enqueued runs, messages to runs, shutdown.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers fail as tests do")]
+
 use std::{
     sync::{
         Arc,
