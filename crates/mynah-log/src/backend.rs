@@ -1,16 +1,16 @@
 //! What every backend shares: checking a batch, the rules for leases, tombstones and summaries, and waiting for records.
 //!
-//! A backend stores records, an [`Entry`] for each run, and the beats of owners. It decides nothing itself: it checks a batch by
+//! A backend stores records, an [`IndexEntry`] for each run, and the beats of owners. It decides nothing itself: it checks a batch by
 //! [`Checked::new`], changes an entry by its methods, and stores the result in one commit. The [suite](crate::conformance) shows
 //! whether it does so.
 
 pub use crate::{
     clock::{Clock, nanos},
     entry::{
-        Checked, Entry, Holder, absent, beat, check_id, check_message, ended, needed, not_a_cursor,
-        not_found, process, pruned, sealed, strange,
+        Checked, Holder, IndexEntry, absent, beat, check_id, check_message, ended, needed,
+        not_a_cursor, not_found, process, pruned, sealed, strange,
     },
     removal::goes_on_from,
     runs::Place,
-    waiters::{Waiters, Waiting},
+    waiters::{Waiter, Waiters},
 };

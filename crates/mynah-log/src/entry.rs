@@ -6,8 +6,8 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use mynah_data::{Error, LogReason, Result, RunId};
 
 use crate::{
-    Append, Change, Corrupt, Head, Lease, MAINTENANCE, MAX_RUN_ID, Removed, RunStatus, RunSummary,
-    Tombstone, clock::nanos, removal::misplaced,
+    Append, Corrupt, Head, Lease, MAINTENANCE, MAX_RUN_ID, Removed, RunChange, RunStatus,
+    RunSummary, Tombstone, clock::nanos, removal::misplaced,
 };
 
 /// A batch whose records form a chain onto the head that it expects.
@@ -101,7 +101,7 @@ fn check_tombstone(
 
 /// What a log knows of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct IndexEntry {
     /// What the index returns, apart from who holds the run.
     pub summary: RunSummary,
     /// The token of the last lease; 0 if there was none.
@@ -124,7 +124,7 @@ pub fn process(owner: &str) -> &str {
     owner.split_once('/').map_or(owner, |(process, _)| process)
 }
 
-impl Entry {
+impl IndexEntry {
     /// The entry of a run that begins with this batch.
     ///
     /// # Errors
@@ -205,9 +205,9 @@ impl Entry {
     }
 
     /// What changed, as a log returns it.
-    pub fn change(&self, has_messages: bool) -> Change {
+    pub fn change(&self, has_messages: bool) -> RunChange {
         let RunSummary { run_id, status, .. } = &self.summary;
-        Change::new(run_id.clone(), self.summary.head(), *status, has_messages)
+        RunChange::new(run_id.clone(), self.summary.head(), *status, has_messages)
     }
 
     /// Whether a batch may follow. Who lost the run is told so first: that someone else appended

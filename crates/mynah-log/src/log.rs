@@ -5,7 +5,8 @@ use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 use mynah_data::{Result, RunId};
 
 use crate::{
-    Changes, Delivery, Hash, Head, Limits, Queue, Record, RunFilter, RunPage, RunSummary, merkle,
+    Changes, Hash, Head, InboxMessage, Limits, Queue, Record, RunFilter, RunPage, RunSummary,
+    merkle,
 };
 
 /// How long the id of a run may be, in bytes. It has at least one.
@@ -139,7 +140,7 @@ pub trait Log: Send + Sync + 'static {
     fn deliver(&self, run: &str, id: &str, payload: Vec<u8>) -> LogFuture<'_, bool>;
 
     /// The messages that wait for a run in the order of their arrival, at most so many. [`Append::consume`] removes them.
-    fn inbox(&self, run: &str, limit: usize) -> LogFuture<'_, Vec<Delivery>>;
+    fn inbox(&self, run: &str, limit: usize) -> LogFuture<'_, Vec<InboxMessage>>;
 
     /// The runs that got records or messages after a cursor, about so many, and the next cursor. Without a cursor, what comes from now
     /// on is meant, and no run is returned. A run may be returned although nothing changed since; none is left out.
@@ -210,7 +211,7 @@ macro_rules! forward_log {
             beat(owner: &str, term: ::std::time::Duration) -> ();
             claim(owner: &str, term: ::std::time::Duration, queues: &[&str], limit: usize) -> Vec<$crate::Lease>;
             deliver(run: &str, id: &str, payload: Vec<u8>) -> bool;
-            inbox(run: &str, limit: usize) -> Vec<$crate::Delivery>;
+            inbox(run: &str, limit: usize) -> Vec<$crate::InboxMessage>;
             changes(cursor: Option<&str>, limit: usize) -> $crate::Changes;
         }
         $crate::forward_log! { @ release [$($own)*]

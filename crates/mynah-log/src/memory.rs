@@ -10,9 +10,9 @@ use std::{
 use mynah_data::{Result, RunId};
 
 use crate::{
-    Append, BoxFuture, Changes, Delivery, Hash, Head, Lease, Log, MAINTENANCE, Record, Removed,
+    Append, BoxFuture, Changes, Hash, Head, InboxMessage, Lease, Log, MAINTENANCE, Record, Removed,
     RunFilter, RunPage, RunSummary, SealedRun, Stripped, Tombstone,
-    backend::{self as entry, Checked, Clock, Entry, Place, Waiters, goes_on_from},
+    backend::{self as entry, Checked, Clock, IndexEntry, Place, Waiters, goes_on_from},
 };
 
 /// A log in memory: for tests, and for runs that nobody needs tomorrow. A clone is the same log.
@@ -41,10 +41,10 @@ struct State {
 
 #[derive(Debug)]
 struct Run {
-    entry: Entry,
+    entry: IndexEntry,
     place: Place,
     records: Vec<Record>,
-    inbox: Vec<Delivery>,
+    inbox: Vec<InboxMessage>,
     /// The ids of all messages that it ever got.
     delivered: HashSet<String>,
     changed: u64,
@@ -101,7 +101,7 @@ impl State {
                 return Err(entry::pruned(&checked.batch.run));
             }
             None => {
-                let entry = Entry::begin(&checked)?;
+                let entry = IndexEntry::begin(&checked)?;
                 let place = Place { started: entry.summary.started, key: self.begun };
                 self.begun += 1;
                 if *checked.batch.run != *MAINTENANCE {
@@ -160,7 +160,7 @@ impl State {
     fn lease_by(
         &mut self,
         run: &str,
-        give: impl FnOnce(&mut Entry) -> Result<Lease>,
+        give: impl FnOnce(&mut IndexEntry) -> Result<Lease>,
     ) -> Result<Lease> {
         self.refresh(run);
         let found = self.runs.get_mut(run).ok_or_else(|| entry::not_found(run))?;
@@ -210,7 +210,7 @@ impl State {
         Ok(leases)
     }
 
-    fn deliver(&mut self, id: &RunId, message: Delivery) -> Result<bool> {
+    fn deliver(&mut self, id: &RunId, message: InboxMessage) -> Result<bool> {
         let Some(run) = self.runs.get_mut(id) else {
             let is_pruned = self.pruned.contains(id);
             return Err(if is_pruned { entry::pruned(id) } else { entry::not_found(id) });
@@ -435,14 +435,14 @@ impl Log for MemoryLog {
         let (run, id) = (RunId::from(run), id.to_owned());
         Box::pin(async move {
             entry::check_message(&id)?;
-            let message = Delivery::new(id, self.clock.now(), payload);
+            let message = InboxMessage::new(id, self.clock.now(), payload);
             let is_new = self.state().deliver(&run, message)?;
             self.waiters.tell(&run);
             Ok(is_new)
         })
     }
 
-    fn inbox(&self, run: &str, limit: usize) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+    fn inbox(&self, run: &str, limit: usize) -> BoxFuture<'_, Result<Vec<InboxMessage>>> {
         let run = RunId::from(run);
         Box::pin(async move {
             let state = self.state();

@@ -48,7 +48,7 @@ impl Queue {
 /// A message that waits in the inbox of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Delivery {
+pub struct InboxMessage {
     /// The id that its sender gave it.
     pub id: String,
     /// When it arrived by the log's time, in nanoseconds since 1970.
@@ -57,7 +57,7 @@ pub struct Delivery {
     pub payload: Vec<u8>,
 }
 
-impl Delivery {
+impl InboxMessage {
     /// A message, as a backend returns it.
     pub fn new(id: impl Into<String>, at: i64, payload: impl Into<Vec<u8>>) -> Self {
         Self { id: id.into(), at, payload: payload.into() }
@@ -67,7 +67,7 @@ impl Delivery {
 /// A run that has new records or messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Change {
+pub struct RunChange {
     /// The run.
     pub run: RunId,
     /// Where its chain ends.
@@ -78,7 +78,7 @@ pub struct Change {
     pub has_messages: bool,
 }
 
-impl Change {
+impl RunChange {
     /// A change, as a backend returns it.
     pub fn new(run: impl Into<RunId>, head: Head, status: RunStatus, has_messages: bool) -> Self {
         Self { run: run.into(), head, status, has_messages }
@@ -90,14 +90,14 @@ impl Change {
 #[non_exhaustive]
 pub struct Changes {
     /// The runs, each once.
-    pub runs: Vec<Change>,
+    pub runs: Vec<RunChange>,
     /// What to give to [`Log::changes`](crate::Log::changes) for what comes after them.
     pub cursor: String,
 }
 
 impl Changes {
     /// These runs, up to this cursor.
-    pub fn new(runs: Vec<Change>, cursor: impl Into<String>) -> Self {
+    pub fn new(runs: Vec<RunChange>, cursor: impl Into<String>) -> Self {
         Self { runs, cursor: cursor.into() }
     }
 }

@@ -15,11 +15,11 @@ pub struct Waiters(Mutex<HashMap<RunId, watch::Sender<()>>>);
 impl Waiters {
     /// Joins those who wait for a run. What is told from now on is not missed: so first join, then
     /// look whether there is a need to wait.
-    pub fn join(self: &Arc<Self>, run: &str) -> Waiting {
+    pub fn join(self: &Arc<Self>, run: &str) -> Waiter {
         let run = RunId::from(run);
         let mut runs = self.runs();
         let receiver = runs.entry(run.clone()).or_default().subscribe();
-        Waiting { waiters: Arc::clone(self), run, receiver }
+        Waiter { waiters: Arc::clone(self), run, receiver }
     }
 
     /// Tells those who wait for a run.
@@ -46,13 +46,13 @@ impl Waiters {
 
 /// One who waits.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct Waiter {
     waiters: Arc<Waiters>,
     run: RunId,
     receiver: watch::Receiver<()>,
 }
 
-impl Waiting {
+impl Waiter {
     /// Waits to be told.
     pub async fn told(&mut self) {
         // The sender stays in the map for as long as someone waits.
@@ -60,7 +60,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Waiter {
     fn drop(&mut self) {
         let mut runs = self.waiters.runs();
         if runs.get(&self.run).is_some_and(|sender| sender.receiver_count() == 1) {

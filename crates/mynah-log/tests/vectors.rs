@@ -269,13 +269,13 @@ fn tombstone(run: &str, bodies: &[Value]) -> Value {
     json!({"run_id": run, "removed": {"bodies": bodies}, "by": "ann", "reason": "age"})
 }
 
-type Change = fn(&mut Value);
+type RunChange = fn(&mut Value);
 
 /// A bundle whose records follow each other, and hold whatever they are told to.
 struct Forged {
     records: Vec<Kept>,
-    changes: Vec<(usize, Change)>,
-    end: Option<Change>,
+    changes: Vec<(usize, RunChange)>,
+    end: Option<RunChange>,
     /// The record that lost its body; its hash as the tombstone names it; and the run that the tombstone is of.
     strips: Option<usize>,
     gone: Option<Hash>,
@@ -306,12 +306,12 @@ impl Forged {
         }
     }
 
-    fn change(mut self, seq: usize, change: Change) -> Self {
+    fn change(mut self, seq: usize, change: RunChange) -> Self {
         self.changes.push((seq, change));
         self
     }
 
-    fn end(mut self, change: Change) -> Self {
+    fn end(mut self, change: RunChange) -> Self {
         self.end = Some(change);
         self
     }

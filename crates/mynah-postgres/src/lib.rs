@@ -32,9 +32,9 @@ use std::{
 
 use mynah_data::{Error, Result, RunId};
 use mynah_log::{
-    Append, Changes, Delivery, Head, Lease, Limits, Log, LogFuture, MAX_PAYLOAD, Record, RunFilter,
-    RunPage, RunSummary, SealedRun,
-    backend::{self, Checked, Waiters, Waiting},
+    Append, Changes, Head, InboxMessage, Lease, Limits, Log, LogFuture, MAX_PAYLOAD, Record,
+    RunFilter, RunPage, RunSummary, SealedRun,
+    backend::{self, Checked, Waiter, Waiters},
 };
 use tokio::{
     runtime::{Builder, Handle},
@@ -358,7 +358,7 @@ impl Log for PostgresLog {
         })
     }
 
-    fn inbox(&self, run: &str, limit: usize) -> LogFuture<'_, Vec<Delivery>> {
+    fn inbox(&self, run: &str, limit: usize) -> LogFuture<'_, Vec<InboxMessage>> {
         let run = RunId::from(run);
         Box::pin(async move {
             self.0.pending.settled(&run).await;
@@ -398,7 +398,7 @@ impl PostgresLog {
 
 impl Inner {
     /// Waits until this process wrote something of a run, or it is time to look whether another did.
-    async fn told_or_late(&self, waiting: &mut Waiting) {
+    async fn told_or_late(&self, waiting: &mut Waiter) {
         // The timer belongs to the log's own runtime: the caller's may have none.
         let (done, late) = oneshot::channel::<()>();
         let timer = self.runtime.spawn(async move {

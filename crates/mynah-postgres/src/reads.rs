@@ -7,7 +7,7 @@ use std::{
 
 use mynah_data::{Error, Result, RunId};
 use mynah_log::{
-    Body, Change, Changes, Corrupt, Delivery, Hash, MAINTENANCE, Record, Removed, RunFilter,
+    Body, Changes, Corrupt, Hash, InboxMessage, MAINTENANCE, Record, Removed, RunChange, RunFilter,
     RunPage, RunStatus, RunSummary, SealedRun, Tombstone, backend::not_a_cursor,
 };
 use tokio_postgres::{
@@ -220,14 +220,14 @@ pub(crate) async fn seals(client: &Client, from: u64, limit: usize) -> Result<Ve
     Ok(seals)
 }
 
-pub(crate) async fn inbox(client: &Client, run: &str, limit: usize) -> Result<Vec<Delivery>> {
+pub(crate) async fn inbox(client: &Client, run: &str, limit: usize) -> Result<Vec<InboxMessage>> {
     let select = "SELECT id, at, payload FROM mynah_inbox WHERE run = $1 AND payload IS NOT NULL ORDER BY n LIMIT $2";
     let given: [(&(dyn ToSql + Sync), Type); 2] =
         [(&run, Type::TEXT), (&clamped(limit), Type::INT8)];
     let rows = client.query_typed(select, &given).await.map_err(failure)?;
     let read = |row: &Row| {
         let payload: Vec<u8> = get(row, 2, run)?;
-        Ok(Delivery::new(get::<String>(row, 0, run)?, get(row, 1, run)?, payload))
+        Ok(InboxMessage::new(get::<String>(row, 0, run)?, get(row, 1, run)?, payload))
     };
     rows.iter().map(read).collect::<Result<_, Corrupt>>().map_err(Error::from)
 }
@@ -307,7 +307,7 @@ pub(crate) async fn changes(
         let status = usize::try_from(get::<i16>(row, 3, &run)?).ok();
         let status = status.and_then(|status| RunStatus::ALL.get(status).copied());
         let head = mynah_log::Head { seq, hash };
-        Ok::<_, Corrupt>(Change::new(&*run, head, status.ok_or_else(wrong)?, get(row, 4, &run)?))
+        Ok::<_, Corrupt>(RunChange::new(&*run, head, status.ok_or_else(wrong)?, get(row, 4, &run)?))
     };
     // A row that is damaged is found by whoever reads that run.
     let runs = rows.iter().filter_map(|row| change(row).ok()).collect();

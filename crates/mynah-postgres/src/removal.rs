@@ -3,7 +3,7 @@
 use mynah_data::{LogReason, Result, RunId};
 use mynah_log::{
     Head, MAINTENANCE, Record, Removed, Tombstone,
-    backend::{self, Checked, Entry, goes_on_from},
+    backend::{self, Checked, IndexEntry, goes_on_from},
 };
 use tokio_postgres::types::{ToSql, Type};
 
@@ -65,7 +65,7 @@ async fn remove(writer: &mut Writer, checked: &mut Checked) -> Result<Result<Hea
             }
             known.is_changed = true;
         }
-        None => match Entry::begin(checked) {
+        None => match IndexEntry::begin(checked) {
             Ok(entry) => drop(writer.known.insert(maintenance.clone(), Known::new(entry))),
             Err(refusal) => return Ok(Err(refusal)),
         },

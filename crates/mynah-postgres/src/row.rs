@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mynah_data::{Result, RunId};
 use mynah_log::{
     Corrupt, Hash, Queue, RunStatus, RunSummary,
-    backend::{Entry, Holder},
+    backend::{Holder, IndexEntry},
 };
 use tokio_postgres::{Row, types::FromSql};
 
@@ -21,7 +21,7 @@ pub(crate) const SELECT: &str = "SELECT r.id, r.key, r.version, r.status, r.star
 /// What a row says of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
-    pub(crate) entry: Entry,
+    pub(crate) entry: IndexEntry,
     /// Its version in the table; 0 if it is not there yet.
     pub(crate) version: i64,
     /// Whether its seal has no place among the log's yet.
@@ -36,7 +36,7 @@ pub(crate) struct Known {
 
 impl Known {
     /// A run that is not in the table yet.
-    pub(crate) fn new(entry: Entry) -> Self {
+    pub(crate) fn new(entry: IndexEntry) -> Self {
         Self {
             entry,
             version: 0,
@@ -106,7 +106,7 @@ impl Known {
         let until: i64 = get(row, 18, &run)?;
         let holder = owner.map(|owner| Holder { owner, until });
         Ok(Self {
-            entry: Entry { summary, token, holder },
+            entry: IndexEntry { summary, token, holder },
             version: get(row, 2, &run)?,
             is_unplaced: is_sealed && place.is_none(),
             messages: get::<Option<Vec<String>>>(row, 26, &run)?.unwrap_or_default(),

@@ -9,7 +9,7 @@ use std::{
 use mynah_data::{Error, Result, RunId};
 use mynah_log::{
     Durability, Head, Lease, MAINTENANCE, Record,
-    backend::{self, Checked, Entry, Waiters},
+    backend::{self, Checked, IndexEntry, Waiters},
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -453,7 +453,7 @@ impl Round<'_> {
             Some(known) => known.entry.follow(checked)?,
             None if is_pruned => return Err(backend::pruned(run)),
             None => {
-                let entry = Entry::begin(checked)?;
+                let entry = IndexEntry::begin(checked)?;
                 self.writer.known.insert(run.clone(), Known::new(entry));
                 self.touched.push(run.clone());
             }
@@ -487,7 +487,7 @@ impl Round<'_> {
     fn lease(
         &mut self,
         run: &RunId,
-        give: impl FnOnce(&mut Entry) -> Result<Lease>,
+        give: impl FnOnce(&mut IndexEntry) -> Result<Lease>,
     ) -> Result<Lease> {
         let beats = self.batch.beats.clone();
         let known = self.find(run)?.ok_or_else(|| backend::not_found(run))?;

@@ -102,13 +102,13 @@ pub struct Replay {
     log: Arc<dyn Log>,
     run: RunId,
     rerun: Rerun,
-    change: Option<Change>,
+    change: Option<RunChange>,
     allow_changed: bool,
     options: Options,
 }
 
 /// A conversation that is to begin otherwise.
-enum Change {
+enum RunChange {
     Thread(Thread),
     System(String),
 }
@@ -221,7 +221,7 @@ impl Replay {
 
     /// Compares with what this conversation would have begun.
     pub fn thread(mut self, thread: impl Into<Thread>) -> Self {
-        self.change = Some(Change::Thread(thread.into()));
+        self.change = Some(RunChange::Thread(thread.into()));
         self
     }
 
@@ -242,7 +242,7 @@ impl Replay {
     /// # Ok(()) }
     /// ```
     pub fn system(mut self, text: impl Into<String>) -> Self {
-        self.change = Some(Change::System(text.into()));
+        self.change = Some(RunChange::System(text.into()));
         self
     }
 
@@ -368,7 +368,7 @@ impl Replay {
     }
 }
 
-impl Change {
+impl RunChange {
     fn of(self, messages: Messages) -> Messages {
         let instructions = match self {
             Self::Thread(thread) => return thread.messages,

@@ -18,7 +18,7 @@ use mynah::{
     Metadata, ModelCall, ModelStream, Part, Request, Result, RetryPolicy, Tool, ToolContext,
     ToolExecutor, ToolOutcome, ToolReason,
     log::{
-        Append, Changes, Delivery, Head, Lease, Log, MemoryLog, Record, RunFilter, RunPage,
+        Append, Changes, Head, InboxMessage, Lease, Log, MemoryLog, Record, RunFilter, RunPage,
         RunSummary, SealedRun,
     },
     testing::Scripted,
@@ -473,7 +473,7 @@ impl Log for Stuck {
         Box::pin(std::future::pending())
     }
 
-    fn inbox(&self, _: &str, _: usize) -> Never<Vec<Delivery>> {
+    fn inbox(&self, _: &str, _: usize) -> Never<Vec<InboxMessage>> {
         Box::pin(std::future::pending())
     }
 

@@ -8,7 +8,7 @@ use super::{
     runs,
 };
 use crate::{
-    Changes, Corrupt, Delivery, MAINTENANCE, Queue, Record,
+    Changes, Corrupt, InboxMessage, MAINTENANCE, Queue, Record,
     backend::{nanos, not_a_cursor},
 };
 
@@ -42,7 +42,7 @@ pub(super) fn keep_beat(
 pub(super) fn insert(
     connection: &Connection,
     run: i64,
-    Delivery { id, at, payload }: &Delivery,
+    InboxMessage { id, at, payload }: &InboxMessage,
 ) -> rusqlite::Result<bool> {
     let insert = "INSERT OR IGNORE INTO inbox (run, id, at, payload) VALUES (?1, ?2, ?3, ?4)";
     Ok(connection.prepare_cached(insert)?.execute(params![run, id, at, payload])? > 0)
@@ -75,7 +75,7 @@ pub(super) fn clear(connection: &Connection, run: i64) -> rusqlite::Result<()> {
     connection.prepare_cached(update)?.execute([run]).map(drop)
 }
 
-pub(super) fn list(connection: &Connection, run: &str, limit: usize) -> Answer<Vec<Delivery>> {
+pub(super) fn list(connection: &Connection, run: &str, limit: usize) -> Answer<Vec<InboxMessage>> {
     let mut select = connection.prepare_cached(
         "SELECT inbox.id, at, payload FROM inbox JOIN runs ON runs.key = run \
          WHERE runs.id = ?1 AND payload IS NOT NULL ORDER BY inbox.key LIMIT ?2",
@@ -84,8 +84,9 @@ pub(super) fn list(connection: &Connection, run: &str, limit: usize) -> Answer<V
     let mut rows = select.query(params![run, limit])?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
-        let read =
-            || Ok(Delivery::new(row.get::<_, String>(0)?, row.get(1)?, row.get::<_, Vec<u8>>(2)?));
+        let read = || {
+            Ok(InboxMessage::new(row.get::<_, String>(0)?, row.get(1)?, row.get::<_, Vec<u8>>(2)?))
+        };
         found.push(attempt!(sound(read(), run, 0)?));
     }
     Ok(Ok(found))

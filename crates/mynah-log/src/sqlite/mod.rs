@@ -21,8 +21,8 @@ use std::{fmt, path::Path, sync::Arc, time::Duration};
 use mynah_data::{Error, LogReason, Result, RunId};
 
 use crate::{
-    Append, BoxFuture, Changes, Delivery, Durability, Head, Lease, Log, Record, RunFilter, RunPage,
-    RunSummary, SealedRun,
+    Append, BoxFuture, Changes, Durability, Head, InboxMessage, Lease, Log, Record, RunFilter,
+    RunPage, RunSummary, SealedRun,
     backend::{self, Checked, Clock, Waiters},
 };
 
@@ -298,14 +298,14 @@ impl Log for SqliteLog {
         let (run, id) = (RunId::from(run), id.to_owned());
         Box::pin(async move {
             backend::check_message(&id)?;
-            let message = Delivery::new(id, self.1.now(), payload);
+            let message = InboxMessage::new(id, self.1.now(), payload);
             let to = run.clone();
             let job = move |work: &mut Work<'_>| work.deliver(&to, &message);
             self.writer()?.perform(run, None, job).await
         })
     }
 
-    fn inbox(&self, run: &str, limit: usize) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+    fn inbox(&self, run: &str, limit: usize) -> BoxFuture<'_, Result<Vec<InboxMessage>>> {
         let run = RunId::from(run);
         Box::pin(async move {
             self.settled(&run).await;

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     Corrupt, Hash, Head, Queue, RunFilter, RunPage, RunStatus, RunSummary, SealedRun,
-    backend::{Entry, Holder, Place},
+    backend::{Holder, IndexEntry, Place},
 };
 
 /// Until when a run is held: what the beat of its owner's process says.
@@ -46,7 +46,7 @@ pub(super) const UNTIL: &str = until!();
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) key: i64,
-    pub(super) entry: Entry,
+    pub(super) entry: IndexEntry,
     pub(super) recent: Recent,
     /// From when on it can continue, as its row has it.
     pub(super) wake: i64,
@@ -186,7 +186,7 @@ pub(super) fn remove(connection: &Connection, key: i64, run: &str) -> rusqlite::
 }
 
 /// Makes a row for a run whose records are still to come.
-pub(super) fn insert(connection: &Connection, entry: Entry) -> rusqlite::Result<Known> {
+pub(super) fn insert(connection: &Connection, entry: IndexEntry) -> rusqlite::Result<Known> {
     let RunSummary { run_id, status, started, model, session_id, queue, .. } = &entry.summary;
     let mut insert = connection.prepare_cached(
         "INSERT INTO runs (id, status, started, model, session, token, owner, queue, priority, shared, \
@@ -216,7 +216,7 @@ pub(super) fn insert(connection: &Connection, entry: Entry) -> rusqlite::Result<
 /// Writes what has changed of a run: each in a statement of its own, as few appends change it, and indexes are costly.
 pub(super) fn update<'e>(
     connection: &Connection,
-    old: &'e Entry,
+    old: &'e IndexEntry,
     Known { key, entry: new, .. }: &'e Known,
 ) -> rusqlite::Result<()> {
     if old.summary.status != new.summary.status {
@@ -229,7 +229,7 @@ pub(super) fn update<'e>(
         let model = new.summary.model.as_deref();
         connection.prepare_cached(update)?.execute(params![key, model])?;
     }
-    let owner = |entry: &'e Entry| entry.holder.as_ref().map(|hold| &*hold.owner);
+    let owner = |entry: &'e IndexEntry| entry.holder.as_ref().map(|hold| &*hold.owner);
     if (old.token, owner(old)) != (new.token, owner(new)) {
         let update = "UPDATE runs SET token = ?2, owner = ?3 WHERE key = ?1";
         let mut update = connection.prepare_cached(update)?;
@@ -287,7 +287,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Known> {
     if token >= i64::MAX.cast_unsigned() {
         return Err(Error::IntegralValueOutOfRange(6, i64::MAX));
     }
-    let entry = Entry { summary, token, holder };
+    let entry = IndexEntry { summary, token, holder };
     Ok(Known { key: row.get(0)?, entry, recent, wake })
 }
 

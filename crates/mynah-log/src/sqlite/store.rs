@@ -20,9 +20,9 @@ use super::{
     wipe,
 };
 use crate::{
-    Append, Corrupt, Delivery, Durability, Head, Lease, MAINTENANCE, Removed, RunSummary, Stripped,
-    Tombstone,
-    backend::{self as entry, Checked, Entry, Holder, goes_on_from},
+    Append, Corrupt, Durability, Head, InboxMessage, Lease, MAINTENANCE, Removed, RunSummary,
+    Stripped, Tombstone,
+    backend::{self as entry, Checked, Holder, IndexEntry, goes_on_from},
 };
 
 /// How many runs it knows at most.
@@ -196,7 +196,7 @@ impl Work<'_> {
             }
             None if runs::is_pruned(connection, run)? => return Ok(Err(entry::pruned(run))),
             None => {
-                let entry = attempt!(Entry::begin(checked));
+                let entry = attempt!(IndexEntry::begin(checked));
                 (None, memory.know(runs::insert(connection, entry)?))
             }
         };
@@ -244,7 +244,7 @@ impl Work<'_> {
         &mut self,
         run: &str,
         now: i64,
-        give: impl FnOnce(&mut Entry) -> mynah_data::Result<Lease>,
+        give: impl FnOnce(&mut IndexEntry) -> mynah_data::Result<Lease>,
     ) -> Answer<Lease> {
         let connection = self.connection;
         let Some(known) = attempt!(self.known.find(connection, &mut self.pending, run)?) else {
@@ -298,7 +298,7 @@ impl Work<'_> {
         Ok(Ok(leases))
     }
 
-    pub(super) fn deliver(&mut self, run: &str, message: &Delivery) -> Answer<bool> {
+    pub(super) fn deliver(&mut self, run: &str, message: &InboxMessage) -> Answer<bool> {
         let connection = self.connection;
         let Some(known) = attempt!(self.known.find(connection, &mut self.pending, run)?) else {
             let is_pruned = runs::is_pruned(connection, run)?;

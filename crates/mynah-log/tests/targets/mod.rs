@@ -74,7 +74,7 @@ pub fn rows(bytes: &[u8]) {
         log.append(Sample::new("open", 1).tool_turn().batch()).await.expect("a run");
         let raw = Connection::open(&path).expect("the same file");
         let mut rest = bytes;
-        while let Some((change, left)) = Change::read(rest) {
+        while let Some((change, left)) = RunChange::read(rest) {
             change.make(&raw);
             rest = left;
         }
@@ -95,12 +95,12 @@ pub fn rows(bytes: &[u8]) {
 }
 
 /// A value for a column of the rows of a table.
-struct Change {
+struct RunChange {
     column: (&'static str, &'static str),
     value: Value,
 }
 
-impl Change {
+impl RunChange {
     const COLUMNS: [(&str, &str); 14] = [
         ("records", "envelope"),
         ("records", "salt"),
