@@ -13,7 +13,7 @@ fn a_chat_without_an_answer_names_the_limit_that_it_came_to() {
     result.metadata.insert("budget".to_owned(), breach.clone());
     let error = result.clone().into_text().unwrap_err();
     let told = error.to_string();
-    assert!(told.ends_with(": budget_exceeded: output_tokens: 7, of at most 5"), "{told}");
+    assert!(told.contains(": budget_exceeded: output_tokens: 7, of at most 5; "), "{told}");
     assert_eq!(error.metadata()["budget"], breach);
     assert_eq!(result.into_json::<Value>(), Err(error));
 }
