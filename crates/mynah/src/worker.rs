@@ -5,6 +5,7 @@ use std::{
     future::{Future, poll_fn},
     pin::pin,
     sync::Arc,
+    task::Poll,
     time::Duration,
 };
 
@@ -14,7 +15,7 @@ use mynah_log::{Fact, Lease, Log};
 use mynah_step::{BoxFuture, LEASE, SystemWorld, new_owner};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use crate::{CancelHandle, Chat, Engine, cancel_run, resume::Resume};
 
@@ -147,6 +148,13 @@ struct Active {
     cancel: CancelHandle,
 }
 
+/// Why a worker looks around.
+enum Woken {
+    Shutdown,
+    Done(RunId, Result<()>),
+    Tick,
+}
+
 /// Until when a run is left alone that could not be performed, and for how long the next time.
 struct Parked {
     until: Instant,
@@ -222,11 +230,20 @@ impl Worker {
                 }
             }
             cursor = self.stop_cancelled(&active, cursor).await?;
-            tokio::select! {
-                () = &mut shutdown, if deadline.is_none() => {
-                    deadline = Some(Instant::now() + self.drain);
+            let left = deadline.map_or(TICK, |end| end.saturating_duration_since(Instant::now()));
+            let mut tick = pin!(sleep(TICK.min(left)));
+            let woken = poll_fn(|cx| {
+                if deadline.is_none() && shutdown.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(Woken::Shutdown);
                 }
-                Some((run, done)) = runs.next(), if !runs.is_empty() => {
+                match runs.poll_next_unpin(cx) {
+                    Poll::Ready(Some((run, done))) => Poll::Ready(Woken::Done(run, done)),
+                    _ => tick.as_mut().poll(cx).map(|()| Woken::Tick),
+                }
+            });
+            match woken.await {
+                Woken::Shutdown => deadline = Some(Instant::now() + self.drain),
+                Woken::Done(run, done) => {
                     active.remove(&run);
                     match done {
                         Ok(()) => {
@@ -238,12 +255,12 @@ impl Worker {
                             tracing::warn!(run = &*run, %error, "a run could not be performed");
                             let pause = parked.get(&run).map_or(TICK, |rest| rest.pause);
                             let next = MAX_PAUSE.min(pause * 2);
-                            parked.insert(run, Parked { until: Instant::now() + pause, pause: next });
+                            let until = Instant::now() + pause;
+                            parked.insert(run, Parked { until, pause: next });
                         }
                     }
                 }
-                () = sleep(TICK) => {}
-                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {}
+                Woken::Tick => {}
             }
             if deadline.is_some_and(|end| runs.is_empty() || Instant::now() >= end) {
                 report.released = runs.len();
