@@ -336,7 +336,7 @@ impl Recorded {
     }
 }
 
-/// Calls are the same whatever the order of their arguments.
+/// Returns whether two calls are equal. The order of arguments does not count.
 fn key(name: &str, arguments: &Value) -> String {
     fn sorted(value: &Value) -> Value {
         match value {

@@ -370,7 +370,7 @@ impl Chat {
         let result = match done {
             Err(Stop::Failed(failure)) => return Err(failure),
             Err(Stop::Refused(error)) => {
-                // Without a person there is nobody who could try something else.
+                // Without a terminal, no user can retry.
                 if !self.prompt.is_terminal {
                     return Err(failed(&error, 1));
                 }

@@ -34,7 +34,7 @@ enum Action {
 pub(crate) fn main(Arguments { action: Action::Init { log } }: Arguments) -> Result<(), Failure> {
     let LogArgs { log: url, json } = log;
     let log = Place::parse(&url)?.open()?;
-    // Whoever connects makes the tables.
+    // Connecting creates the tables.
     runtime()?.block_on(log.runs(RunFilter::new().limit(1)))?;
     let mut out = io::stdout().lock();
     written(if json { writeln!(out, "{}", json!({"ready": true})) } else { writeln!(out, "ready") })

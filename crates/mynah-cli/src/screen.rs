@@ -384,7 +384,7 @@ impl Screen {
 
     /// Writes something that is not part of the answer, in a style.
     pub(crate) fn remark(&mut self, style: Style, text: &str) {
-        // Nobody may be left to read it.
+        // The reader may be gone.
         let _ = self.close();
         let text = plain(text);
         if !self.looks.is_rich {

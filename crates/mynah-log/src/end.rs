@@ -29,13 +29,13 @@ impl End {
         Self { reason, metadata, duration_ms: None }
     }
 
-    /// Whether the run goes on when what it waits for is there.
+    /// Whether the run continues when it gets what it waits for.
     pub fn waits(&self) -> bool {
         use HaltReason::{AskUser, CrashLoop, ManualToolCalls, UncertainTools};
         matches!(self.reason, AskUser | CrashLoop | ManualToolCalls | UncertainTools)
     }
 
-    /// Waiting for what came of these calls: nobody knows whether they ran.
+    /// Waiting for the outcome of these calls, which is unknown.
     pub fn uncertain<T: Into<Value>>(calls: impl IntoIterator<Item = T>) -> Self {
         let calls = calls.into_iter().collect::<Value>();
         let metadata = Metadata::from_iter([("uncertain_tool_calls".to_owned(), calls)]);

@@ -93,10 +93,10 @@ pub trait Log: Send + Sync + 'static {
     /// several machines, or the clock may be set, use [`take`](Self::take) for a run that another holds.
     fn lease(&self, run: &str, owner: &str, term: Duration) -> LogFuture<'_, Lease>;
 
-    /// Takes a run from an owner that has shown no sign of life, whatever the time is.
+    /// Takes a run from an owner that has shown no sign of life. The time of day does not count.
     ///
     /// `seen` is the [`held_until`](RunSummary::held_until) that the caller saw before it waited for a beat. If it has
-    /// changed, the owner lives, and the error is `leased`. Each beat changes it. A run that nobody holds is given to the
+    /// changed, the owner lives, and the error is `leased`. Each beat changes it. A run without an owner is given to the
     /// caller in any case.
     fn take(
         &self,
@@ -340,7 +340,7 @@ impl Append {
         self
     }
 
-    /// The same, and the run is parked: nobody holds it afterwards, and it can continue at this time, in nanoseconds since 1970, or as
+    /// The same, and the run is parked: it has no owner afterwards, and it can continue at this time, in nanoseconds since 1970, or as
     /// soon as it gets a message. The next append ends that.
     pub fn wake_at(mut self, time: impl Into<Option<i64>>) -> Self {
         self.wake_at = time.into();
@@ -355,7 +355,7 @@ impl Append {
     }
 }
 
-/// The right to append to a run, for as long as its owner [beats](Log::beat). Whoever takes it over gets a higher token, and the
+/// The right to append to a run, for as long as its owner [beats](Log::beat). A new owner gets a higher token, and the
 /// log refuses the lower; until someone does, it holds beyond its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -19,7 +19,7 @@ pub struct Queue {
     pub name: String,
     /// Runs with a greater number are claimed first.
     pub priority: i32,
-    /// Runs with the same key share a limit, in whatever queue they are.
+    /// Runs with the same key share a limit, across queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// While so many runs with the key have a living owner, this one is not claimed.

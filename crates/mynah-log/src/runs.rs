@@ -70,7 +70,7 @@ pub struct RunSummary {
     pub totals: Totals,
     /// The place of its seal among the log's, from 0; none without a seal.
     pub seal: Option<u64>,
-    /// Until when its owner holds it without another sign of life, in nanoseconds since 1970; none if it is nobody's.
+    /// Until when its owner holds it without another sign of life, in nanoseconds since 1970; none if it has no owner.
     #[serde(default)]
     pub held_until: Option<i64>,
     /// The queue from which workers claim it; none if it is not for workers.

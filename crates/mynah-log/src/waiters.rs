@@ -34,7 +34,7 @@ impl Waiters {
         self.runs().values().for_each(|sender| sender.send_replace(()));
     }
 
-    /// Whether nobody waits.
+    /// Whether there are no waiters.
     pub fn is_empty(&self) -> bool {
         self.runs().is_empty()
     }

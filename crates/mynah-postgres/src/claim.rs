@@ -1,4 +1,4 @@
-//! Claiming runs. Those who claim take turns, so that limits are kept and nobody gets what another has.
+//! Claiming runs. Processes that claim take turns, so that limits hold and no run is claimed twice.
 
 use std::{collections::HashMap, time::Duration};
 

@@ -57,7 +57,7 @@ impl Connector {
         let late = |_| unavailable(format!("{name}: the server does not answer"));
         let (client, connection) = connecting.await.map_err(late)?.map_err(failure)?;
         tokio::spawn(async move {
-            // What ends it is told to those who wait for an answer.
+            // Pending requests get the error that ends it.
             let _ = connection.await;
         });
         // An administrator's default must not make commits less safe than they say they are.

@@ -52,7 +52,7 @@ use crate::{
     writer::{Ask, Job, Reply, Writer},
 };
 
-/// How often whoever waits for records looks whether other processes wrote some.
+/// How often a waiter polls for records of other processes.
 const PACE: Duration = Duration::from_millis(100);
 
 /// How many bytes of records one append holds at most, unless a single record is larger.
@@ -128,7 +128,7 @@ impl PostgresLog {
         self.read_by(async |_| Ok(())).await
     }
 
-    /// Gives the writer something to do. It is done even if nobody waits for it.
+    /// Gives the writer something to do. It is done even if the caller does not wait for it.
     fn ask(&self, run: Option<&RunId>, job: Job) -> oneshot::Receiver<Result<Reply>> {
         let (reply, answer) = oneshot::channel();
         self.send(run, job, Some(reply));
@@ -138,7 +138,7 @@ impl PostgresLog {
     fn send(&self, run: Option<&RunId>, job: Job, reply: Option<oneshot::Sender<Result<Reply>>>) {
         let pending = run.map(|run| self.0.pending.add(run));
         if let Some(jobs) = &self.0.jobs {
-            // Where the thread has ended, whoever waits finds that nobody answers.
+            // If the thread has ended, the caller gets no answer, which is an error.
             let _ = jobs.send(Ask { job, reply, pending });
         }
     }

@@ -8,7 +8,7 @@ use std::{
 use mynah_data::RunId;
 use tokio::sync::Notify;
 
-/// The runs of which something is to be written, and how much.
+/// The runs with pending writes, and how many.
 #[derive(Default)]
 pub(crate) struct Pending {
     runs: Mutex<HashMap<RunId, usize>>,
@@ -27,7 +27,7 @@ impl Pending {
         Job { pending: Arc::clone(self), run }
     }
 
-    /// Waits until nothing is to be written of a run.
+    /// Waits until a run has no pending writes.
     pub(crate) async fn settled(&self, run: &str) {
         loop {
             let less = self.less.notified();

@@ -309,7 +309,7 @@ pub(crate) async fn changes(
         let head = mynah_log::Head { seq, hash };
         Ok::<_, Corrupt>(RunChange::new(&*run, head, status.ok_or_else(wrong)?, get(row, 4, &run)?))
     };
-    // A row that is damaged is found by whoever reads that run.
+    // A read of the run reports a damaged row.
     let runs = rows.iter().filter_map(|row| change(row).ok()).collect();
     Ok(Changes::new(runs, written(&next)))
 }

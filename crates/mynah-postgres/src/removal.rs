@@ -147,7 +147,7 @@ async fn take_away(
             let seqs: Vec<i64> = named.iter().map(|named| named.seq.cast_signed()).collect();
             let strip = "UPDATE mynah_records SET salt = NULL, payload = NULL WHERE run = $1 AND seq = ANY($2)";
             line.client.execute_typed(strip, &[(&run, Type::TEXT), (&seqs, NUMBERS)]).await?;
-            // Whoever writes it next reads it first.
+            // The next write reads it first.
             let update =
                 "UPDATE mynah_runs SET version = version + 1 WHERE id = $1 AND version = $2";
             if line.client.execute_typed(update, &given).await? == 0 {

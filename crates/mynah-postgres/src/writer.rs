@@ -84,12 +84,12 @@ impl Ask {
         // Those who wait read what is there now.
         self.pending = None;
         if let Some(reply) = self.reply.take() {
-            // Whoever asked may have gone.
+            // The caller may be gone.
             let _ = reply.send(result);
         }
     }
 
-    /// Whether it is done later if it cannot be done now, as nobody asks again.
+    /// Whether it is retried later, because no caller retries it.
     fn is_owed(&self) -> bool {
         matches!(self.job, Job::Release(_))
     }
@@ -142,7 +142,7 @@ impl Writer {
         Self { connector, line: None, known, beats, owed: Vec::new(), waiters }
     }
 
-    /// Does what it is asked for, until nobody can ask any more and nothing is owed.
+    /// Performs jobs until every sender is gone and nothing is pending.
     pub(crate) async fn serve(mut self, mut jobs: mpsc::UnboundedReceiver<Ask>) {
         /// How long what is owed waits for company.
         const SOON: Duration = Duration::from_millis(500);
@@ -384,7 +384,7 @@ pub(crate) struct Loaded {
     pub(crate) damaged: HashMap<RunId, Error>,
 }
 
-/// The evaluation of a group: what its jobs come to, in their order, and what is to be written for it.
+/// The evaluation of a group: the results of its jobs in order, and what must be written.
 struct Round<'w> {
     writer: &'w mut Writer,
     loaded: Loaded,

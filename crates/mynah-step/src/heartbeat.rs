@@ -126,7 +126,7 @@ impl Heart {
         if gaps > before {
             let kept: Vec<_> = self.state().kept.iter().filter_map(Weak::upgrade).collect();
             for held in kept.into_iter().filter(|held| held.is_live()) {
-                // What is lost is told to whoever asks; what failed is tried again before it matters.
+                // A lost run is reported at its next check; a failed renewal is retried before it matters.
                 let _ = held.renew().await;
             }
         }

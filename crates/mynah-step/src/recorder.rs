@@ -596,7 +596,7 @@ pub(crate) fn sealed(run: &str) -> Error {
     Error::log(LogReason::Sealed).with_message(format!("log error: sealed: run {run} has ended"))
 }
 
-/// A name for an owner of leases in this log that nobody else has. This process beats for it while a run is recorded with a lease
+/// A name for an owner of leases in this log that is unique. This process beats for it while a run is recorded with a lease
 /// of this owner.
 pub fn new_owner(log: &dyn Log, world: &dyn World) -> String {
     let process = process::beat_name(log.identity());

@@ -157,7 +157,7 @@ impl EventStream {
         Poll::Ready(())
     }
 
-    /// The next event, whatever the filters say.
+    /// The next event, before filters.
     pub(crate) fn poll_any(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
         ready!(self.poll_started(cx));
         match &mut self.0 {

@@ -69,7 +69,7 @@ pub enum Signal {
 
 /// Delivers a message to a run. Returns false if the run got a message with this id before.
 ///
-/// A [`Worker`] takes it in the same commit as the fact that it becomes, so it counts once, whatever dies. A run that is cancelled while a
+/// A [`Worker`] takes it in the same commit as the fact that it becomes, so it counts once, even if a process dies. A run that is cancelled while a
 /// worker performs it stops within about a second. Other messages are taken when the run waits, or when it is next claimed.
 ///
 /// # Errors

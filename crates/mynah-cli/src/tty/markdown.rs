@@ -12,7 +12,7 @@ use crate::text::plain;
 /// The most lines that are rendered together. Longer blocks are split.
 const LONGEST: usize = 200;
 
-/// A text of which more may come.
+/// A text that may continue.
 ///
 /// A block is rendered again with each piece, until it ends. Code is rendered line by line.
 #[derive(Default)]

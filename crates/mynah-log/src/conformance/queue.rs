@@ -152,7 +152,7 @@ pub(super) async fn runs_that_wait_are_claimed_when_they_can_continue(log: &dyn 
         panic!("one run");
     };
     let wakes = async || log.run("run").await.expect("an index").expect("a run").wake_at;
-    // Parked for long: nobody holds it, and nobody gets it.
+    // Parked for long: it has no owner and is not claimed.
     run = run.user("wait");
     log.append(run.batch().fenced(lease).wake_at(i64::MAX - 1)).await.expect("the holder");
     assert_eq!(wakes().await, Some(i64::MAX - 1));
@@ -221,7 +221,7 @@ pub(super) async fn a_message_is_delivered_once_and_consumed_with_a_fact(log: &d
         let error = log.deliver("run", id, Vec::new()).await.expect_err("an id");
         assert!(error.is_validation(), "{error}");
     }
-    // Whoever holds the run, anyone may deliver.
+    // Any process may deliver, also while another holds the run.
     for (id, is_new) in [("b", true), ("a", true), ("b", false), ("c", true)] {
         let payload = format!("\0{id}").into_bytes();
         assert_eq!(log.deliver("run", id, payload).await, Ok(is_new), "{id}");

@@ -161,7 +161,7 @@ pub(super) fn changes(
     while let Some(row) = rows.next()? {
         record = row.get(0)?;
         let envelope: Vec<u8> = row.get(1)?;
-        // One that is none is found by whoever verifies its run.
+        // A verification of the run finds an invalid one.
         if let Ok(found) = Record::from_parts(envelope, None) {
             moved.push(found.envelope().run.to_string());
         }
