@@ -143,11 +143,6 @@ pub struct WorkerReport {
     pub released: usize,
 }
 
-/// A run that a worker has.
-struct Active {
-    cancel: CancelHandle,
-}
-
 /// Why a worker looks around.
 enum Woken {
     Shutdown,
@@ -207,7 +202,7 @@ impl Worker {
         }
         let mut shutdown = pin!(shutdown.fuse());
         let mut report = WorkerReport::default();
-        let mut active: HashMap<RunId, Active> = HashMap::new();
+        let mut active: HashMap<RunId, CancelHandle> = HashMap::new();
         let mut parked: HashMap<RunId, Parked> = HashMap::new();
         let mut runs: FuturesUnordered<BoxFuture<(RunId, Result<()>)>> = FuturesUnordered::new();
         let mut cursor = self.log.changes(None, 0).await?.cursor;
@@ -223,7 +218,7 @@ impl Worker {
                         continue;
                     }
                     let cancel = CancelHandle::new();
-                    active.insert(run.clone(), Active { cancel: cancel.clone() });
+                    active.insert(run.clone(), cancel.clone());
                     let (log, engine) = (Arc::clone(&self.log), self.agents.clone());
                     let work = perform(log, engine, lease, cancel);
                     runs.push(Box::pin(async move { (run, work.await) }));
@@ -282,7 +277,7 @@ impl Worker {
     /// Stops the runs that got a message to do so.
     async fn stop_cancelled(
         &self,
-        active: &HashMap<RunId, Active>,
+        active: &HashMap<RunId, CancelHandle>,
         cursor: String,
     ) -> Result<String> {
         let changes = match self.log.changes(Some(&cursor), 1_000).await {
@@ -292,10 +287,10 @@ impl Worker {
             changes => changes?,
         };
         for change in changes.runs.iter().filter(|change| change.has_messages) {
-            let Some(run) = active.get(&change.run) else { continue };
+            let Some(cancel) = active.get(&change.run) else { continue };
             let messages = self.log.inbox(&change.run, MESSAGES).await?;
             if messages.iter().any(|message| signal(&message.payload) == Some(Signal::Cancel)) {
-                run.cancel.cancel();
+                cancel.cancel();
             }
         }
         Ok(changes.cursor)
