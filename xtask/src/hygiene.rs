@@ -48,7 +48,7 @@ pub(crate) fn all(install: bool) -> Result<(), String> {
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
 
-/// Whether a tool is there, perhaps now.
+/// Whether a tool is installed, after installing it if allowed.
 fn available(program: &str, krate: &str, install: bool) -> Result<bool, String> {
     if is_installed(program) {
         return Ok(true);

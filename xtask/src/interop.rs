@@ -28,7 +28,7 @@ const FORMATS: [&str; 6] = [
     "bedrock:anthropic.claude-sonnet-5",
 ];
 
-/// What the fake upstream says, by what it is asked.
+/// The fake upstream's answers, by question.
 const FIXTURES: &str = r#"{"fixtures": [
   {"match": {"userMessage": "weather"},
    "response": {"toolCalls": [{"id": "call_1", "name": "get_weather", "arguments": "{\"city\":\"Oslo\"}"}]}},
@@ -114,7 +114,7 @@ fn litellm() -> Result<(), String> {
         for adapter in ["openai-chat", "openai", "anthropic", "gemini"] {
             let model = format!("{adapter}:{upstream}");
             gateway.ask(&model, &["hello"], 0, "Hello from the other side.\n")?;
-            // Some translations write the arguments anew.
+            // Some translations reserialize the arguments.
             let called = r#"> get_weather {"city":"#;
             gateway.ask(&model, &["weather", "--tools", &tools], 0, called)?;
         }
@@ -198,7 +198,7 @@ impl Peer {
         Err("the server did not start".into())
     }
 
-    /// Calls a model on this server, and looks at how the command ended and what it told.
+    /// Calls a model on this server, and checks the exit code and output of the command.
     fn ask(&self, model: &str, words: &[&str], code: i32, told: &str) -> Result<(), String> {
         let url = format!("http://127.0.0.1:{}", self.port);
         let mut mynah = command("cargo run --quiet -p mynah-cli -- generate");

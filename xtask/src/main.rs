@@ -49,7 +49,7 @@ const NEEDS: &[(&str, &str, &str, bool)] = &[
 /// A step of `cargo xtask test`: its name and what it does.
 type Stage = (&'static str, fn() -> Result<(), String>);
 
-/// The test binaries that take most of the time: they kill processes, wait for leases or try thousands of cases.
+/// The slowest test binaries: they kill processes, wait for leases or run thousands of cases.
 const SLOW_TESTS: &[&str] = &[
     "crash",
     "demo",
@@ -247,7 +247,7 @@ fn set_up(install: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// The tests without the slow ones, and without those of the documentation.
+/// Runs the tests except the slow ones and the doctests.
 fn quick_test() -> Result<(), String> {
     let mut line = command("cargo test --workspace --all-features --lib --bins");
     let mut repeat =

@@ -79,7 +79,7 @@ fn verify_exported(file: &Path, log: &Path) -> Result<(), String> {
     refused(&format!("python3 tools/verify.py {path}"), 2, "not a file that `mynah export` wrote")
 }
 
-/// Runs a command that has to end with this code, and to say so much of why.
+/// Runs a command that must exit with this code and this text in its output.
 fn refused(line: &str, code: i32, says: &str) -> Result<(), String> {
     let done = command(line).output().map_err(|e| format!("cannot start {line}: {e}"))?;
     let told = String::from_utf8_lossy(&done.stderr);

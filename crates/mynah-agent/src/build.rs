@@ -84,7 +84,7 @@ impl AgentFile {
         self.spec.name.clone().or_else(stem).unwrap_or_default()
     }
 
-    /// The name of the model that is asked first.
+    /// The name of the first model in the list.
     pub fn model(&self) -> &str {
         self.spec.model.name()
     }
@@ -95,7 +95,8 @@ impl AgentFile {
         folder.unwrap_or(Path::new(".")).join(path)
     }
 
-    /// Makes the agent: connects to its MCP servers, which live as long as the agent's engine.
+    /// Builds the agent and connects to its MCP servers. The connections live as long as the
+    /// agent's engine.
     ///
     /// # Errors
     /// Anything that the file names and that is not there: an adapter, a folder, a file, a variable, a server.

@@ -16,9 +16,9 @@ use serde_json::{Map, Value};
 pub(crate) struct Spec {
     /// The agent's name. By default the file's name without its extension.
     pub(crate) name: Option<String>,
-    /// The model that is asked: ADAPTER:MODEL.
+    /// The model to use: ADAPTER:MODEL.
     pub(crate) model: Model,
-    /// The models that are asked, in order, if the one before cannot be reached.
+    /// Fallback models, in order, for when the one before cannot be reached.
     #[serde(default)]
     pub(crate) fallback: Vec<Model>,
     /// Instructions to the model: a text, or a file that holds it. `{{name}}` stands for a variable.
@@ -278,7 +278,8 @@ pub(crate) struct McpServer {
     /// Whether to believe what the server claims of its tools: which are read-only, and which may run twice.
     #[serde(default)]
     pub(crate) trusted: bool,
-    /// Names of environment variables that the server gets, beside those of the file's `env`. Never values.
+    /// Names of environment variables to pass to the server, in addition to the file's `env`. Never
+    /// values.
     #[serde(default)]
     pub(crate) env: Vec<String>,
     /// The environment variable that holds the bearer token for the URL.

@@ -30,9 +30,10 @@ pub enum Answers {
     /// The records answer for the model and all tools: free and exact. An agent that differs from the recorded one is a finding.
     #[default]
     Records,
-    /// The model is asked. Tools answer from the record where the call is the same, and fail otherwise.
+    /// Calls the model. Tools answer from the record if the call is the same, and fail otherwise.
     WhatIf,
-    /// The model is asked and tools run. A call that needs approval runs if the golden has the same call.
+    /// Calls the model and runs tools. A call that needs approval runs if the golden has the same
+    /// call.
     Live,
 }
 
@@ -42,7 +43,7 @@ pub enum Answers {
 pub struct Checked {
     /// The golden's name.
     pub name: String,
-    /// What is not as expected, the first difference first. Empty if the golden passed.
+    /// The differences from what was expected, in order. Empty if the golden passed.
     pub findings: Vec<String>,
     /// Whether the golden was replaced by the run that was made.
     pub updated: bool,
@@ -280,7 +281,8 @@ impl Golden {
         Ok((Golden { log, run, expect: Expect::default(), done }, findings))
     }
 
-    /// What is not as expected in another run of the same agent. Without expectations of tools, the calls must be the same.
+    /// The differences in another run of the same agent. Without expectations about tools, the
+    /// calls must be the same.
     fn judged(&self, made: &Done) -> Vec<String> {
         let mut findings = Vec::new();
         if !self.expect.has_calls() {

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use crate::{Agent, golden};
 
-/// Checks an agent file against the goldens of a folder, from their records: no model is asked and no tool runs.
+/// Checks an agent file against the goldens of a folder, from their records: no model is called and
+/// no tool runs.
 ///
 /// ```no_run
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {

@@ -1,4 +1,4 @@
-//! Budgets: what a run may spend, and what is told when it would spend more.
+//! Budgets: what a run may spend, and the error when it would spend more.
 
 use std::fmt;
 
@@ -7,10 +7,12 @@ use serde_json::{Number, Value};
 
 use crate::FieldError;
 
-/// What a run may spend, all its model calls and all its processes together. What is not said is not limited.
+/// The limits of a run, over all its model calls and all its processes. A limit that is not set
+/// does not apply.
 ///
-/// A limit is passed by more than it, never by exactly as much; zero is one that allows nothing, and no limit is `None`.
-/// Tokens are counted as the provider reports them, and estimated where it has not: a token for three characters.
+/// A limit is passed by more than its value, not by exactly its value. Zero allows nothing; `None`
+/// is no limit. Tokens are counted as the provider reports them. Until it does, they are estimated
+/// at three characters per token.
 ///
 /// ```
 /// use mynah_data::Budget;
@@ -27,8 +29,8 @@ use crate::FieldError;
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Budget {
-    /// Tokens of all prompts: before a call with the prompt's estimate, and in place of that with what the provider reports while
-    /// it answers.
+    /// Tokens of all prompts. Before a call its prompt is estimated; the provider's count then
+    /// replaces the estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_input_tokens: Option<u64>,
     /// Tokens of all answers.
@@ -37,27 +39,29 @@ pub struct Budget {
     /// Tokens of all prompts and answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_total_tokens: Option<u64>,
-    /// US dollars. Tokens count at their prices, whatever else the provider may bill, unless it reports what a call cost.
+    /// US dollars. Tokens count at their list prices, unless the provider reports what a call cost.
+    /// Other charges do not count.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "dollars")]
     pub max_usd: Option<f64>,
-    /// Milliseconds in which the run does something; those in which it waits for a person do not count.
+    /// Milliseconds in which the run is active. Time spent waiting for a person does not count.
     ///
-    /// A process measures its own time. Of those before it, it knows the times of their records: what they did after the last
-    /// one does not count, and a clock that was set while they ran does.
+    /// A process measures its own time. For earlier processes it uses the times of their records:
+    /// work after the last record does not count, and a clock that was changed while they ran does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_wall_clock_ms: Option<u64>,
     /// Model calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_turns: Option<u64>,
-    /// Tool calls; one that is tried again, or begun anew by another process, is still one.
+    /// Tool calls. A call that is retried, or re-executed by another process, counts once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tool_calls: Option<u64>,
-    /// Whether `max_usd` may be set for a model whose price nobody knows. Only costs that the provider reports count then.
+    /// Allows `max_usd` for a model whose price is unknown. Then only costs that the provider
+    /// reports count.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_unknown_price: bool,
 }
 
-/// JSON has no word for what is not a number; it must not pass for nothing said.
+/// JSON cannot express NaN. It must not be mistaken for an absent limit.
 fn dollars<S: Serializer>(amount: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
     match amount {
         Some(amount) if !amount.is_finite() => serializer.collect_str(amount),
@@ -133,13 +137,13 @@ impl Budget {
         self
     }
 
-    /// The same budget, also for a model whose price nobody knows.
+    /// The same budget, also for a model whose price is unknown.
     pub fn allow_unknown_price(mut self) -> Self {
         self.allow_unknown_price = true;
         self
     }
 
-    /// Whether this budget permits what passed a limit of another.
+    /// Whether this budget permits an amount that passed a limit of another budget.
     ///
     /// ```
     /// use mynah_data::{Breach, BreachTime, Budget, Limit};
@@ -166,10 +170,10 @@ impl Budget {
         })
     }
 
-    /// From a JSON object with the names of the fields. Null means nothing said.
+    /// Reads a budget from a JSON object with the names of the fields. Null is an absent limit.
     ///
     /// # Errors
-    /// Every member that does not fit, by its name: `unknown_field`, `invalid_shape`, `out_of_range`.
+    /// Every member that is invalid, by its name: `unknown_field`, `invalid_shape`, `out_of_range`.
     pub fn from_value(value: &Value) -> Result<Self, Vec<FieldError>> {
         let Value::Object(members) = value else {
             return Err(vec![FieldError { path: Vec::new(), code: "not_a_map".to_owned() }]);
@@ -217,7 +221,8 @@ impl<'de> Deserialize<'de> for Budget {
     }
 }
 
-/// What a budget limits. Where several limits are passed at once, the first in this order is told.
+/// A quantity that a budget limits. If several limits are passed at once, the first in this order
+/// is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -259,14 +264,14 @@ impl fmt::Display for Limit {
     }
 }
 
-/// When a limit was found to be passed.
+/// When a passed limit was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum BreachTime {
-    /// Before the model was called, or the tools: they were not.
+    /// Before the model or the tools were called. They were not called.
     PreCall,
-    /// While the model answered or tools ran: they were cut off.
+    /// While the model answered or tools ran. They were cancelled.
     MidStream,
 }
 
@@ -293,13 +298,13 @@ impl BreachTime {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Breach {
-    /// Which.
+    /// The limit.
     pub limit: Limit,
-    /// How much was allowed.
+    /// The allowed amount.
     pub cap: Number,
-    /// How much was spent, or would have been.
+    /// The amount that was spent, or would have been.
     pub actual: Number,
-    /// When it was found out.
+    /// When it was detected.
     #[serde(rename = "where")]
     pub when: BreachTime,
 }

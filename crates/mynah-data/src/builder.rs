@@ -20,7 +20,7 @@ pub struct ResponseBuilder {
     id: Option<String>,
     model: Option<String>,
     request_id: Option<String>,
-    /// Each part with the id of its block; a call's own id stands in the call.
+    /// Each part with the id of its block. A call's own id is in the call.
     parts: Vec<(Option<Arc<str>>, Part)>,
     finish_reason: Option<FinishReason>,
     raw_finish_reason: Option<String>,
@@ -30,11 +30,11 @@ pub struct ResponseBuilder {
     started: bool,
     completed: bool,
     paused: bool,
-    /// The finished message, once it was asked for; the parts have moved into it.
+    /// The finished message, once it was requested. The parts have moved into it.
     sealed: Option<Arc<Message>>,
     /// The part that the last event went into.
     touched: usize,
-    /// Blocks of reasoning and tool calls that are complete: what follows under the same name is another one.
+    /// Complete blocks of reasoning and tool calls. A later block under the same name is a new one.
     closed: Vec<usize>,
 }
 
@@ -44,17 +44,17 @@ impl ResponseBuilder {
         Self::default()
     }
 
-    /// Whether anything of an answer was seen.
+    /// Whether any part of an answer was received.
     pub fn has_started(&self) -> bool {
         self.started
     }
 
-    /// Whether the end of the answer was seen.
+    /// Whether the end of the answer was received.
     pub fn has_completed(&self) -> bool {
         self.completed
     }
 
-    /// Whether the provider only paused, and wants to be called again.
+    /// Whether the provider only paused and expects another call.
     pub fn is_paused(&self) -> bool {
         self.paused
     }
@@ -64,12 +64,12 @@ impl ResponseBuilder {
         self.error.as_ref()
     }
 
-    /// Why the model stopped, as far as it said.
+    /// Why the model stopped, if it reported a reason.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.finish_reason
     }
 
-    /// Whether an event would change what was already said, instead of adding to it.
+    /// Whether an event would change earlier output instead of adding to it.
     pub fn would_replace(&self, event: &Event) -> bool {
         let block = |id: &Option<Arc<str>>, wanted: fn(&Part) -> Option<&str>| {
             let named = self.parts.iter().rev().filter(|slot| slot.0 == *id);
@@ -129,7 +129,7 @@ impl ResponseBuilder {
         self.touched
     }
 
-    /// Folds one event in. Events that are not a model's change nothing.
+    /// Folds in one event. Events that do not come from a model change nothing.
     pub fn apply(&mut self, event: &Event) {
         if !event.is_from_model() {
             return;
@@ -183,14 +183,14 @@ impl ResponseBuilder {
                 metadata,
             } => {
                 self.complete(message);
-                // An error is not undone by a later, hopeful finish.
+                // A later finish does not undo an error.
                 if self.error.is_none() {
                     self.finish_reason = finish_reason.or(self.finish_reason);
                 }
                 self.raw_finish_reason =
                     raw_finish_reason.clone().or_else(|| self.raw_finish_reason.take());
                 self.paused = *paused;
-                // Some providers say only at the end who they are.
+                // Some providers identify themselves only at the end.
                 let late = |name: &str| metadata.get(name)?.as_str().map(str::to_owned);
                 self.id = late("response_id").or_else(|| self.id.take());
                 self.model = late("response_model").or_else(|| self.model.take());
@@ -204,12 +204,12 @@ impl ResponseBuilder {
         }
     }
 
-    /// The answer as far as it was seen.
+    /// The answer received so far.
     pub fn response(&self) -> Response {
         self.clone().into_response()
     }
 
-    /// The answer as far as it was seen, without copying it.
+    /// The answer received so far, without copying it.
     pub fn into_response(mut self) -> Response {
         let message = self.seal();
         if let Some(error) = &self.error {
@@ -229,7 +229,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// The finished message, without copying it: for whoever hands the same message to several places.
+    /// The finished message, without copying it, for callers that share it between several places.
     pub fn seal(&mut self) -> Arc<Message> {
         if let Some(message) = &self.sealed {
             return Arc::clone(message);
@@ -240,20 +240,22 @@ impl ResponseBuilder {
         message
     }
 
-    /// Something came after the message was thought finished.
+    /// Handles an event that arrives after the message was finished.
     fn unseal(&mut self) {
         if let Some(message) = self.sealed.take() {
             self.parts = message.parts().iter().map(|part| (None, part.clone())).collect();
         }
     }
 
-    /// The assistant message of the answer, with `finish_reason`, and `partial` if the end was not seen.
+    /// The assistant message of the answer, with `finish_reason`, and `partial` if the end was not
+    /// received.
     fn message(&self, parts: Vec<(Option<Arc<str>>, Part)>) -> Message {
         let was_cut_off = |index: &usize, call: &ToolCall| {
             self.closed.contains(index) && call.raw_arguments.is_empty()
         };
         let parts = parts.into_iter().enumerate().map(|(index, (_, part))| match part {
-            // A call that was never completed, or went on after that, is as good as its text.
+            // A call that was never completed, or changed after its completion, is read from its
+            // text.
             Part::ToolCall(call) if call.arguments.is_null() && !was_cut_off(&index, &call) => {
                 let call = Arc::unwrap_or_clone(call);
                 let parsed = ToolCall::new(call.id, call.name, call.raw_arguments);
@@ -266,7 +268,7 @@ impl ResponseBuilder {
         if self.completed { message } else { message.with_metadata("partial", true) }
     }
 
-    /// The block of text that a piece belongs to: the named one, or the unnamed one at the end.
+    /// The block of text that a piece belongs to: the named one, or the last unnamed one.
     fn text(&mut self, id: &Option<Arc<str>>) -> &mut String {
         let is_text =
             |slot: &(Option<Arc<str>>, Part)| matches!(slot.1, Part::Text { .. }) && slot.0 == *id;
@@ -327,7 +329,7 @@ impl ResponseBuilder {
         &mut self.parts[index].1
     }
 
-    /// The authoritative text of a provider that does not name its blocks covers all of them.
+    /// Replaces all text blocks of a provider that does not name its blocks.
     fn replace_unnamed_text(&mut self, text: &str) {
         let unnamed = |slot: &(Option<Arc<str>>, Part)| {
             slot.0.is_none() && matches!(slot.1, Part::Text { .. })
@@ -354,7 +356,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// Takes over what a completed message knows and the events before it did not say.
+    /// Takes over fields of a completed message that earlier events did not have.
     fn complete(&mut self, message: &Message) {
         self.completed = true;
         let has_text = self.parts.iter().any(|(_, part)| matches!(part, Part::Text { .. }));
@@ -367,7 +369,7 @@ impl ResponseBuilder {
             });
             self.parts.extend(message.parts().iter().map(|part| (None, part.clone())));
         }
-        // No event tells of a refusal but the last one.
+        // Only the last event reports a refusal.
         let is_refusal = |part: &Part| matches!(part, Part::Refusal { .. });
         if !self.parts.iter().any(|(_, heard)| is_refusal(heard)) {
             let refusals = message.parts().iter().filter(|part| is_refusal(part));

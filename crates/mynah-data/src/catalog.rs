@@ -1,4 +1,4 @@
-//! What is known of models: limits, capabilities, prices.
+//! The model catalog: limits, capabilities, prices.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, FieldError, Metadata, ModelRef, Pricing, Result, ValidationReason};
 
-/// What is known of one model. What is not known is none, or not there.
+/// Facts about one model. Unknown ones are `None` or absent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -42,7 +42,7 @@ pub struct ModelInfo {
 }
 
 impl ModelInfo {
-    /// A model of which nothing else is known.
+    /// A model without further facts.
     pub fn new(provider: impl Into<String>, id: impl Into<String>) -> Self {
         Self {
             id: id.into(),
@@ -70,7 +70,7 @@ impl ModelInfo {
     }
 }
 
-/// What is known of models. Cheap to clone.
+/// A catalog of models. Cheap to clone.
 ///
 /// A model is found by its id or an alias, with its provider before it or without, and with the date of a snapshot behind it:
 /// `gpt-4.1-mini`, `openai:gpt-4.1-mini`, `gpt-4.1-mini-2025-04-14`.
@@ -104,7 +104,7 @@ const ROUTER: &str = "openrouter";
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    /// Of the models that do not say it themselves.
+    /// The date of models that have none of their own.
     #[serde(default)]
     dated: Option<String>,
     #[serde(default)]
@@ -113,7 +113,7 @@ struct File {
 }
 
 impl Catalog {
-    /// A catalog that knows nothing.
+    /// An empty catalog.
     pub fn new() -> Self {
         Self::default()
     }
@@ -127,12 +127,12 @@ impl Catalog {
         BUILT_IN.clone()
     }
 
-    /// The same catalog with the models of a file in the shape of the built-in one:
-    /// `{"dated": "2026-11-15", "models": [{"id": …, "provider": …, "pricing": {"input": …, "output": …}}]}`.
-    /// A model that was known before is replaced.
+    /// Adds the models of a file in the format of the built-in one: `{"dated": "2026-11-15",
+    /// "models": [{"id": …, "provider": …, "pricing": {"input": …, "output": …}}]}`. A known model
+    /// is replaced.
     ///
     /// # Errors
-    /// Text that is not such a file, or a model that [`Catalog::with_model`] refuses.
+    /// Text that is not such a file, or a model that [`Catalog::with_model`] rejects.
     pub fn with_json(mut self, text: &str) -> Result<Self> {
         let file: File = serde_json::from_str(text)?;
         for (place, mut model) in file.models.into_iter().enumerate() {
@@ -146,10 +146,10 @@ impl Catalog {
         Ok(self)
     }
 
-    /// The same catalog with one more model. One that was known before is replaced.
+    /// Adds one model. A known one is replaced.
     ///
     /// # Errors
-    /// A model without an id or a provider, or with a price that is not a number from 0 up.
+    /// A model without an id or a provider, or with a price that is not a non-negative number.
     pub fn with_model(mut self, model: ModelInfo) -> Result<Self> {
         self.add(model).map_err(invalid)?;
         Ok(self)
@@ -174,23 +174,24 @@ impl Catalog {
         Ok(())
     }
 
-    /// Where its figures are from.
+    /// The source of its figures.
     pub fn sources(&self) -> &[String] {
         &self.0.sources
     }
 
-    /// The model of this name.
+    /// Looks up a model by name.
     pub fn get(&self, name: &str) -> Option<&ModelInfo> {
         let Entries { models, index, .. } = &*self.0;
         let place = index.get(name).or_else(|| index.get(undated(name)?))?;
         models.get(*place)
     }
 
-    /// What is known of a model. Where its provider is named, it must be that provider's; an adapter that is not called
-    /// after its provider, such as `openai-chat`, stands for it. So does one whose server has the models of others at their
-    /// prices: `azure` for a global deployment that is called after its model, and `openrouter` for `vendor/model`.
+    /// Looks up a model. If the model names a provider, it must match. An adapter with a name of
+    /// its own, such as `openai-chat`, matches its provider. So does a server that has models of
+    /// others at their prices: `azure` for a global deployment named after its model, and
+    /// `openrouter` for `vendor/model`.
     pub fn find(&self, model: &ModelRef) -> Option<&ModelInfo> {
-        // The provider may be named in the id, too.
+        // The id may also name the provider.
         let name = model.to_string();
         self.get(&name).or_else(|| {
             let (adapter, id) = name.split_once(':')?;
@@ -209,8 +210,9 @@ impl Catalog {
         })
     }
 
-    /// The model with what is known of it, where it says nothing itself. Of a model at `openrouter` that is known from its maker, nothing is
-    /// known that it cannot do: that may be so at the maker's own server alone.
+    /// Fills in what the model does not state itself. For a model at `openrouter` that is known
+    /// from its maker, missing capabilities are not taken over: they may be missing only at the
+    /// maker's own server.
     ///
     /// ```
     /// use mynah_data::Catalog;
@@ -237,7 +239,7 @@ impl Catalog {
     /// All models, in the order in which they were added.
     pub fn models(&self) -> impl Iterator<Item = &ModelInfo> {
         let Entries { models, index, .. } = &*self.0;
-        // A model that was replaced is not found any more.
+        // A replaced model is no longer found.
         let current = |place: &usize, model: &ModelInfo| {
             index.get(&format!("{}:{}", model.provider, model.id)) == Some(place)
         };

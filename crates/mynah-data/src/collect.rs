@@ -12,8 +12,8 @@ use crate::{
 
 /// Folds a stream of events into a [`Response`], a [`StepResult`] or a [`ChatResult`].
 ///
-/// It takes any events in any order, and any part of a stream: what a cut-off stream gives is what was seen, with
-/// `halted_reason: cancelled`.
+/// It takes any events in any order, and any part of a stream. A stream that was cut off yields
+/// what was received, with `halted_reason: cancelled`.
 ///
 /// ```
 /// use mynah_data::{Collector, Event, Thread};
@@ -31,7 +31,7 @@ pub struct Collector {
     answer: ResponseBuilder,
     tool_results: Vec<Arc<Message>>,
     halts: Vec<Halt>,
-    /// A tool that is done, and whose text was not told yet.
+    /// A finished tool whose text was not reported yet.
     unencoded: Option<(String, ToolOutcome)>,
     steps: Vec<StepResult>,
     chat_result: Option<Box<ChatResult>>,
@@ -44,12 +44,12 @@ impl Collector {
         Self { thread, ..Self::default() }
     }
 
-    /// The steps that were completed.
+    /// The completed steps.
     pub fn steps(&self) -> &[StepResult] {
         &self.steps
     }
 
-    /// The first error that was seen.
+    /// The first error.
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()
     }
@@ -98,7 +98,7 @@ impl Collector {
         }
     }
 
-    /// The newest answer: the one under way, or the last completed one.
+    /// The newest answer: the one in progress, or the last completed one.
     pub fn response(&self) -> Response {
         match self.steps.last() {
             Some(step) if !self.answer.has_started() => step.response.clone(),
@@ -106,7 +106,7 @@ impl Collector {
         }
     }
 
-    /// The last completed step, or the one under way as far as it was seen.
+    /// The last completed step, or the received part of the one in progress.
     pub fn step_result(&self) -> StepResult {
         match self.steps.last() {
             Some(step) if !self.answer.has_started() => step.clone(),
@@ -125,7 +125,7 @@ impl Collector {
         }
     }
 
-    /// The chat's own result, or what a chat that was cut off here comes to.
+    /// The chat's own result, or the result of a chat that was cut off here.
     #[doc(alias = "to_chat_result")]
     pub fn chat_result(&self) -> ChatResult {
         if let Some(result) = &self.chat_result {
@@ -154,7 +154,7 @@ impl Collector {
         self.tool_results.push(Arc::new(read_of(id, content, outcome.as_ref())));
     }
 
-    /// Adds what was seen of an unfinished turn to a thread, and gives its answer.
+    /// Adds the received part of an unfinished turn to a thread, and returns its answer.
     fn append_open_turn(&self, thread: &mut Thread) -> Option<Response> {
         if !self.answer.has_started() {
             return None;
@@ -182,13 +182,13 @@ impl Collector {
         step.tool_results = self.sorted_tool_results(&response.message);
         let halt = Halt::winner(&self.halts, &response.message);
         step.describe(mode, manual, halt, self.error.as_ref());
-        // A provider that only paused is to be called again.
+        // A provider that only paused must be called again.
         let paused = self.answer.is_paused() && response.tool_calls().next().is_none();
         step.done &= self.error.is_some() || !paused;
         step
     }
 
-    /// Tools finish in any order; results stand in the order of the calls.
+    /// Tools finish in any order. Results are in the order of the calls.
     fn sorted_tool_results(&self, message: &Message) -> Vec<Arc<Message>> {
         let mut results = self.tool_results.clone();
         results.sort_by_key(|result| {
@@ -212,7 +212,7 @@ pub fn parts_text(parts: &[Part]) -> String {
     Message::tool_parts("", parts.iter().cloned()).text().into_owned()
 }
 
-/// What the model would read of an outcome whose own text was not told.
+/// The text for the model of an outcome that has no text of its own.
 fn plain_text(outcome: &ToolOutcome) -> String {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     match outcome {
@@ -223,13 +223,13 @@ fn plain_text(outcome: &ToolOutcome) -> String {
     }
 }
 
-/// What the model reads in place of the results of a turn that was cut off.
+/// The text for the model in place of the results of a turn that was cut off.
 pub const CUT_SHORT: &str = "the turn ended before this call had a result";
 
 const CANCELLED: ErrorKind = ErrorKind::Stream(StreamReason::Cancelled);
 
 impl StepResult {
-    /// Fills in `done` and the metadata from how the step went.
+    /// Derives `done` and the metadata from the step's outcome.
     pub fn describe(
         &mut self,
         mode: ToolMode,
@@ -252,7 +252,7 @@ impl StepResult {
                 if failure.is_some_and(|error| error.kind() == CANCELLED) {
                     metadata.insert("halted_reason".to_owned(), json!(HaltReason::Cancelled));
                 }
-                // What the answer itself tells is not told twice.
+                // The answer itself already has these members.
                 if let Some(error) = failure.filter(|_| self.response.error().is_none()) {
                     metadata.insert("error".to_owned(), error.to_value());
                 }

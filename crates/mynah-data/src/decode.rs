@@ -1,6 +1,6 @@
-//! From JSON that people or other programs wrote, with errors that name the field and the rule.
+//! Decoding JSON that people or other programs wrote, with errors that name the field and the rule.
 //!
-//! `serde_json::from_value` decodes the same values and says less when it fails.
+//! `serde_json::from_value` decodes the same values with less precise errors.
 
 use std::{collections::HashSet, fmt};
 
@@ -12,30 +12,30 @@ use crate::{
     validate::finish,
 };
 
-/// One message.
+/// Decodes one message.
 ///
 /// # Errors
-/// `invalid_message` with `role: unknown`, `content: invalid_type`, `content: invalid_part_type` or `tool_call_id: required`;
-/// `invalid_json` for anything else that does not fit.
+/// `invalid_message` with `role: unknown`, `content: invalid_type`, `content: invalid_part_type` or
+/// `tool_call_id: required`; `invalid_json` for everything else.
 pub fn message(value: &Value) -> Result<Message> {
     finish(ValidationReason::InvalidMessage, message_errors(value))?;
     Ok(serde::Deserialize::deserialize(value)?)
 }
 
-/// A list of messages, as a thread.
+/// Decodes a list of messages as a thread.
 ///
 /// # Errors
-/// `invalid_thread` with the broken rules of every message; `invalid_json` for anything else that does not fit.
+/// `invalid_thread` with the broken rules of every message; `invalid_json` for everything else.
 pub fn thread(messages: &[Value]) -> Result<Thread> {
     finish(ValidationReason::InvalidThread, list_errors(messages))?;
     let decode = |value| -> Result<Message> { Ok(serde::Deserialize::deserialize(value)?) };
     messages.iter().map(decode).collect()
 }
 
-/// A session, as it was stored.
+/// Decodes a stored session.
 ///
 /// # Errors
-/// `invalid_session` with the broken rules; `invalid_json` for anything else that does not fit.
+/// `invalid_session` with the broken rules; `invalid_json` for everything else.
 pub fn session(text: &str) -> Result<Session> {
     let value: Value = serde_json::from_str(text)?;
     let messages = value.pointer("/thread/messages").and_then(Value::as_array);
@@ -49,7 +49,7 @@ pub fn session(text: &str) -> Result<Session> {
     Session::from_wire(wire)
 }
 
-/// Checks that no object in JSON text has a key twice, of which one would be lost.
+/// Checks that no object in JSON text has a duplicate key. A parser would drop one of the two.
 ///
 /// ```
 /// use mynah_data::decode::unique_keys;
@@ -59,12 +59,12 @@ pub fn session(text: &str) -> Result<Session> {
 /// ```
 ///
 /// # Errors
-/// The first key that stands twice, and text that is not JSON, with line and column.
+/// The first duplicate key, and text that is not JSON, with line and column.
 pub fn unique_keys(text: &str) -> serde_json::Result<()> {
     serde_json::from_str(text).map(|Unique| ())
 }
 
-/// A value in which no key stands twice. Nothing of it is kept.
+/// A visitor that rejects duplicate keys. It keeps nothing of the value.
 struct Unique;
 
 impl<'de> Deserialize<'de> for Unique {

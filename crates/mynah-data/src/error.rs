@@ -62,7 +62,7 @@ impl Error {
         Self::new(ErrorKind::Adapter(reason))
     }
 
-    /// An engine that cannot do what was asked.
+    /// An engine that does not support the request.
     pub fn engine(reason: EngineReason) -> Self {
         Self::new(ErrorKind::Engine(reason))
     }
@@ -77,7 +77,7 @@ impl Error {
         Self::new(ErrorKind::Stream(reason))
     }
 
-    /// A log that refused, or is not what it was.
+    /// A log that refused an operation, or is corrupt.
     pub fn log(reason: LogReason) -> Self {
         Self::new(ErrorKind::Log(reason))
     }
@@ -117,7 +117,7 @@ impl Error {
             .with("tool_name", name)
     }
 
-    /// A call that passed a limit of its budget, with what the model had said until then.
+    /// A call that passed a limit of its budget, with the model's output until then.
     pub fn budget_exceeded(breach: &Breach, partial: Option<&Response>) -> Self {
         let Breach { limit, cap, .. } = breach;
         let error = Self::engine(EngineReason::BudgetExceeded)
@@ -142,7 +142,7 @@ impl Error {
         self
     }
 
-    /// The same error, whose message also says why, if there is something to say.
+    /// The same error, with a reason appended to its message if there is one.
     pub fn because(self, why: &[String]) -> Self {
         match why {
             [] => self,
@@ -208,7 +208,7 @@ impl Error {
         }
     }
 
-    /// Whether another try of the same provider call may succeed.
+    /// Whether a retry of the same provider call may succeed.
     pub fn is_retryable(&self) -> bool {
         use AdapterReason::*;
         matches!(
@@ -219,8 +219,9 @@ impl Error {
         )
     }
 
-    /// Whether a model call failed for a reason that passes or can be mended, so that its run can be resumed: the provider was down,
-    /// overloaded, slow or not reachable, limited the rate, or refused the key.
+    /// Whether the run of a failed model call can be resumed, because the reason passes or can be
+    /// corrected: the provider was down, overloaded, slow or unreachable, limited the rate, or
+    /// rejected the key.
     pub fn is_outage(&self) -> bool {
         use AdapterReason::{AuthenticationFailed, PermissionDenied};
         self.is_retryable()
@@ -241,7 +242,7 @@ impl Error {
         )
     }
 
-    /// Whether a value was refused before anything happened.
+    /// Whether a value was rejected before anything happened.
     pub fn is_validation(&self) -> bool {
         matches!(self.0.kind, ErrorKind::Validation(_))
     }
@@ -280,7 +281,7 @@ impl Error {
     }
 }
 
-/// The message, and what else a person needs to know where the message does not say it.
+/// The message, with details that a person needs and the message lacks.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let message = self.message();
@@ -313,7 +314,8 @@ impl fmt::Display for Error {
     }
 }
 
-/// What an error says counts, not whether it says it by default, nor what caused it.
+/// Equality compares what an error reports, not whether its message is the default one, nor its
+/// cause.
 impl PartialEq for Error {
     fn eq(&self, other: &Self) -> bool {
         self.0.kind == other.0.kind
@@ -372,7 +374,7 @@ impl<'de> Deserialize<'de> for Error {
             let named = format!("{} / {}", wire.r#type, wire.reason);
             match is_read {
                 true => serde::de::Error::custom(format!("unknown error {named}")),
-                // Records tell what is not known from what is wrong.
+                // Records distinguish unknown members from wrong ones.
                 false => serde::de::Error::unknown_variant(&named, &[]),
             }
         })?;

@@ -1,4 +1,4 @@
-//! What an error's metadata tells, with types.
+//! Typed access to an error's metadata.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ impl Error {
         self.text("provider")
     }
 
-    /// The address of the server that was called, where it could not be reached or did not answer as its provider does.
+    /// The address of the called server, if it could not be reached or did not answer as its
+    /// provider does.
     pub fn server(&self) -> Option<&str> {
         self.text("server")
     }
@@ -48,7 +49,7 @@ impl Error {
         self.text("tool_call_id")
     }
 
-    /// The tool calls of a run whose results were not given, though all are needed at once.
+    /// The tool calls of a run whose results are missing, though all are needed at once.
     pub fn missing_tool_calls(&self) -> Vec<String> {
         self.read("missing_tool_calls").unwrap_or_default()
     }
@@ -68,7 +69,7 @@ impl Error {
         self.number("seq")
     }
 
-    /// What is wrong with a run or a log that is not what it was.
+    /// The problem of a corrupt run or log.
     pub fn what(&self) -> Option<&str> {
         self.text("what")
     }
@@ -84,7 +85,7 @@ impl Error {
         self.read("budget")
     }
 
-    /// Why the chat halted that has no answer to give.
+    /// Why the chat halted, if it has no answer.
     pub fn halted_reason(&self) -> Option<HaltReason> {
         self.read("halted_reason")
     }
@@ -94,7 +95,7 @@ impl Error {
         self.read("response").or_else(|| self.read("partial"))
     }
 
-    /// Where the input of a run, or what it did, differs from its record.
+    /// Where the input or the behaviour of a run differs from its record.
     pub fn differences(&self) -> Vec<Difference> {
         self.read("diff").unwrap_or_default()
     }

@@ -140,7 +140,7 @@ pub enum Event {
         id: String,
         /// The tool's name.
         name: String,
-        /// What came of it.
+        /// The outcome.
         result: ToolOutcome,
     },
     /// A tool's result, as the model will read it.
@@ -158,7 +158,7 @@ pub enum Event {
         tool_name: String,
         /// The question.
         question: String,
-        /// Hints for whoever asks it.
+        /// Hints for the program that asks it.
         opts: Metadata,
     },
     /// A tool, or the policy for its errors, ends the conversation.
@@ -189,7 +189,7 @@ pub enum Event {
     },
     /// The chat is done: always the last event of a chat.
     ChatCompleted {
-        /// What came of it.
+        /// The outcome.
         result: Box<ChatResult>,
     },
     /// Something of the provider's own.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::{AdapterReason, Error, Event, Result, StreamReason};
 
-/// The results of such calls could not be told apart.
+/// The results of such calls could not be distinguished.
 const TWINS: &str = "two tool calls have the same id";
 
 /// Checks the events of one model call against the rules of their order.
@@ -87,7 +87,7 @@ impl EventOrder {
                 if id.is_empty() {
                     return Err("the call has no id");
                 }
-                // Two whole calls of one id stay apart. Whoever reads the answer sees both.
+                // Two whole calls with one id stay separate. A reader of the answer sees both.
                 if self.calls.insert(id.clone(), false) == Some(false) {
                     return Err(TWINS);
                 }

@@ -6,8 +6,9 @@ use serde_json::Value;
 const MAX_DEPTH: usize = 96;
 const MAX_ITEMS: usize = 1 << 19;
 
-/// What is too much about a value, if anything is: it is nested deeper than 96 levels, or has more than [`MAX_RESULT`] bytes
-/// of JSON. A larger one would make a session that cannot be loaded again, or a record that cannot be written.
+/// How a value exceeds its bounds, if it does: it is nested deeper than 96 levels, or has more than
+/// [`MAX_RESULT`] bytes of JSON. Such a value would make a session that cannot be loaded again, or
+/// a record that cannot be written.
 ///
 /// ```
 /// use mynah_data::excess;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{HaltReason, Message, Metadata};
 
-/// Why a step ended before its time, as its tools tell it.
+/// Why a step ended early, as reported by its tools.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Halt {
@@ -15,7 +15,7 @@ pub enum Halt {
         tool_call_id: String,
         /// The question.
         question: String,
-        /// Hints for whoever asks it.
+        /// Hints for the program that asks it.
         opts: Metadata,
     },
     /// A tool, or the policy for its errors, ends the conversation.
@@ -47,7 +47,7 @@ impl Halt {
         }
     }
 
-    /// What a step's metadata says of it.
+    /// The members for a step's metadata.
     pub fn metadata(&self) -> Metadata {
         let mut metadata = Metadata::new();
         metadata.insert("halted_reason".to_owned(), json!(self.reason()));
@@ -55,7 +55,7 @@ impl Halt {
         metadata
     }
 
-    /// What a chat's metadata says of it.
+    /// The members for a chat's metadata.
     pub fn details(&self) -> Metadata {
         let mut metadata = Metadata::new();
         let mut set = |key: &str, value: Value| metadata.insert(key.to_owned(), value);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Metadata;
 
-/// An image: its source, and what is known of it.
+/// An image: its source and its properties.
 ///
 /// ```
 /// use mynah_data::Image;
@@ -44,7 +44,7 @@ pub enum ImageSource {
     Base64(String),
     /// An address that the provider fetches. Mynah never does.
     Url(String),
-    /// A file, read when its bytes are asked for.
+    /// A file, read when its bytes are needed.
     File(std::path::PathBuf),
 }
 

@@ -40,7 +40,7 @@ pub fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     deserializer.deserialize_str(TextVisitor(PhantomData))
 }
 
-/// The same for an optional member, where null is told from what is not there.
+/// The same for an optional member, where null differs from an absent one.
 pub(crate) fn present<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
@@ -82,7 +82,8 @@ pub mod option {
     }
 }
 
-/// The same for a map: `#[serde(default, with = "mynah_data::json::members")]`. An empty one is not written where nobody reads it.
+/// The same for a map: `#[serde(default, with = "mynah_data::json::members")]`. An empty map is
+/// left out of compact formats.
 pub mod members {
     use serde::Serializer;
 

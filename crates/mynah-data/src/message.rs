@@ -178,7 +178,7 @@ impl Message {
         Self::tool_parts(tool_call_id, [Part::text(text)])
     }
 
-    /// What is told of a tool call that failed: a result with `is_error` in its metadata, for providers that want to know.
+    /// The result of a failed tool call, with `is_error` in its metadata for providers that use it.
     pub fn tool_error(tool_call_id: impl Into<String>, content: impl Into<Value>) -> Self {
         Self::tool_result(tool_call_id, content).with_metadata("is_error", true)
     }

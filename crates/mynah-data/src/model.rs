@@ -1,4 +1,4 @@
-//! Which model, and what is known of it.
+//! Model references: an id and facts about the model.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{CacheRetention, FieldError, Metadata, Usage};
 
-/// A model by its id, with what a catalog knows of it.
+/// A model by its id, with facts from a catalog.
 ///
 /// An id given as text is kept as it is: `gpt-4.1-mini`, `openai:gpt-4.1-mini`, `llama3:8b`.
 ///
@@ -40,7 +40,7 @@ pub struct ModelRef {
 }
 
 impl ModelRef {
-    /// A model of which only the id is known.
+    /// A model with only an id.
     pub fn new(id: impl Into<String>) -> Self {
         Self {
             provider: None,
@@ -116,7 +116,7 @@ pub struct Pricing {
     /// The prices of a call with a long prompt, where they differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub long_prompt: Option<LongPrompt>,
-    /// How long input is cached of which the provider does not tell that.
+    /// How long input is cached if the provider does not report it.
     #[serde(default, skip_serializing_if = "is_short")]
     pub cache_retention: CacheRetention,
 }
@@ -173,7 +173,8 @@ impl Pricing {
         self
     }
 
-    /// The same prices for calls that cache for this long. Where the provider tells of both, each has its own price.
+    /// The same prices for calls that cache for this long. If the provider reports both durations,
+    /// each has its own price.
     pub fn for_retention(mut self, retention: CacheRetention) -> Self {
         self.cache_retention = retention;
         self
@@ -197,8 +198,9 @@ impl Pricing {
             .collect()
     }
 
-    /// Whether list prices count for a call with these options, or of which the provider says this: not where it is served in
-    /// a tier of its own, faster, or in one region alone (`service_tier`, `speed`, `inference_geo`).
+    /// Whether list prices apply to a call with these options or this report of the provider. They
+    /// do not if it is served in a separate tier, faster, or in one region alone (`service_tier`,
+    /// `speed`, `inference_geo`).
     ///
     /// ```
     /// use mynah_data::{Metadata, Pricing};
@@ -278,8 +280,8 @@ impl Pricing {
     }
 }
 
-/// The tokens that were cached for an hour, where the provider tells: a place in the prompt may ask for another time than the
-/// request does. As Anthropic and Bedrock count them.
+/// The tokens that were cached for an hour, if the provider reports them: a place in the prompt may
+/// ask for another duration than the request does. As Anthropic and Bedrock count them.
 fn written_for_an_hour(usage: &Usage) -> Option<u64> {
     if let Some(Value::Object(created)) = usage.extra.get("cache_creation") {
         let hour = created.get("ephemeral_1h_input_tokens").and_then(Value::as_u64);

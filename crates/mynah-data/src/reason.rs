@@ -51,7 +51,7 @@ reasons! {
         UnsupportedResponseFormat => "unsupported_response_format",
         /// The call would spend, or spent, more than its budget allows.
         BudgetExceeded => "budget_exceeded",
-        /// There is a budget in dollars, and nobody knows what the model costs.
+        /// There is a budget in dollars, and the price of the model is unknown.
         UnknownPrice => "unknown_price",
         /// The chat, or the model, stopped before there was a whole answer.
         Halted => "halted",
@@ -123,7 +123,7 @@ reasons! {
         Cancelled => "cancelled",
         /// The handler gave an outcome that it may not give.
         InvalidReturn => "invalid_return",
-        /// The handler finished, and its result is too large to be recorded.
+        /// The handler finished, but its result is too large to be recorded.
         ResultTooLarge => "result_too_large",
         /// The tool has no handler.
         NotFound => "not_found",
@@ -157,9 +157,9 @@ reasons! {
 }
 
 reasons! {
-    /// How a run performed again differs from its record.
+    /// How a replayed run differs from its record.
     MismatchClass {
-        /// The run went on after its records ended.
+        /// The run continued after the end of its records.
         Exhausted => "exhausted",
         /// Something else happened.
         Kind => "kind",
@@ -250,7 +250,7 @@ pub enum ErrorKind {
     Validation(ValidationReason),
     /// A log.
     Log(LogReason),
-    /// A run that came out differently when it was performed again.
+    /// A run whose replay differs from its record.
     Replay(MismatchClass),
 }
 

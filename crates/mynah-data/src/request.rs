@@ -1,4 +1,4 @@
-//! What is asked of a model.
+//! Requests to a model.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub struct Request {
     /// The tools that the model may call.
     #[serde(default)]
     pub tools: SharedSpecs,
-    /// Whether and which tool the model is to call.
+    /// Whether the model must call a tool, and which.
     #[serde(default)]
     pub tool_choice: Option<ToolChoice>,
     /// Sampling temperature, 0 to 2.
@@ -46,7 +46,7 @@ pub struct Request {
     /// The provider's own parameters, passed on as they are.
     #[serde(default)]
     pub options: Metadata,
-    /// How the provider is to cache the prompt.
+    /// How the provider should cache the prompt.
     #[serde(default)]
     pub prompt_cache: Option<PromptCache>,
     /// Anything else; never sent.
@@ -91,7 +91,7 @@ impl Request {
     }
 }
 
-/// Whether and which tool the model is to call.
+/// Whether the model must call a tool, and which.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ToolChoice {
@@ -227,7 +227,7 @@ impl ResponseFormat {
     }
 }
 
-/// How the provider is to cache the prompt.
+/// How the provider should cache the prompt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -169,8 +169,8 @@ impl Usage {
 
 /// One answer of a model.
 ///
-/// Text and tool calls are those of the message; in JSON they stand beside it as `output_text` and `tool_calls`. In bytes
-/// that nobody reads they do not stand twice.
+/// Text and tool calls are those of the message. In JSON they are repeated beside it as
+/// `output_text` and `tool_calls`; in compact formats they are not.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Response {
@@ -197,7 +197,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// An answer of which only the message is known.
+    /// An answer with only a message.
     pub fn new(message: impl Into<Arc<Message>>) -> Self {
         Self {
             id: None,
@@ -230,9 +230,9 @@ impl Response {
 
     /// The text of an answer, or the error that broke it off.
     ///
-    /// An answer that the token limit cut off or that was filtered is given as far as it came:
-    /// [`finish_reason`](Response::finish_reason) tells. Nor is the text held against a response format.
-    /// [`into_json`](Response::into_json) looks at both.
+    /// An answer that was filtered or cut off by the token limit is returned as received; see
+    /// [`finish_reason`](Response::finish_reason). The text is not checked against a response
+    /// format. [`into_json`](Response::into_json) checks both.
     ///
     /// # Errors
     /// The error of an answer that failed in mid-stream.
@@ -303,7 +303,7 @@ impl Response {
 }
 
 impl Response {
-    /// Everything that the rest does not tell, the run aside, in the order of deterministic CBOR.
+    /// All remaining members except the run, in the order of deterministic CBOR.
     fn serialize_compact<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
         let mut fields = serializer.serialize_struct("Response", 9)?;

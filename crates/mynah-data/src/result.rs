@@ -1,4 +1,4 @@
-//! What comes of a step and of a chat.
+//! Results of steps and chats.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -49,11 +49,11 @@ pub enum HaltReason {
     Deadline,
     /// The model call failed.
     Error,
-    /// The caller is to run tools.
+    /// The caller must run tools.
     ManualToolCalls,
     /// A budget was used up.
     BudgetExceeded,
-    /// Tools were announced, and nobody knows whether they ran.
+    /// Tools were announced, and their outcome is unknown.
     UncertainTools,
     /// The process died again and again before the run made any progress.
     CrashLoop,
@@ -137,7 +137,7 @@ impl<'de> Deserialize<'de> for HaltReason {
     }
 }
 
-/// What came of one step: a model's answer, and the results of the tools it asked for.
+/// The result of one step: a model's answer, and the results of its tool calls.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StepResult {
@@ -228,7 +228,7 @@ fn read<'a, T: Deserialize<'a>>(metadata: &'a Metadata, name: &str) -> Option<T>
     T::deserialize(metadata.get(name)?).ok()
 }
 
-/// What came of a chat.
+/// The result of a chat.
 ///
 /// ```
 /// use mynah_data::{ChatResult, HaltReason, Thread};
@@ -249,7 +249,7 @@ fn read<'a, T: Deserialize<'a>>(metadata: &'a Metadata, name: &str) -> Option<T>
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ChatResult {
-    /// The whole conversation: what to keep, and to go on from.
+    /// The whole conversation. Keep it to continue from here.
     pub thread: Thread,
     /// The last answer; none if the model was never asked.
     pub final_response: Option<Response>,
@@ -292,12 +292,12 @@ impl ChatResult {
 
     /// The answer of a chat whose model was done, or why there is none.
     ///
-    /// A chat that was cancelled, came to a limit, halted or waits has no answer: what it said last is its
-    /// [`text`](ChatResult::text), half a sentence perhaps, or nothing.
+    /// A chat that was cancelled, reached a limit, halted or waits has no answer. Its last
+    /// [`text`](ChatResult::text) may be incomplete or empty.
     ///
-    /// The model was done too where its answer was cut off at the token limit or filtered: the `finish_reason` of
-    /// [`final_response`](ChatResult::final_response) tells. Nor is the text held against a response format.
-    /// [`into_json`](ChatResult::into_json) looks at both.
+    /// The model also counts as done if its answer was filtered or cut off at the token limit; see
+    /// the `finish_reason` of [`final_response`](ChatResult::final_response). The text is not
+    /// checked against a response format. [`into_json`](ChatResult::into_json) checks both.
     ///
     /// ```
     /// use mynah_data::{ChatResult, EngineReason, ErrorKind, HaltReason, Thread};
@@ -325,8 +325,8 @@ impl ChatResult {
     /// ```
     ///
     /// # Errors
-    /// Those of [`into_text`](ChatResult::into_text), and those of [`Response::into_json`]; that of the call that was to give the
-    /// answer its form (`structured_finalize`), where it failed.
+    /// Those of [`into_text`](ChatResult::into_text) and [`Response::into_json`], and that of a
+    /// failed call for the answer's format (`structured_finalize`).
     pub fn into_json<T: DeserializeOwned>(self) -> Result<T, Error> {
         self.check_completed()?;
         if let Some(error) = self.finalize_error() {

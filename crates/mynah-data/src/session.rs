@@ -48,33 +48,33 @@ pub struct Session {
     pub id: Option<String>,
     /// The conversation so far.
     pub thread: Thread,
-    /// What it waits for.
+    /// Its status, with what it waits for.
     pub state: SessionState,
-    /// The caller's own data, handed to tools and never looked into.
+    /// The caller's own data for tools. Mynah never reads it.
     pub context: Metadata,
     /// The caller's own data, kept with the session.
     pub metadata: Metadata,
-    /// What the last turn had to say beside its result.
+    /// Metadata of the last turn.
     pub turn_metadata: Metadata,
-    /// The run of the last turn that was kept; none if none was.
+    /// The run of the last recorded turn.
     pub last_run: Option<SessionRun>,
 }
 
-/// What a session waits for, with what belongs to the waiting.
+/// The status of a session, with its data.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum SessionState {
     /// Ready for a turn.
     #[default]
     Idle,
-    /// A tool asked; a person must answer.
+    /// A person must answer a tool's question.
     AwaitingUser {
         /// The question.
         question: String,
         /// The call that asks.
         tool_call_id: Option<String>,
     },
-    /// The caller must give the results of these calls.
+    /// The caller must submit the results of these calls.
     AwaitingTools {
         /// The calls, in order.
         calls: Vec<ToolCall>,
@@ -83,12 +83,12 @@ pub enum SessionState {
     Completed,
     /// The last turn failed.
     Failed {
-        /// How: an [`Error`] in JSON, or what the failing tool left behind.
+        /// The failure: an [`Error`] in JSON, or the data of the failing tool.
         error: Value,
     },
 }
 
-/// The name of a session's state.
+/// The name of a session's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -124,7 +124,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// What can be done with a session.
+/// An operation on a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Operation {
@@ -313,8 +313,8 @@ impl Session {
         if legal { Ok(()) } else { Err(Error::invalid_status(operation, self.status())) }
     }
 
-    /// The session with the result of one pending call. Text stands as it is, a list of message parts too; any other value
-    /// becomes its JSON. The model is not called.
+    /// Adds the result of one pending call. Text and lists of message parts stay as they are; any
+    /// other value becomes its JSON. The model is not called.
     ///
     /// # Errors
     /// `invalid_status` unless the session waits for tools; `unknown_tool_call_id` if no pending call has this id.
@@ -343,7 +343,8 @@ impl Session {
         Ok(session)
     }
 
-    /// The session with the results of several pending calls: all of them, or none. An empty list changes nothing.
+    /// Adds the results of several pending calls: all of them, or none. An empty list changes
+    /// nothing.
     ///
     /// ```
     /// # use mynah_data::{Session, Status, Thread, ToolCall};
@@ -376,8 +377,8 @@ impl Session {
         Ok(session)
     }
 
-    /// A fresh, idle session with the same conversation, fit to go on: calls that were left unanswered get an error result.
-    /// Partial answers of failed turns stay, marked as such.
+    /// A fresh, idle session with the same conversation. Calls without a result get an error
+    /// result. Partial answers of failed turns stay, marked as partial.
     pub fn recover(&self) -> Self {
         let mut session =
             Self { state: SessionState::Idle, turn_metadata: Metadata::new(), ..self.clone() };
@@ -385,7 +386,7 @@ impl Session {
         session
     }
 
-    /// The session after a chat came to this result.
+    /// The session after a chat with this result.
     pub fn apply_chat(&self, result: &ChatResult) -> Self {
         let state = match &result.halted_reason {
             HaltReason::AskUser => SessionState::AwaitingUser {
@@ -407,7 +408,7 @@ impl Session {
         self.after_turn(result.thread.clone(), state, result.metadata.clone())
     }
 
-    /// The session after a step came to this result.
+    /// The session after a step with this result.
     pub fn apply_step(&self, result: &StepResult) -> Self {
         let text = |key: &str| result.metadata.get(key).and_then(Value::as_str).map(str::to_owned);
         let halted = result.halted_reason();
@@ -431,7 +432,7 @@ impl Session {
                 SessionState::Failed { error: failure(&metadata) }
             }
             _ => match result.response.error() {
-                // Ending a turn early is the caller's right, not a failure.
+                // A caller may end a turn early. That is not a failure.
                 Some(error) if error.kind() == ErrorKind::Stream(StreamReason::Cancelled) => {
                     SessionState::Idle
                 }
@@ -462,7 +463,7 @@ impl Session {
     }
 }
 
-/// What a failed turn leaves on the session: the error, or everything that is known.
+/// The failure that a session keeps: the error, or all metadata of the turn.
 fn failure(metadata: &Metadata) -> Value {
     let named = metadata.get("error").or_else(|| metadata.get("on_tool_error_exception"));
     named.cloned().unwrap_or_else(|| Value::Object(metadata.clone()))

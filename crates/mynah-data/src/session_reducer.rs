@@ -1,4 +1,4 @@
-//! A session's turn, folded from its events.
+//! Folding a session's turn from its events.
 
 use std::borrow::Cow;
 
@@ -6,13 +6,13 @@ use crate::{
     Breach, ChatResult, Collector, Error, Event, HaltReason, Message, RunId, Session, StepResult,
 };
 
-/// What a session's turn came to.
+/// The result of a session's turn.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum TurnResult {
-    /// Of a chat.
+    /// The result of a chat.
     Chat(Box<ChatResult>),
-    /// Of one step.
+    /// The result of one step.
     Step(Box<StepResult>),
 }
 
@@ -41,7 +41,7 @@ impl TurnResult {
         }
     }
 
-    /// The text of the last answer, however far it came; empty if there is none.
+    /// The text of the last answer, complete or not. Empty if there is none.
     pub fn text(&self) -> Cow<'_, str> {
         match self {
             Self::Chat(result) => result.text(),
@@ -68,7 +68,8 @@ impl TurnResult {
 
 /// Folds the events of a session's turn into the session after it.
 ///
-/// Events may come from another process: all it needs is the session before the turn and what was appended to it.
+/// Events may come from another process. The reducer needs only the session before the turn and the
+/// message that was appended to it.
 ///
 /// ```
 /// use mynah_data::{Event, Message, Session, SessionReducer, Status};
@@ -109,12 +110,12 @@ impl SessionReducer {
         self.collector.apply(event);
     }
 
-    /// The turn was refused before there was anything to stream: the session stays as it is.
+    /// Leaves the session as it is, because the turn was refused before it began.
     pub fn refuse(&mut self, error: &Error) {
         self.refused = Some(error.clone());
     }
 
-    /// The session after the events so far, and what the turn came to. May be asked again and again.
+    /// The session after the events so far, and the turn's result. May be called repeatedly.
     pub fn finalize(&self) -> (Session, TurnResult) {
         if let Some(error) = &self.refused {
             let mut result = ChatResult::new(self.session.thread.clone(), HaltReason::Error);
@@ -128,7 +129,7 @@ impl SessionReducer {
             _ => {
                 let result = self.collector.chat_result();
                 let session = match (self.is_step, &result.halted_reason) {
-                    // A step that never completed is as if it had not been asked for.
+                    // A step that never completed leaves the session unchanged.
                     (true, HaltReason::Cancelled) => self.session.clone(),
                     _ => self.session.apply_chat(&result),
                 };

@@ -1,4 +1,4 @@
-//! Where a session's last turn is kept.
+//! The run that recorded a session's last turn.
 
 use std::io;
 
@@ -6,30 +6,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Messages, RunId, Thread};
 
-/// The run as which a session's last turn was kept.
+/// The run that recorded a session's last turn.
 ///
-/// The next turn names it, and where the session still has the conversation that the run came to, only what joined since is
-/// recorded. In JSON the conversation is not repeated: its length and a checksum stand for it, and if the session's messages
-/// do not begin so any more, the next turn is recorded as a whole.
+/// The next turn names it. If the session still has the conversation that the run ended with, only
+/// new messages are recorded. In JSON the conversation is represented by its length and a checksum.
+/// If the session's messages no longer match them, the next turn is recorded as a whole.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SessionRun {
     /// The run's id.
     pub run_id: RunId,
-    /// The place of its last record.
+    /// The sequence number of its last record.
     pub seq: u64,
     /// That record's hash, in hexadecimal digits: the run's fingerprint, if it has ended.
     pub hash: String,
-    /// Whether it waits: what it waits for lets it go on.
+    /// Whether the run is suspended and can be resumed.
     pub waits: bool,
-    /// The conversation that it came to.
+    /// The conversation at its end.
     pub messages: Messages,
-    /// The run of a later turn that the session's holder stopped polling before its end.
+    /// The run of a later turn that was dropped before its end.
     pub abandoned: Option<RunId>,
 }
 
 impl SessionRun {
-    /// A run that came to this conversation.
+    /// A run that ended with this conversation.
     pub fn new(
         run_id: impl Into<RunId>,
         seq: u64,
@@ -81,8 +81,8 @@ impl Wire {
     }
 }
 
-/// Tells whether a conversation was changed by accident: FNV-1a over the messages' JSON. What is proven is proven by the
-/// records.
+/// Detects accidental changes of a conversation: FNV-1a over the messages' JSON. Only the records
+/// prove anything.
 fn checksum(messages: &Messages) -> String {
     struct Fnv(u64);
     impl io::Write for Fnv {

@@ -1,4 +1,4 @@
-//! The conversation after a step, in a form that does not repeat what stood before the step.
+//! The conversation after a step, without repeating the messages before the step.
 //!
 //! Every step of a chat holds the whole conversation so far. In memory they share it. Written out with each step, a chat
 //! would take space in proportion to the square of its length. In JSON the steps of a chat therefore hold the messages
@@ -15,10 +15,11 @@ use crate::{
 
 /// The conversation after a step, as [`Event::StepCompleted`](crate::Event::StepCompleted) carries it.
 ///
-/// A single step has the whole conversation, in Rust and in JSON (`thread`). In a chat the whole conversation is shared
-/// in Rust, and the event's JSON holds the messages that the step added (`messages`) and how many stood before them
-/// (`after`). An event that was read from such JSON does not know the conversation before the step:
-/// [`onto`](StepThread::onto) restores it, and a [`Collector`](crate::Collector) does so by itself.
+/// A single step has the whole conversation, in Rust and in JSON (`thread`). In a chat the whole
+/// conversation is shared in Rust, and the event's JSON holds the messages that the step added
+/// (`messages`) and their index (`after`). An event that was read from such JSON lacks the
+/// conversation before the step. [`onto`](StepThread::onto) restores it; a
+/// [`Collector`](crate::Collector) does so automatically.
 ///
 /// Two of a chat are equal if they add the same messages at the same place.
 ///
@@ -107,7 +108,7 @@ impl StepResult {
         }
         let newest_first = self.thread.messages.iter().rev();
         let results = newest_first.take_while(|message| message.role() == Role::Tool).count();
-        // An answer that says nothing may not be in the thread.
+        // An empty answer may not be in the thread.
         let answer = len.checked_sub(results + 1);
         let is_answer =
             |index: &usize| self.thread.messages.get(*index) == Some(&self.response.message);
@@ -290,7 +291,7 @@ impl<'de> Deserialize<'de> for ChatResult {
     }
 }
 
-/// A conversation that grows from step to step as it once did, so that the steps share it.
+/// A conversation that is rebuilt step by step, so that the steps share its messages.
 struct Grown<'a> {
     whole: &'a Thread,
     messages: Messages,

@@ -9,19 +9,19 @@ use crate::{FieldError, Message, Metadata, Part, Role};
 
 /// An append-only list of shared messages.
 ///
-/// Cloning it and appending to it cost the same however long it is: results, events and requests all hold the whole
-/// conversation, and a turn in a long session must not pay for the turns before it. For the same reason the list keeps
-/// account of unanswered tool calls and of its size as it grows, instead of looking for them before each request.
+/// Cloning and appending cost the same at any length: results, events and requests all hold the
+/// whole conversation, and a turn in a long session must not pay for earlier turns. For the same
+/// reason the list tracks unanswered tool calls and its size as it grows.
 #[derive(Clone, Debug, Default)]
 pub struct Messages {
     /// Full chunks, shared by every list that grew from the same beginning.
     chunks: Arc<Vec<Chunk>>,
-    /// The newest messages, fewer than a chunk. All that is ever copied, when two lists share it and one grows.
+    /// The newest messages, fewer than a chunk. Only these are copied, when a shared list grows.
     tail: Chunk,
     /// Characters of text and bytes of tool arguments, all together.
     size: u64,
     unanswered: Vec<String>,
-    /// Where the message stands that made those calls.
+    /// The index of the message that made those calls.
     asked_at: usize,
     defect: Option<Box<FieldError>>,
 }
@@ -81,12 +81,12 @@ impl Messages {
         }
     }
 
-    /// How many messages there are.
+    /// The number of messages.
     pub fn len(&self) -> usize {
         self.chunks.len() * CHUNK + self.tail.len()
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -102,24 +102,24 @@ impl Messages {
         self.tail.last().or_else(|| self.chunks.last()?.last())
     }
 
-    /// The [size](Message::size) of all messages together, known without looking at them.
+    /// The [size](Message::size) of all messages together, without visiting them.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The messages from an index on. Costs what there is from there on, not what stands before.
+    /// The messages from an index on. The cost is independent of the messages before it.
     pub fn since(&self, index: usize) -> impl Iterator<Item = &Arc<Message>> {
         let first = (index / CHUNK).min(self.chunks.len());
         let rest = self.chunks[first..].iter().chain([&self.tail]).flat_map(|chunk| chunk.iter());
         rest.skip(index - first * CHUNK)
     }
 
-    /// Whether the conversation begins with another. Costs next to nothing where it grew from it.
+    /// Whether the conversation begins with another. Cheap if one grew from the other.
     pub fn starts_with(&self, other: &Self) -> bool {
         self.common_prefix(other) == other.len()
     }
 
-    /// How many messages both begin with.
+    /// The number of messages that both begin with.
     pub(crate) fn common_prefix(&self, other: &Self) -> usize {
         let chunks = self.chunks.iter().zip(other.chunks.iter());
         let shared = chunks.take_while(|(a, b)| Arc::ptr_eq(a, b)).count() * CHUNK;
@@ -137,13 +137,13 @@ impl Messages {
         &self.unanswered
     }
 
-    /// The first call that was left without a result before the conversation went on, or is without one at the end.
+    /// The first call without a result that is followed by another message, or is at the end.
     pub(crate) fn pairing_error(&self) -> Option<FieldError> {
         let open = || Some(unanswered(self.asked_at, self.unanswered.first()?));
         self.defect.as_deref().cloned().or_else(open)
     }
 
-    /// Answers every unanswered call with an error result, and names the calls.
+    /// Answers every unanswered call with an error result, and returns the calls.
     pub fn repair(&mut self, why: &str) -> Vec<String> {
         let ids = std::mem::take(&mut self.unanswered);
         for id in &ids {

@@ -1,4 +1,4 @@
-//! Tools as data: what a model is told of them, what it calls, what comes of a call.
+//! Tools as data: specifications, calls and outcomes.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::{
     json::{self, Json},
 };
 
-/// The text of the tool message that stands in the thread while a person is asked.
+/// The text of the tool message in the thread while a person is asked.
 pub const ASK_USER_SENTINEL: &str = "<awaiting user response>";
 
-/// The hint of a question that holds the state of a call which continues with the answer.
+/// The hint of a question that holds the state of its call. The call continues with the answer.
 pub const CONTINUE: &str = "continue";
 
-/// What a model is told of a tool, and how its calls are to be treated.
+/// The specification of a tool: what the model sees, and how its calls are handled.
 ///
 /// ```
 /// use mynah_data::ToolSpec;
@@ -30,9 +30,9 @@ pub const CONTINUE: &str = "continue";
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ToolSpec {
-    /// The name that the model calls: 1 to 64 of letters, digits, `_` and `-`.
+    /// The name that the model calls: 1 to 64 letters, digits, `_` and `-`.
     pub name: String,
-    /// What the tool does, for the model.
+    /// The description for the model.
     pub description: String,
     /// JSON Schema of the arguments.
     #[serde(with = "json")]
@@ -43,14 +43,14 @@ pub struct ToolSpec {
     /// Whether a person must approve calls before they are run.
     #[serde(default, skip_serializing_if = "Approval::is_never")]
     pub approval: Approval,
-    /// Whether running a call twice does no harm.
+    /// Whether running a call twice is harmless.
     #[serde(default)]
     pub idempotent: bool,
-    /// How often an idempotent tool that fails transiently is tried in all, over all processes of a run. A try that was cut off
-    /// with its process does not count.
+    /// The number of attempts of an idempotent tool that fails transiently, over all processes of a
+    /// run. An attempt that was cut off with its process does not count.
     #[serde(default = "one")]
     pub max_attempts: u32,
-    /// This tool's own time limit, before that of the call.
+    /// The time limit of this tool. It takes precedence over that of the call.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
     /// Anything else.
@@ -76,12 +76,12 @@ fn one() -> u32 {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Approval {
-    /// It is run without asking.
+    /// The call runs without approval.
     #[default]
     Never,
     /// The run waits until a person approves or rejects the call.
     Ask,
-    /// It is never run. The model reads that the call is not permitted.
+    /// The call never runs. The model reads that it is not permitted.
     Deny,
 }
 
@@ -124,12 +124,13 @@ pub struct ToolCall {
     pub id: String,
     /// The tool's name.
     pub name: String,
-    /// The arguments, parsed; null where the text is not one JSON value, or was cut off before it began.
+    /// The parsed arguments. Null if the text is not one JSON value, or was cut off before it
+    /// began.
     #[serde(with = "json")]
     pub arguments: Value,
     /// The arguments exactly as the model wrote them.
     pub raw_arguments: String,
-    /// What the provider must get back with the call, such as a signature.
+    /// Data that the provider must get back with the call, such as a signature.
     #[serde(skip_serializing_if = "Metadata::is_empty", with = "json::members")]
     pub metadata: Metadata,
 }
@@ -165,7 +166,7 @@ impl ToolCall {
         }
     }
 
-    /// A call as it was written down: with both forms of its arguments, or with one.
+    /// A stored call, with both forms of its arguments or with one.
     pub(crate) fn read(
         id: String,
         name: String,
@@ -173,11 +174,12 @@ impl ToolCall {
         raw_arguments: Option<String>,
     ) -> Self {
         match (raw_arguments, arguments) {
-            // A call that was cut off before its arguments; one that has none says `{}` beside its empty text.
+            // The call was cut off before its arguments. A call without arguments has `{}` beside
+            // its empty text.
             (Some(raw), Some(Value::Null)) if !raw.trim().is_empty() => Self::new(id, name, raw),
             (Some(raw), Some(arguments)) => {
                 let mut call = Self::new(id, name, raw);
-                // The text also has the order of the members, which not every store keeps.
+                // The text also has the order of the members, which some stores do not keep.
                 if call.arguments != arguments {
                     call.arguments = arguments;
                 }
@@ -198,13 +200,14 @@ impl ToolCall {
         call
     }
 
-    /// The same call with the arguments with which it ran, if a person changed them. The metadata of a waiting run hold them.
+    /// The same call with the arguments that a person changed. The metadata of a waiting run hold
+    /// them.
     pub fn edited_in(&self, metadata: &Metadata) -> Option<Self> {
         let arguments = metadata.get("edited_arguments")?.get(&self.id)?.as_str()?;
         Some(self.with_arguments(arguments))
     }
 
-    /// What is wrong with the argument text, if it is not one JSON value.
+    /// The problem of an argument text that is not one JSON value.
     pub fn argument_error(&self) -> Option<String> {
         if !self.arguments.is_null() {
             return None;
@@ -245,14 +248,14 @@ impl<'de> Deserialize<'de> for ToolCall {
     }
 }
 
-/// Null is told from what is not there.
+/// Null differs from an absent member.
 fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     json: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(json).map(Some)
 }
 
-/// What came of a tool call.
+/// The outcome of a tool call.
 ///
 /// ```
 /// use mynah_data::ToolOutcome;
@@ -269,18 +272,18 @@ pub enum ToolOutcome {
     Ok(Value),
     /// Text and images for the model.
     Parts(Vec<Part>),
-    /// The tool failed, and says how.
+    /// The tool failed.
     Error {
-        /// What the model is told.
+        /// The message for the model.
         error: Value,
-        /// Whether another try may succeed.
+        /// Whether a retry may succeed.
         transient: bool,
     },
-    /// A person must answer before the conversation goes on.
+    /// A person must answer before the conversation continues.
     AskUser {
         /// The question.
         question: String,
-        /// Hints for whoever asks it: choices, a mask, a time limit. Never interpreted.
+        /// Hints for the program that asks it: choices, a mask, a time limit. Never interpreted.
         opts: Metadata,
     },
     /// The conversation ends here.
@@ -293,12 +296,12 @@ pub enum ToolOutcome {
 }
 
 impl ToolOutcome {
-    /// The tool failed for good.
+    /// The tool failed permanently.
     pub fn error(error: impl Into<Value>) -> Self {
         Self::Error { error: error.into(), transient: false }
     }
 
-    /// The tool failed, and another try may succeed.
+    /// The tool failed, and a retry may succeed.
     pub fn transient(error: impl Into<Value>) -> Self {
         Self::Error { error: error.into(), transient: true }
     }
@@ -308,16 +311,17 @@ impl ToolOutcome {
         Self::AskUser { question: question.into(), opts: Metadata::new() }
     }
 
-    /// A person must answer, with hints for whoever asks.
+    /// A person must answer, with hints for the program that asks.
     pub fn ask_with(question: impl Into<String>, opts: Metadata) -> Self {
         Self::AskUser { question: question.into(), opts }
     }
 
     /// A person must answer, and the same call continues with the answer.
     ///
-    /// The model reads nothing of it. When the run is resumed, the tool is run again: its context has this state and the answer
-    /// (`ToolContext::continuation`). Both are recorded, so the run may wait for days and continue in another process. It works in
-    /// recorded runs; elsewhere the question is asked, and the answer goes to the model.
+    /// The model does not see the question. When the run is resumed, the tool runs again with this
+    /// state and the answer in its context (`ToolContext::continuation`). Both are recorded, so the
+    /// run may wait for days and continue in another process. This works in recorded runs. In
+    /// others the question is asked, and the answer goes to the model.
     pub fn ask_and_continue(
         question: impl Into<String>,
         mut opts: Metadata,
@@ -332,8 +336,8 @@ impl ToolOutcome {
         Self::Halt { reason: HaltReason::from(reason.into()), result: result.into() }
     }
 
-    /// The error of an outcome that a handler may not give: a halt for a reason that the loop keeps for itself, or a value
-    /// that is too large to be kept ([`excess`](crate::excess)).
+    /// The error of an outcome that a handler may not return: a halt with a reserved reason, or a
+    /// value that is too large to be stored ([`excess`](crate::excess)).
     pub fn misuse(&self) -> Option<Error> {
         if let Self::Parts(parts) = self
             && parts.iter().any(|part| !matches!(part, Part::Text { .. } | Part::Image { .. }))
@@ -361,7 +365,7 @@ impl ToolOutcome {
             return Some(Error::tool(reason).with_message(why));
         }
         match self {
-            // A reserved word is reserved as a custom reason too.
+            // A reserved reason is also reserved as a custom one.
             Self::Halt { reason, .. } => HaltReason::RESERVED
                 .iter()
                 .find(|reserved| reserved.as_str() == reason.as_str())
@@ -437,7 +441,7 @@ impl Serialize for ToolOutcome {
 }
 
 impl<'de> Deserialize<'de> for ToolOutcome {
-    /// Reads the members of every kind at once: those of another kind are refused.
+    /// Reads the members of all kinds at once. Those of another kind are rejected.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]

@@ -1,4 +1,4 @@
-//! The rules that types alone cannot keep, reported all at once with paths and codes.
+//! Rules that types alone cannot enforce, reported all at once with paths and codes.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -100,14 +100,14 @@ fn tool_errors(spec: &ToolSpec, why: &mut Vec<String>) -> Vec<FieldError> {
     errors
 }
 
-/// Whether providers take this as the name of a tool or schema.
+/// Whether providers accept this name of a tool or schema.
 fn is_name(name: &str) -> bool {
     let legal = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     (1..=64).contains(&name.len()) && name.chars().all(legal)
 }
 
-/// Checks that every tool call of a thread has a result before the conversation goes on. Costs nothing: the list keeps
-/// account as it grows.
+/// Checks that every tool call of a thread has a result before the conversation continues. Costs
+/// nothing: the list tracks unanswered calls as it grows.
 ///
 /// # Errors
 /// `invalid_thread`, naming the first unanswered call.

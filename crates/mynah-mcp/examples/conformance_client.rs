@@ -1,5 +1,5 @@
-//! The client that the conformance suite of MCP tests: connects to the address that is its last argument, calls every tool, and
-//! answers what is asked.
+//! The client for the conformance suite of MCP: connects to the address in its last argument, calls
+//! every tool, and answers elicitations.
 
 use std::{env, sync::Arc};
 

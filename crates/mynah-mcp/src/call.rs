@@ -326,7 +326,7 @@ impl Call {
                             }
                             let given = answers.next().cloned();
                             match given.and_then(|given| serde_json::from_value::<ElicitResult>(given).ok()) {
-                                // It gave up asking if it does not hear it.
+                                // This fails only if the server has withdrawn the question.
                                 Some(given) => _ = reply.send(given),
                                 None => return Ok(Answer::Question(serde_json::json!(request))),
                             }
@@ -366,7 +366,7 @@ fn pause_of(asked: Option<u64>) -> Duration {
     Duration::from_millis(asked.unwrap_or(500).clamp(10, 60_000))
 }
 
-/// A task that is followed. The server is told if nobody waits for it any more.
+/// A task that is followed. Dropping it cancels the task at the server.
 struct Following(Option<(Peer<RoleClient>, String)>);
 
 impl Drop for Following {
@@ -379,7 +379,7 @@ impl Drop for Following {
     }
 }
 
-/// A call in flight. The server is told if nobody waits for it any more.
+/// A call in flight. Dropping it cancels the call at the server.
 struct Flight<'a> {
     calls: &'a Calls,
     token: ProgressToken,

@@ -36,7 +36,8 @@ use crate::{
     server::Place,
 };
 
-/// The tools of a server, and what is known of it. The connection lives as long as this or one of the tools.
+/// The tools of a server, and its description. The connection lives as long as this value or one of
+/// its tools.
 #[derive(Clone, Debug)]
 pub struct Connection {
     client: Arc<Client>,
@@ -142,7 +143,7 @@ struct State {
 
 #[derive(Debug)]
 struct Live {
-    // The service is dropped before the process, which may then end by itself.
+    // The service is dropped before the process, so that the process can exit first.
     service: RunningService<RoleClient, Arc<Handler>>,
     child: Option<Running>,
     flooded: Arc<OnceLock<Flood>>,
@@ -174,7 +175,8 @@ impl Client {
         Ok(state.listed.as_ref().map(|(_, listing)| listing.clone()).unwrap_or_default())
     }
 
-    /// A connection over which this tool may be called: the server lists it as it was when it was offered.
+    /// A connection over which this tool may be called: the server still lists it with the same
+    /// specification.
     pub(crate) async fn peer(&self, tool: &ListedTool) -> Result<Peer<RoleClient>, Error> {
         let mut state = self.state.lock().await;
         let peer = self.checked(&mut state).await?;
@@ -315,7 +317,7 @@ impl Client {
         Ok(Live { service, child, flooded, listener })
     }
 
-    /// Hears of changed tools from a server without a session.
+    /// Receives notices of changed tools from a server without a session.
     fn listen(&self, peer: &Peer<RoleClient>) -> Option<AbortHandle> {
         let info = peer.peer_info()?;
         let tells = info.capabilities.tools.as_ref().and_then(|tools| tools.list_changed);
@@ -353,7 +355,7 @@ impl Client {
         self.state.lock().await.connects = 0;
     }
 
-    /// The same error with what is known of a server that is gone.
+    /// The same error with details about a server that exited.
     pub(crate) async fn explain(&self, error: Error) -> Error {
         sleep(Duration::from_millis(50)).await;
         self.explained(&mut *self.state.lock().await, error)
@@ -409,7 +411,7 @@ impl Calls {
     }
 }
 
-/// Answers what a server asks by itself, and hears what it says.
+/// Answers requests of a server, and receives its notifications.
 #[derive(Debug)]
 struct Handler {
     calls: Arc<Calls>,
@@ -454,7 +456,7 @@ impl ClientHandler for Handler {
         _: NotificationContext<RoleClient>,
     ) -> impl Future<Output = ()> + Send + '_ {
         if let Some(call) = self.calls.lock().get(&params.progress_token) {
-            // Whoever floods with progress is heard less often.
+            // Progress notifications beyond a rate are dropped.
             let _ = call.try_send(Note::Progress(params));
         }
         std::future::ready(())

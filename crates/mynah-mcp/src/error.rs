@@ -65,7 +65,7 @@ pub enum Error {
     Limit {
         /// The server's name.
         server: String,
-        /// What there is too much of.
+        /// What exceeds its limit.
         what: &'static str,
         /// The limit.
         limit: usize,
@@ -169,7 +169,7 @@ impl Error {
     }
 }
 
-/// What the model and the record are told of a call that failed.
+/// The error of a failed call, for the model and the record.
 impl From<Error> for ToolOutcome {
     fn from(error: Error) -> Self {
         let told = json!({"mcp": error.kind(), "message": error.to_string()});

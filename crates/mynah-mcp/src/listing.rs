@@ -33,7 +33,7 @@ pub struct Listing {
 pub struct ListedTool {
     /// The server's name for it.
     pub name: String,
-    /// What the model is told of it.
+    /// The description for the model.
     #[serde(default)]
     pub description: String,
     /// JSON Schema of its arguments.
@@ -192,7 +192,7 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
-/// Whether a value has no more than so many levels and values.
+/// Whether a value has at most so many levels and values.
 fn fits(value: &Value, depth: usize, left: &mut usize) -> bool {
     let Some(rest) = left.checked_sub(1) else { return false };
     *left = rest;

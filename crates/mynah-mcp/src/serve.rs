@@ -56,8 +56,9 @@ use crate::listing::hex_digest;
 /// `schema`, the form of the answer. What a tool [reports](ToolContext::progress) is sent as progress. A client that cannot ask gets an
 /// error result. Whether a call needs approval is the client's decision.
 ///
-/// A result that is an object is sent as structured content too. One that has the members of an MCP result (`content`, and perhaps
-/// `structuredContent`) is sent as it is, so that a tool may answer with audio or resources.
+/// A result that is an object is also sent as structured content. An object with the members of an
+/// MCP result (`content`, optionally `structuredContent`) is sent unchanged, so that a tool may
+/// answer with audio or resources.
 pub fn serve(tools: impl IntoIterator<Item = Tool>) -> ToolServer {
     let hosts = ["localhost", "127.0.0.1", "[::1]"];
     let world = SystemWorld;
@@ -99,7 +100,7 @@ impl ToolServer {
         self
     }
 
-    /// How the tools are to be used, for the client's model.
+    /// Instructions for the client's model.
     pub fn instructions(mut self, text: impl Into<String>) -> Self {
         self.instructions = Some(text.into());
         self
@@ -222,7 +223,7 @@ impl Reporter {
     async fn end(self) {
         let Self { sender, task } = self;
         drop(sender);
-        // A tool that keeps its context keeps reporting; nobody waits for that.
+        // A tool that keeps its context may report after the call ended. Such reports are dropped.
         let _ = tokio::time::timeout(Duration::from_secs(1), task).await;
     }
 }
@@ -258,7 +259,7 @@ impl Offered {
         }
     }
 
-    /// Runs a call, and continues it as long as a client with a session answers its questions.
+    /// Runs a call, and continues it while a client with a session answers its questions.
     async fn call(
         &self,
         tool: &Tool,
@@ -297,7 +298,7 @@ impl Offered {
             let reporter = Reporter::of(context);
             if let Some(reporter) = &reporter {
                 let sender = reporter.sender.clone();
-                // Whoever reports faster than the client reads is heard less often.
+                // Reports that come faster than the client reads are dropped.
                 run = run.on_progress(move |progress| _ = sender.try_send(progress.clone()));
             }
             let limits = ToolLimits::new(self.server.timeout);

@@ -57,7 +57,7 @@ pub(crate) enum Place {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Era {
-    /// The server is asked.
+    /// The server is asked which revision it speaks.
     #[default]
     Auto,
     /// 2025-11-25 and before: a handshake and a session.
@@ -84,9 +84,10 @@ pub struct Limits {
     pub schema_nodes: usize,
     /// Bytes of one message: 16 MiB.
     pub message_bytes: usize,
-    /// Bytes of a result's text that the model sees: 100,000. The rest is cut off, and the model is told.
+    /// Bytes of a result's text that the model sees: 100,000. The rest is cut off, with a note for
+    /// the model.
     pub output_bytes: usize,
-    /// Bytes of one image as base64: 5 MiB. A larger one is left out, and the model is told.
+    /// Bytes of one image as base64: 5 MiB. A larger one is left out, with a note for the model.
     pub image_bytes: usize,
     /// Connections in a row that end without an answered call: 5.
     pub reconnects: u32,
@@ -225,7 +226,7 @@ impl Server {
         self
     }
 
-    /// How long a call may be silent: 60 s. Progress of the server begins it anew.
+    /// How long a call may be silent: 60 s. A progress notification restarts the time.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
         self.max_timeout = self.max_timeout.max(limit);
@@ -245,8 +246,9 @@ impl Server {
         self
     }
 
-    /// How long a call waits for a task of the server before the run is suspended. By default as long as a call may be silent. With
-    /// zero the run is suspended at once, so that the task is found again even if the process dies.
+    /// How long a call waits for a task of the server before the run is suspended. By default it is
+    /// the time that a call may be silent. With zero the run is suspended at once, so that the task
+    /// is found again even if the process dies.
     pub fn task_wait(mut self, limit: Duration) -> Self {
         self.task_wait = Some(limit);
         self

@@ -1,5 +1,5 @@
-//! A process that is killed by the operating system in the middle of a call to a server, and one that leaves a question behind: another
-//! continues the run.
+//! A process that the operating system kills during a call to a server, and one that leaves a
+//! question behind: another process continues the run.
 //!
 //! The processes are this test itself, with orders in its environment.
 

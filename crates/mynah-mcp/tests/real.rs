@@ -45,8 +45,8 @@ fn node(peers: &Path) -> String {
     found.expect("a node").display().to_string()
 }
 
-/// Runs a chat in which a model makes these calls, answers what is asked, and replays the run from a stored listing when the server is
-/// gone. Returns what the model read.
+/// Runs a chat in which a model makes these calls, answers questions, and replays the run from a
+/// stored listing when the server is gone. Returns what the model read.
 async fn recorded(
     server: impl Fn() -> Server,
     connection: Connection,

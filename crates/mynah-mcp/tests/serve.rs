@@ -144,7 +144,7 @@ async fn arguments_that_do_not_fit_are_an_error_of_the_tool_and_an_unknown_tool_
     assert!(answer.contains(r#""isError":true"#) && answer.contains("/city"), "{answer}");
     let (_, answer) = post(&url, &[], "nothing", json!({})).await;
     assert!(answer.contains("-32602") && answer.contains("there are weather"), "{answer}");
-    // A client that cannot ask a person is told what it lacks.
+    // A client that cannot ask a person gets an error that names the missing capability.
     let (status, answer) = post(&url, &[], "asks", json!({})).await;
     assert_eq!(status, 400);
     assert!(answer.contains("-32021") && answer.contains("elicitation"), "{answer}");

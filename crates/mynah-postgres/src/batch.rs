@@ -14,7 +14,7 @@ use crate::{
     row::Known,
 };
 
-/// What is written besides the rows of the runs.
+/// Changes other than the rows of the runs.
 #[derive(Default)]
 pub(crate) struct Batch {
     pub(crate) records: Vec<Record>,

@@ -21,7 +21,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 /// The time of the server, in nanoseconds since 1970.
 pub(crate) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000000)::int8";
 
-/// How long beats and writers are kept after they were last heard of, in nanoseconds.
+/// How long beats and writers are kept after their last sign of life, in nanoseconds.
 pub(crate) const KEPT: i64 = 86_400_000_000_000;
 
 /// Connects. Attempts that come soon after one that failed wait a little.

@@ -60,9 +60,10 @@ const BATCH: usize = 64 << 20;
 
 /// A log in PostgreSQL.
 ///
-/// A thread of its own talks to the server, by two connections: one writes, for all runs of this process, so that what comes while one
-/// commit is under way goes into the next; the other reads. Both are opened when they are needed and again when they are lost. What
-/// fails meanwhile has the reason `unavailable`, and is worth another attempt.
+/// A dedicated thread talks to the server over two connections. One writes for all runs of this
+/// process: jobs that arrive during a commit go into the next one. The other reads. Both are opened
+/// when they are needed, and again when they are lost. Operations that fail meanwhile have the
+/// reason `unavailable` and can be retried.
 ///
 /// The tables are made by the first process that connects, if its role may do so. A clone is the same log; the last of them waits
 /// for what is still to be written, for a while.

@@ -314,7 +314,7 @@ pub(crate) async fn changes(
     Ok(Changes::new(runs, written(&next)))
 }
 
-/// Looks for what belongs to no run, and whether the ids that are not given again are those of the runs that are gone.
+/// Checks that every row belongs to a run, and that the reserved ids are those of the removed runs.
 pub(crate) async fn check(client: &Client) -> Result<()> {
     for (table, what) in [("mynah_records", "a record"), ("mynah_inbox", "a message")] {
         let select = format!(

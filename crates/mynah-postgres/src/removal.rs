@@ -169,7 +169,7 @@ async fn take_away(
             }
             writer.known.remove(run_id);
         }
-        // What is not known was refused.
+        // Unknown members were rejected before.
         _ => {}
     }
     Ok(())

@@ -18,7 +18,7 @@ pub(crate) const SELECT: &str = "SELECT r.id, r.key, r.version, r.status, r.star
      WHERE i.run = r.id AND i.payload IS NOT NULL) END \
      FROM mynah_runs r LEFT JOIN mynah_beats b ON b.process = split_part(r.owner, '/', 1) ";
 
-/// What a row says of a run.
+/// The row of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub(crate) entry: IndexEntry,

@@ -180,7 +180,7 @@ fn client_config(verified: bool, roots: Option<&str>) -> Result<ClientConfig, St
     Ok(builder.with_root_certificates(store).with_no_client_auth())
 }
 
-/// Takes any certificate, as libpq does unless it is asked to verify.
+/// Accepts any certificate, as libpq does unless it must verify.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

@@ -89,7 +89,7 @@ impl Ask {
         }
     }
 
-    /// Whether it is retried later, because no caller retries it.
+    /// Whether the writer itself retries it, because no caller does.
     fn is_owed(&self) -> bool {
         matches!(self.job, Job::Release(_))
     }
@@ -199,7 +199,7 @@ impl Writer {
                     tokio::time::sleep(Duration::from_millis(u64::from(attempt) * jitter)).await;
                 }
                 Failed::Refused(_) if group.len() > 1 => {
-                    // One of them is to blame: each alone, so that the others do not suffer for it.
+                    // One job caused the failure. Each runs alone, so that the others succeed.
                     for ask in group {
                         Box::pin(self.perform(vec![ask])).await;
                     }
@@ -214,7 +214,8 @@ impl Writer {
                         Failed::Lost(error) => error,
                     };
                     if error.kind() == unavailable("").kind() {
-                        // A statement of a lost connection may still be under way: what comes next has a number of its own.
+                        // A statement of a lost connection may still be in progress. The next one
+                        // gets a new number.
                         self.line = None;
                         self.owed.extend(group.extract_if(.., |ask| ask.is_owed()));
                     }
@@ -393,7 +394,8 @@ struct Round<'w> {
 }
 
 impl Round<'_> {
-    /// What a job comes to. What was not read for this group may not be true any more, so nothing is refused because of it.
+    /// The result of a job. Rows that were not read for this group may have changed, so nothing is
+    /// refused because of them.
     fn evaluate(&mut self, job: &mut Job) -> Result<Result<Reply>, Failed> {
         let now = self.writer.line.as_ref().map_or(0, Line::now);
         let (run, result) = match job {

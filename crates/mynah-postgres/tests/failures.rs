@@ -31,7 +31,7 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok()
 }
 
-/// Appends a batch for as long as the log is unavailable.
+/// Appends a batch, with retries while the log is unavailable.
 async fn append(log: &PostgresLog, batch: &Append) -> Head {
     loop {
         match log.append(batch.clone()).await {

@@ -33,8 +33,8 @@ impl Agent {
         Self { name: name.into(), engine, make: None }
     }
 
-    /// Makes the engine anew for each run: for the run with this id, or for a new one. A scripted model needs this, because it
-    /// continues after the answers that a run has.
+    /// Builds a new engine for each run: for the run with this id, or for a new one. A scripted
+    /// model needs this, because it continues after the answers that a run has.
     pub fn made_by(
         mut self,
         make: impl Fn(Arc<dyn Log>, Option<RunId>) -> BoxFuture<MynahResult<Engine>>

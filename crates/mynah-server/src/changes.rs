@@ -23,13 +23,13 @@ use crate::{
     runs::Listed,
 };
 
-/// How often the log is asked whether something moved, however many clients there are.
+/// How often the log is checked for changes, for any number of clients.
 const PACE: Duration = Duration::from_millis(500);
 
 /// How many runs are read at once.
 const PORTION: usize = 500;
 
-/// How far the log has moved. A client that is there already asks no more than this.
+/// The log's newest position. Clients that are already connected read only this.
 pub(crate) struct Changes {
     log: Arc<dyn Log>,
     known: Mutex<Option<(Instant, String)>>,

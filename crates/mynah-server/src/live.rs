@@ -79,7 +79,7 @@ impl Live {
                     tracing::warn!(run_id = %leave.id, %error, "the run stopped");
                 }
             }
-            // The run is released before anybody hears that it is done.
+            // The run is released before its end is reported.
             drop(events);
         });
         drop(tasks);

@@ -1,4 +1,4 @@
-//! Every route, with what its description says of it.
+//! Every route with its description.
 
 use axum::{
     handler::Handler,
@@ -26,7 +26,7 @@ pub(crate) struct Described {
     pub(crate) summary: &'static str,
     /// The names of its parameters, and what they are.
     pub(crate) query: &'static [(&'static str, &'static str)],
-    /// What it answers with besides JSON.
+    /// The content type of its answer, if it is not JSON only.
     pub(crate) also: Option<&'static str>,
     /// The members of its body, and what they are.
     pub(crate) body: &'static [(&'static str, &'static str)],
@@ -112,7 +112,7 @@ const ALLOW: (&str, &str) =
 const WAIT: [(&str, &str); 1] =
     [("wait", "seconds to wait until the run ends or waits, up to 600")];
 
-/// Every route but those of the inspector's files.
+/// All routes except those of the inspector's files.
 pub(crate) fn all() -> Vec<Route> {
     let mut all = of_runs();
     all.extend([

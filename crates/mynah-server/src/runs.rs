@@ -95,7 +95,7 @@ pub(crate) async fn one(State(app): State<App>, Id(id): Id, uri: Uri) -> Result 
     Ok(reply::ok(&Described::read(&app, found(&app, &id).await?).await?))
 }
 
-/// What the index knows of a run that must be there.
+/// The index entry of a run that must exist.
 pub(crate) async fn found(app: &App, id: &str) -> Result<RunSummary> {
     if let Some(run) = app.log.run(id).await? {
         return Ok(run);
@@ -109,7 +109,7 @@ pub(crate) async fn found(app: &App, id: &str) -> Result<RunSummary> {
     Err(Error::log(reason).with_message(what).with("run_id", id).into())
 }
 
-/// A run with what its first and last records tell.
+/// A run with data from its first and last records.
 #[derive(Serialize)]
 pub(crate) struct Described {
     #[serde(flatten)]

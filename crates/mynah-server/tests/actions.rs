@@ -281,7 +281,7 @@ async fn a_session_is_begun_and_continued() {
     let session = server.json("/v1/sessions/new").await;
     assert_eq!(session["runs"].as_array().unwrap().len(), 3);
 
-    // A turn whose process died stands in the way.
+    // A turn whose process died blocks the next one.
     let restored = mynah::restore_session(&log, "new").await.unwrap().session;
     let (slow, permits) = paced(3);
     permits.add_permits(1);

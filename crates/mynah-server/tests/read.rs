@@ -414,7 +414,7 @@ async fn changes_are_streamed() {
     }
     let sent = parse(&text);
     assert_eq!(sent.last().unwrap().data["run"]["run_id"], "new");
-    // Whoever comes back with the cursor before it gets it again.
+    // A client that returns with the earlier cursor gets it again.
     let first = sent[0].id.clone().unwrap();
     let again = server.json(&format!("/v1/changes?after={first}")).await;
     assert_eq!(again["changes"][0]["run"]["run_id"], "new");

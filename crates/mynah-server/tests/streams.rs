@@ -208,7 +208,7 @@ async fn a_server_that_stops_ends_streams_and_waits_for_its_runs() {
     server.stop();
     let text = timeout(Duration::from_secs(10), stream.text()).await.unwrap().unwrap();
     assert!(!text.contains("event: end"), "the run has not ended: {text}");
-    // Connections are no longer accepted, or told that the server stops.
+    // Connections are refused, or get the answer that the server stops.
     if let Ok(response) = client.get(url).send().await {
         assert_eq!(problem_of(response).await, (503, "http_error/stopping".to_owned()));
     }

@@ -126,7 +126,7 @@ impl Fetch {
         self
     }
 
-    /// Allows one address with its port, whatever its range: for a service of your own.
+    /// Allows one address with its port, in any range: for a service of your own.
     ///
     /// ```
     /// let address = "127.0.0.1:8080".parse().expect("an address");

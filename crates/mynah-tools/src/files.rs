@@ -41,8 +41,8 @@ const MAX_PATH: usize = 4_096;
 /// runs. Only regular files are opened: no device, pipe or socket. Sizes, counts and times are bounded. Paths in results and errors are
 /// relative to the folder.
 ///
-/// A hard link cannot be told from a file: who may create hard links in the folder can make the linked file readable. A write
-/// replaces the link and leaves the linked file unchanged.
+/// A hard link looks like a file. A user who may create hard links in the folder can make the
+/// linked file readable. A write replaces the link and leaves the linked file unchanged.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().expect("a folder");

@@ -217,7 +217,8 @@ impl Output {
         Self { begin: Vec::new(), end: std::collections::VecDeque::new(), half: max / 2, total: 0 }
     }
 
-    /// Reads to the end. What is not kept is read all the same, so that the command does not block.
+    /// Reads to the end. Output beyond the limit is read and dropped, so that the command does not
+    /// block.
     async fn read(&mut self, from: &mut Option<impl AsyncRead + Unpin>) {
         let Some(from) = from else { return };
         let mut buffer = [0; 8 << 10];

@@ -95,7 +95,7 @@ impl Server {
             self.port
         );
         let log = format!("{folder}/log");
-        // It would keep the pipes of whoever started it open.
+        // Without `-l` the server would keep this process's pipes open.
         let args = ["-D", &self.data(), "-w", "-s", "-l", &log, "-o", &options, "start"];
         self.succeed("pg_ctl", &args);
     }

@@ -35,7 +35,7 @@ pub(crate) struct Running {
 impl Running {
     /// Starts a server on a free port.
     pub(crate) async fn start(server: Server) -> Self {
-        // Whoever was first has installed the same.
+        // An earlier test may have installed the same provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -120,7 +120,7 @@ pub(crate) struct Sent {
     pub(crate) data: Value,
 }
 
-/// Reads a stream of events. What is not whole at its end is left out.
+/// Reads a stream of events. An incomplete event at its end is dropped.
 pub(crate) fn parse(text: &str) -> Vec<Sent> {
     let mut list = Vec::new();
     for block in text.split_inclusive("\n\n").filter(|block| block.ends_with("\n\n")) {

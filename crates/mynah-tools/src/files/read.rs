@@ -92,7 +92,7 @@ impl Files {
     pub(super) fn list_dir(&self, args: ListDir) -> Outcome<Listing> {
         let path = relative(args.path.as_deref().unwrap_or("."))?;
         let failed = |error| failed(&path, &error);
-        // The first entries by name, whatever the size of the folder.
+        // The first entries by name, for a folder of any size.
         let mut entries = BTreeMap::new();
         let mut count = 0_usize;
         for entry in self.root.dir.read_dir(&path).map_err(failed)? {
@@ -106,7 +106,7 @@ impl Files {
         let truncated = (count > entries.len())
             .then(|| format!("the folder has {count} entries; these are the first by name"));
         let entries = entries.into_iter().map(|(name, entry)| {
-            // An entry that is gone meanwhile is listed without details.
+            // An entry that was removed meanwhile is listed without details.
             let metadata = entry.metadata().ok();
             let kind = match metadata.as_ref().map(|metadata| metadata.file_type()) {
                 Some(kind) if kind.is_file() => "file",

@@ -188,7 +188,7 @@ impl Search<'_> {
         let Some(pattern) = self.pattern.clone() else {
             return self.push(path, None);
         };
-        // What is not text, too large or gone has no lines.
+        // A file that is not text, too large or removed has no lines.
         let Ok(text) = self.files.text(path) else { return Ok(()) };
         for (number, line) in text.lines().enumerate() {
             self.check_time()?;

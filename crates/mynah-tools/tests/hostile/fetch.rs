@@ -253,7 +253,7 @@ pub(super) async fn names(table: &mut Table) {
 }
 
 pub(super) async fn servers(table: &mut Table) {
-    // Nobody may connect here.
+    // No connection may arrive here.
     let forbidden = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let forbidden_port = forbidden.local_addr().unwrap().port();
     let server = serve(move |path| hostile_reply(path, forbidden_port)).await;

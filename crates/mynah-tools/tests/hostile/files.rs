@@ -365,7 +365,7 @@ pub(super) async fn races(table: &mut Table) {
         ("edit_file", json!({"path": "live/secret", "old": "inside", "new": "inside"})),
     ] {
         let trapped = Trapped::new();
-        // What tells the outside apart.
+        // The marker of files outside the folder.
         let marker = "outside-only";
         fs::write(trapped.outside.join(marker), "secret").unwrap();
         let swapping = Swapping::new(&trapped.root, &trapped.outside);
