@@ -52,11 +52,13 @@ impl<'l> Auditor<'l> {
         Ok(self.removals.insert(removals))
     }
 
-    /// Checks a run: its records, and what the log's index, its list of seals and its tombstones say of it. Memory does not grow
-    /// with the run. A run that goes on meanwhile is checked up to where it was at the beginning.
+    /// Verifies a run: its records, and its entries in the log's index, list of seals and
+    /// tombstones. Memory does not grow with the run. A run that grows meanwhile is checked up to
+    /// its length at the beginning.
     ///
-    /// This tells whether the run is what was written. Its facts are not read for it: a log is given facts that can be read, by
-    /// its writers and by [`import`](crate::bundle::import), and whoever needs one that cannot be is told so.
+    /// This verifies that the run is what was written. It does not decode the facts. Writers and
+    /// [`import`](crate::bundle::import) store only facts that can be decoded; a reader of one that
+    /// cannot be gets an error.
     ///
     /// # Errors
     /// The first thing that is wrong, a run that is not there, or a log that cannot be read.
@@ -70,9 +72,9 @@ impl<'l> Auditor<'l> {
         }
     }
 
-    /// Checks what no run tells by itself: that nothing lies in the log that belongs to no run, that the leaves of its tree are
-    /// the seals of its runs and its tombstones, and that those are of runs that are gone. Gives the tree. No run is read:
-    /// [`verify_run`](Self::verify_run) is for that.
+    /// Checks what concerns no single run: that everything in the log belongs to a run, that the
+    /// leaves of its tree are the seals of its runs and its tombstones, and that those are of
+    /// removed runs. Returns the tree. It reads no run; [`verify_run`](Self::verify_run) does.
     ///
     /// # Errors
     /// The first thing that is wrong, or a log that cannot be read.
@@ -87,8 +89,9 @@ impl<'l> Auditor<'l> {
         }
     }
 
-    /// How many leaves the log's tree had when this was its root; none if it never was. So a root that was kept elsewhere tells
-    /// whether the log still begins with all that it held then.
+    /// The number of leaves that the log's tree had when this was its root; none if it never was. A
+    /// root that was kept elsewhere thus proves that the log still begins with all that it held
+    /// then.
     ///
     /// ```
     /// use mynah_log::{Auditor, Log, MemoryLog, conformance::Sample};
@@ -155,9 +158,9 @@ pub async fn verify_seals(log: &dyn Log) -> Result<Tree> {
     Auditor::new(log).verify_seals().await
 }
 
-/// Reads a run as far as the index counts, checks its records, and holds what the index says against them: for whoever goes
-/// on with it. Each record is shown. Gives what the records come to, with what those that lost their bodies had added to the
-/// totals.
+/// Reads a run up to the length in the index, checks its records, and compares them with the index,
+/// for a caller that resumes it. Passes each record to the caller. Returns the sums over the
+/// records, including those of redacted ones.
 ///
 /// # Errors
 /// The first thing that is wrong, what `visit` gives, or a log that cannot be read.
@@ -205,7 +208,8 @@ struct Walk<'l> {
     untold: Untold,
 }
 
-/// What the index may say, as whoever would have told lost its body, and its tombstone does not tell.
+/// What the index may contain if the record that would confirm it lost its body, and its tombstone
+/// does not either.
 #[derive(Clone, Copy, Default)]
 struct Untold {
     model: bool,
@@ -223,7 +227,7 @@ impl<'l> Walk<'l> {
         let Self { log, indexed, found, .. } = self;
         let (run, count) = (&*indexed.run_id, indexed.records);
         let seen = found.as_ref().map_or(0, |found| found.records);
-        // The last portion is empty, or tells that there is more than the index counts.
+        // The last portion is empty, or shows that there are more records than the index counts.
         let wanted = usize::try_from(count - seen).unwrap_or(PORTION).clamp(1, PORTION);
         let records = log.read(run, seen + 1, wanted).await?;
         if seen == count {
@@ -236,7 +240,7 @@ impl<'l> Walk<'l> {
         Ok(Some(records))
     }
 
-    /// Checks, shows and counts records. `gone` tells what was taken away of the run.
+    /// Checks, passes on and counts records. `gone` has the removals of the run.
     async fn take<'g>(
         &mut self,
         records: &[Record],
@@ -284,7 +288,7 @@ impl<'l> Walk<'l> {
     }
 }
 
-/// What was to be known of a record that lost its body, with the names that the index has, as far as its tombstone commits to
+/// The summary of a redacted record, with the names from the index if its tombstone commits to
 /// them.
 fn named(indexed: &RunSummary, record: &Record, names: Hash) -> Result<Gist, Corrupt> {
     let adds = &record.gist().adds;
@@ -349,7 +353,7 @@ struct Seals {
     tree: Tree,
     tombstones: u64,
     unclaimed: Vec<Option<Hash>>,
-    /// Runs that the index has, and cannot tell of.
+    /// Runs in the index that cannot be read.
     damaged: HashSet<RunId>,
 }
 
@@ -405,7 +409,7 @@ impl Seals {
                 let what = match pruned.remove(&**run) {
                     Some(pruned) if pruned.hash == *fingerprint => continue,
                     Some(_) => OTHER_SEAL,
-                    // What is wrong with it is told where it is verified itself.
+                    // A problem of that run is reported when it is verified itself.
                     None if self.damaged.contains(&**run) => continue,
                     None => "the log has its seal, but no such run, and no tombstone for it",
                 };
@@ -424,7 +428,7 @@ impl Seals {
     }
 }
 
-/// The hash that a record has to have, as others tell: the record after it, or the index.
+/// The hash that a record must have, according to the next record or the index.
 async fn expected(log: &dyn Log, indexed: &RunSummary, seq: u64) -> Option<Hash> {
     if seq == indexed.records {
         return Some(indexed.hash);
@@ -433,7 +437,7 @@ async fn expected(log: &dyn Log, indexed: &RunSummary, seq: u64) -> Option<Hash>
     after.first()?.envelope().prev
 }
 
-/// What the index says otherwise than the records, as far as they tell.
+/// The differences between the index and the records.
 fn compare(indexed: &RunSummary, found: &RunSummary, untold: Untold) -> Result<(), String> {
     // As text, since a sum that is not a number does not equal itself.
     let differ = told(indexed)
@@ -450,7 +454,7 @@ fn compare(indexed: &RunSummary, found: &RunSummary, untold: Untold) -> Result<(
     }
 }
 
-/// What an index tells of a run.
+/// The index entry of a run.
 fn told(run: &RunSummary) -> [(&'static str, String); 11] {
     let text = |text: &Option<Arc<str>>| {
         text.as_ref().map_or("none".to_owned(), |text| format!("{text:?}"))

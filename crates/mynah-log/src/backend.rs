@@ -1,8 +1,8 @@
 //! What every backend shares: checking a batch, the rules for leases, tombstones and summaries, and waiting for records.
 //!
-//! A backend stores records, an [`IndexEntry`] for each run, and the beats of owners. It decides nothing itself: it checks a batch by
-//! [`Checked::new`], changes an entry by its methods, and stores the result in one commit. The [suite](crate::conformance) shows
-//! whether it does so.
+//! A backend stores records, an [`IndexEntry`] for each run, and the beats of owners. It makes no
+//! decisions: it checks a batch with [`Checked::new`], changes an entry by its methods, and stores
+//! the result in one commit. The [suite](crate::conformance) checks that.
 
 pub use crate::{
     clock::{Clock, nanos},

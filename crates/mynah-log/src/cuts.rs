@@ -1,7 +1,7 @@
 //! How an answer arrived: where its stream was cut, so that it can be streamed again piece by piece.
 //!
-//! An answer's text stands once, in its message. The cuts say how long each piece was and what came between. What cannot
-//! be told from the message stands as it was.
+//! An answer's text is stored once, in its message. The cuts store how long each piece was and what
+//! came between. Events that the message cannot reproduce are stored as they came.
 
 use std::sync::Arc;
 
@@ -37,11 +37,11 @@ pub enum Cut {
         /// Which part of the message.
         part: usize,
     },
-    /// The usage of the answer was told.
+    /// The usage of the answer was reported.
     Usage,
     /// The answer was complete.
     Completed,
-    /// Something that the message does not tell.
+    /// An event that the message cannot reproduce.
     Event(#[serde(with = "mynah_data::json")] Box<Event>),
 }
 
@@ -49,10 +49,10 @@ pub enum Cut {
 #[derive(Clone, Debug, Default)]
 pub struct CutRecorder {
     cuts: Vec<Cut>,
-    /// Blocks that were said to be complete; more of them is more than the message can tell.
+    /// Blocks that were reported complete. The message cannot reproduce later pieces of them.
     complete: Vec<Option<Arc<str>>>,
     complete_calls: Vec<String>,
-    /// Whether the answer is too odd to be told by its message: every event stands as it came.
+    /// Whether the message cannot reproduce the answer. Then every event is stored as it came.
     spelled: bool,
 }
 
@@ -77,7 +77,7 @@ impl CutRecorder {
         answer.apply(event);
         match event {
             event if self.spelled => self.cuts.push(Cut::Event(Box::new(event.clone()))),
-            // A message does not tell of pieces that say nothing.
+            // A message cannot reproduce empty pieces.
             Event::TextDelta { delta: text, .. } | Event::TextCompleted { text, .. }
                 if text.is_empty() =>
             {

@@ -33,10 +33,10 @@ impl Checked {
         })
     }
 
-    /// Checks a batch by itself, which comes at this time.
+    /// Checks a batch that arrives at this time, without regard to the run.
     ///
     /// # Errors
-    /// What is not allowed, as the log returns it.
+    /// A violation, as the log returns it.
     pub fn new(batch: Append, now: impl FnOnce() -> i64) -> Result<Self> {
         let (mut head, mut sealing) = (batch.expected, false);
         let (mut gone, mut tombstones) = (HashSet::new(), Vec::new());
@@ -83,7 +83,7 @@ impl Checked {
     }
 }
 
-/// Whether a tombstone can be followed, after those of runs that are gone by then.
+/// Whether a tombstone can be applied, after those of runs that are removed by then.
 fn check_tombstone(
     tombstone: &Tombstone,
     gone: &mut HashSet<RunId>,
@@ -99,7 +99,7 @@ fn check_tombstone(
     if is_gone { Err(format!("run {run_id} is gone by then")) } else { Ok(()) }
 }
 
-/// What a log knows of a run.
+/// The index entry of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IndexEntry {
     /// What the index returns, apart from who holds the run.
@@ -128,7 +128,7 @@ impl IndexEntry {
     /// The entry of a run that begins with this batch.
     ///
     /// # Errors
-    /// What is not allowed, as the log returns it.
+    /// A violation, as the log returns it.
     pub fn begin(checked: &Checked) -> Result<Self> {
         let Append { run, expected, fence, records, hold, queue, .. } = &checked.batch;
         match records.first() {
@@ -148,7 +148,7 @@ impl IndexEntry {
         }
     }
 
-    /// What the index tells of it.
+    /// The summary for readers of the index.
     pub fn told(&self) -> RunSummary {
         let held_until = self.holder.as_ref().map(|hold| hold.until);
         RunSummary { held_until, ..self.summary.clone() }
@@ -163,7 +163,7 @@ impl IndexEntry {
     /// Takes in one more batch, if it may follow.
     ///
     /// # Errors
-    /// What is not allowed, as the log returns it.
+    /// A violation, as the log returns it.
     pub fn follow(&mut self, checked: &Checked) -> Result<()> {
         self.admit(&checked.batch)?;
         if let (Some(hold), Some(_)) = (&checked.batch.hold, checked.batch.fence) {
@@ -176,7 +176,7 @@ impl IndexEntry {
     fn count(&mut self, checked: &Checked) {
         checked.batch.records.iter().for_each(|record| self.summary.count(record));
         self.summary.wake_at = checked.batch.wake_at;
-        // Whoever has the answer may go on with a run that waits, and nobody with one that ended.
+        // A caller with the answer may continue a waiting run. An ended run cannot be continued.
         let is_parked = self.summary.wake_at.is_some();
         if checked.sealing || is_parked || self.summary.status == RunStatus::Suspended {
             self.holder = None;
@@ -210,15 +210,15 @@ impl IndexEntry {
         RunChange::new(run_id.clone(), self.summary.head(), *status, has_messages)
     }
 
-    /// Whether a batch may follow. Who lost the run is told so first: that someone else appended
-    /// is then no surprise.
+    /// Whether a batch may follow. A lost lease is reported first, because it explains a changed
+    /// head.
     fn admit(&self, batch: &Append) -> Result<()> {
         if self.summary.seal.is_some() {
             return Err(sealed(&batch.run));
         }
         match (batch.fence, &self.holder) {
             (None, None) => {}
-            // Another run has the id of a new one, and keeps it when whoever holds it is done or gone.
+            // Another run already has the id. It keeps the id after its holder is gone.
             (None, Some(_)) if batch.expected.is_none() => {}
             (Some(token), Some(_)) if token == self.token => {}
             (Some(token), _) => return Err(fenced(&batch.run, token)),
@@ -235,7 +235,7 @@ impl IndexEntry {
     /// Gives the run to an owner for a while, if it is free now.
     ///
     /// # Errors
-    /// What is not allowed, as the log returns it.
+    /// A violation, as the log returns it.
     pub fn lease(&mut self, owner: &str, term: Duration, now: i64) -> Result<Lease> {
         self.give(owner, term, now, |holder| holder.until <= now)
     }
@@ -243,7 +243,7 @@ impl IndexEntry {
     /// Gives the run to an owner for a while, if its holder has not renewed its lease since this end of it was seen.
     ///
     /// # Errors
-    /// What is not allowed, as the log returns it.
+    /// A violation, as the log returns it.
     pub fn take(
         &mut self,
         owner: &str,
@@ -284,7 +284,7 @@ impl IndexEntry {
     /// Whether what a tombstone names may be taken away now. That its records have those hashes is left to be seen.
     ///
     /// # Errors
-    /// What is not allowed, as the log returns it.
+    /// A violation, as the log returns it.
     pub fn yields(&self, removed: &Removed, now: i64) -> Result<()> {
         let RunSummary { run_id, records, hash, seal, .. } = &self.summary;
         match removed {
@@ -299,13 +299,14 @@ impl IndexEntry {
                 }
             }
             Removed::Bodies(named) => {
-                // What has no seal goes on: some of it may be to come, without its body.
+                // A run without a seal may continue. Later records may be imported without their
+                // bodies.
                 let last = if seal.is_some() { records.saturating_sub(1) } else { u64::MAX };
                 if let Some(named) = named.iter().find(|named| !(1..=last).contains(&named.seq)) {
                     return Err(strange(run_id, named.seq));
                 }
                 match &self.holder {
-                    // What comes next is for the holder to say.
+                    // Only the holder may append next.
                     Some(holder) if named.iter().any(|named| named.seq > *records) => {
                         Err(leased(run_id, holder))
                     }
@@ -317,7 +318,7 @@ impl IndexEntry {
 
     /// Takes the run back from a lease.
     pub fn release(&mut self, lease: &Lease) {
-        // Whoever failed to start a run under a taken id has a lease with the same token.
+        // A caller that failed to start a run under a taken id has a lease with the same token.
         let is_holder = |holder: &Holder| holder.owner == lease.owner;
         if self.token == lease.token && self.holder.as_ref().is_some_and(is_holder) {
             self.holder = None;
@@ -374,10 +375,11 @@ pub fn pruned(run: &str) -> Error {
     refused(LogReason::Pruned, run, why)
 }
 
-/// Whether a tombstone may name a run that is not there. It may say of records to come that they come without their bodies.
+/// Whether a tombstone may name a run that does not exist. It may announce that future records come
+/// without their bodies.
 ///
 /// # Errors
-/// What is not allowed, as the log returns it.
+/// A violation, as the log returns it.
 pub fn absent(removed: &Removed, run: &str, is_pruned: bool) -> Result<()> {
     match removed {
         _ if is_pruned => Err(pruned(run)),
@@ -409,7 +411,7 @@ pub fn ended(run: &str) -> Error {
     refused(LogReason::Sealed, run, why)
 }
 
-/// A run cannot be taken out, as another that stays goes on from it.
+/// The error for a run that cannot be removed, because a remaining run continues it.
 pub fn needed(run: &str, by: &str) -> Error {
     let why = format!("run {by} goes on from run {run}, which stays as long as that one does");
     refused(LogReason::HeadMismatch, run, why).with("needed_by", by)

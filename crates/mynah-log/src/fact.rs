@@ -26,20 +26,22 @@ use crate::{Cut, End, Hash, Tombstone, gist::Gist};
 pub enum Fact {
     /// The run began with this conversation.
     RunStarted {
-        /// What there was to go on from; in a run that [goes on](Previous) from another, what joined since.
+        /// The conversation at the start. In a run that [continues](Previous) another, only the new
+        /// messages.
         thread: Thread,
-        /// How far it is to go.
+        /// How far the run may go.
         extent: Extent,
-        /// What it ran with; not there in a run that nobody keeps.
+        /// The configuration that it ran with. Absent in unrecorded runs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         about: Option<Box<About>>,
     },
-    /// The run goes on: after its process ended, or after what it waited for came.
+    /// The run was resumed: after its process ended, or after what it waited for arrived.
     Resumed {
         /// What a person answered.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<Arc<Message>>,
-        /// What came of calls that the run waited for: the call's id, and the text of its tool message.
+        /// The outcomes of calls that the run waited for: the call's id, and the text of its tool
+        /// message.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tool_results: Vec<(String, String)>,
         /// The calls that the run waited for and may run now.
@@ -48,16 +50,16 @@ pub enum Fact {
         /// Arguments that a person put in place of the model's, for calls that are approved: the call's id, and their exact text.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         edited: Vec<(String, String)>,
-        /// The calls that it may not run, and why: the call's id, and the words of whoever said so.
+        /// The calls that were rejected, and why: the call's id, and the reason given.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         rejected: Vec<(String, String)>,
-        /// The calls of which nobody will ever know whether they ran.
+        /// The calls whose outcome stays unknown.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         given_up: Vec<String>,
-        /// The id of the call that goes on, if it is a call of its own.
+        /// The id of the continuing call, if it is a separate call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         request_id: Option<String>,
-        /// How far it is to go from here on, where that is not as far as before.
+        /// How far the run may go from here on, if that changed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         extent: Option<Extent>,
         /// What it runs with from here on, where that is not what it ran with before.
@@ -79,7 +81,8 @@ pub enum Fact {
     TurnStarted {
         /// Which call of the run it is, from 1.
         turn: u32,
-        /// The digest of what joined the conversation in this run; not there in a run that nobody keeps.
+        /// The digest of the messages that joined the conversation in this run. Absent in
+        /// unrecorded runs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         prompt: Option<Hash>,
         /// Tokens of the prompt, as estimated; 0 where nothing was estimated.
@@ -96,11 +99,11 @@ pub enum Fact {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cost: Option<f64>,
     },
-    /// The conversation ended, and one more call is to give the answer its form.
+    /// The conversation ended, and one more call will format the answer.
     FinalizeStarted {
         /// How the conversation ended.
         conversation: End,
-        /// What the model is told first.
+        /// The instruction for the model.
         nudge: Option<Arc<Message>>,
     },
     /// That call could not be made: the chat ends as the conversation did.
@@ -113,9 +116,9 @@ pub enum Fact {
     AssistantCompleted {
         /// The answer, as far as it came.
         response: Box<Response>,
-        /// What is to happen with the calls in it.
+        /// The plan for its calls.
         plan: Plan,
-        /// How it arrived; not there in a run that nobody keeps.
+        /// How it arrived. Absent in unrecorded runs.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         cuts: Vec<Cut>,
         /// Milliseconds that it took; none if it was not measured.
@@ -127,7 +130,7 @@ pub enum Fact {
     ToolScheduled {
         /// The call.
         call_id: String,
-        /// The try, from 1.
+        /// The attempt, from 1.
         attempt: u32,
         /// What is called, where no answer of the model says so.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -138,9 +141,9 @@ pub enum Fact {
     ToolCompleted {
         /// The call.
         call_id: String,
-        /// The try that gave it, from 1.
+        /// The attempt that returned it, from 1.
         attempt: u32,
-        /// What came of it.
+        /// The outcome.
         outcome: ToolOutcome,
         /// The text of its tool message.
         content: String,
@@ -148,18 +151,18 @@ pub enum Fact {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         duration_ms: Option<u64>,
     },
-    /// A try of a tool failed.
+    /// An attempt of a tool failed.
     #[doc(alias = "ToolCallFailed")]
     ToolFailed {
         /// The call.
         call_id: String,
-        /// The try, from 1.
+        /// The attempt, from 1.
         attempt: u32,
         /// How.
         error: Error,
         /// What was made of it.
         resolution: Resolution,
-        /// The text of its tool message; none where it is tried again, or the run was stopped.
+        /// The text of its tool message; none if it is retried, or the run was stopped.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         content: String,
         /// Milliseconds that it took; none if it was not measured.
@@ -169,18 +172,19 @@ pub enum Fact {
     /// Something that cannot be foreseen entered the run: the time, chance, the world outside.
     #[doc(alias = "SideEffectRecorded")]
     SideEffect {
-        /// The try of a tool that asked for it; none where the loop itself did.
+        /// The attempt of the tool that requested it; none if the loop itself did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         inside: Option<Inside>,
         /// What was asked for: `now`, `random`, or the caller's name for it.
         name: String,
-        /// How many asked for the same before, at the same place, and had no answer yet: tells apart what is done at once.
+        /// How many earlier requests for the same were pending at the same place. It distinguishes
+        /// concurrent ones.
         #[serde(default, skip_serializing_if = "is_zero")]
         ahead: u32,
-        /// What came of it.
+        /// The outcome.
         effect: Effect,
     },
-    /// Messages were left out of what the model is asked, to make it fit.
+    /// Messages were left out of the request so that it fits.
     ContextTruncated {
         /// How they were chosen.
         strategy: String,
@@ -203,7 +207,7 @@ pub enum Fact {
     BudgetExceeded {
         /// Which limit, and by how much.
         breach: Breach,
-        /// What the model had said of the answer under way.
+        /// The received part of the unfinished answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         partial: Option<Box<Response>>,
         /// How that arrived.
@@ -212,7 +216,7 @@ pub enum Fact {
     },
     /// The run waits for a person or for tool results.
     Suspended(End),
-    /// The run came to an end that was foreseen.
+    /// The run ended in an expected way.
     #[doc(alias = "RunCompleted")]
     Completed(End),
     /// The run failed.
@@ -221,7 +225,7 @@ pub enum Fact {
     Cancelled {
         /// Why it stopped.
         end: End,
-        /// What the model had said of the answer under way.
+        /// The received part of the unfinished answer.
         partial: Option<Box<Response>>,
         /// How that arrived.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -234,7 +238,7 @@ pub enum Fact {
 }
 
 impl Fact {
-    /// The seam between two processes: the run goes on where the first of them ended.
+    /// The seam between two processes: the run continues where the first of them ended.
     pub const SEAM: Self = Self::Resumed {
         message: None,
         tool_results: Vec::new(),
@@ -249,7 +253,7 @@ impl Fact {
         after: Interruption::Crash,
     };
 
-    /// Whether it tells nothing but that another process went on, be it with another engine.
+    /// Whether it only records that another process, possibly with another engine, continued.
     pub fn is_seam(&self) -> bool {
         match self {
             Self::Resumed {
@@ -305,8 +309,8 @@ impl Fact {
     }
 }
 
-/// For people a fact is one map: its kind, and the members. Elsewhere it is a map with one entry, from the kind to the members, so
-/// that it is read in one pass.
+/// In human-readable formats a fact is one map: its kind, and the members. In others it is a map
+/// with one entry, from the kind to the members, so that it is read in one pass.
 impl Serialize for Fact {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if !serializer.is_human_readable() {
@@ -355,7 +359,7 @@ pub enum OnUncertain {
     Suspend,
     /// The call is run again.
     Rerun,
-    /// The model is told that the outcome is unknown. A loop of one's own gets that as the tool's failure.
+    /// The model reads that the outcome is unknown. A custom loop gets it as the tool's failure.
     Fail,
 }
 
@@ -363,7 +367,7 @@ pub enum OnUncertain {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Interruption {
-    /// It died, or nobody knows.
+    /// The process died, or its fate is unknown.
     #[default]
     Crash,
     /// It gave the run back: its stream was dropped.
@@ -378,7 +382,7 @@ pub enum Interruption {
 /// run as the loop that wrote it did.
 pub const BEHAVIOUR: u32 = 1;
 
-/// What a run ran with, as far as data can tell.
+/// The configuration of a run, as data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct About {
@@ -417,12 +421,12 @@ pub struct About {
 }
 
 impl About {
-    /// Tells nothing but what tokens cost.
+    /// Contains only prices.
     pub fn of_price(pricing: Pricing) -> Self {
         Self { pricing: Some(pricing), ..Self::default() }
     }
 
-    /// Whether it tells nothing but where the run was branched off: what a run has that no engine wrote.
+    /// Whether it contains only where the run was branched off, as in a run that no engine wrote.
     pub fn is_bare(&self) -> bool {
         *self == Self { parent: self.parent.clone(), ..Self::default() }
     }
@@ -446,7 +450,7 @@ pub struct SessionLink {
     pub previous: Option<Previous>,
 }
 
-/// The run before in a session, up to the record where this one goes on from it.
+/// The previous run of a session, up to the record that this one continues from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Previous {
@@ -456,8 +460,8 @@ pub struct Previous {
     pub seq: u64,
     /// That record's hash: the run's fingerprint, if it is the seal.
     pub hash: Hash,
-    /// How many messages the conversation had there, if this run goes on from it and holds only what joined since; 0 if
-    /// it holds the whole conversation itself.
+    /// The length of the conversation there, if this run continues it and holds only new messages;
+    /// 0 if it holds the whole conversation itself.
     pub messages: u64,
 }
 
@@ -532,7 +536,7 @@ impl Seal {
 pub struct Totals {
     /// Model calls that were begun.
     pub turns: u64,
-    /// Tool calls that were announced; one that is tried again is still one.
+    /// Tool calls that were announced. A retried call counts once.
     pub tool_calls: u64,
     /// Tokens of all prompts, as far as they were reported.
     pub input_tokens: u64,
@@ -548,7 +552,7 @@ impl Totals {
         self.add(&Gist::of(fact).adds);
     }
 
-    /// Sums stay finite: what is not a number is not known, and there is no more than the largest.
+    /// Sums stay finite: NaN counts as unknown, and sums saturate at the largest value.
     pub(crate) fn add(&mut self, more: &Self) {
         self.turns = self.turns.saturating_add(more.turns);
         self.tool_calls = self.tool_calls.saturating_add(more.tool_calls);
@@ -573,7 +577,7 @@ pub enum Extent {
     Chat,
 }
 
-/// What is to happen with the tool calls of an answer.
+/// The plan for the tool calls of an answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
@@ -601,17 +605,17 @@ pub enum Plan {
     },
 }
 
-/// One try of one call: the place of what happened inside a tool.
+/// One attempt of one call: the place of events inside a tool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Inside {
     /// The call.
     pub call_id: String,
-    /// The try, from 1.
+    /// The attempt, from 1.
     pub attempt: u32,
 }
 
-/// What came of a side effect.
+/// The outcome of a side effect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Effect {
@@ -634,18 +638,18 @@ pub struct DirectCall {
     pub arguments: String,
 }
 
-/// What was made of a failed try.
+/// What follows a failed attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Resolution {
-    /// The tool is tried again.
+    /// The tool is retried.
     Retried,
-    /// Nothing: the run was stopped while the tool ran, and nobody waited for what would have come of it.
+    /// Nothing: the run was stopped while the tool ran, so its outcome was not awaited.
     CutOff,
-    /// The model is told, and goes on.
+    /// The model reads the error, and continues.
     Continued,
-    /// The model is told something else, and goes on.
+    /// The model reads another text, and continues.
     Replaced(#[serde(with = "json")] Value),
     /// The chat halts.
     Halted {

@@ -11,7 +11,7 @@ use crate::{
     kind::Counted,
 };
 
-/// What is to be known of a record whoever counts it.
+/// The part of a record that the index counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gist {
     /// What it adds to the totals of its run.
@@ -74,8 +74,8 @@ impl Gist {
         Self { adds, ..Self::default() }
     }
 
-    /// The same, from the payload of a record of this kind, none if it is not known, and of this name. All of it is read, and has to be deterministic CBOR; what is not needed
-    /// is passed over.
+    /// The same, from the payload of a record of this kind (none if unknown) and name. The payload
+    /// must be deterministic CBOR throughout; members that are not needed are skipped.
     ///
     /// # Errors
     /// What is wrong with the payload, in words.
@@ -121,8 +121,8 @@ impl Gist {
         })
     }
 
-    /// A commitment to the model and the session, in a record with this commitment to its body. That one hides them, for
-    /// nobody who has not the record can try names out.
+    /// A commitment to the model and the session, in a record with this commitment to its body. The
+    /// body's commitment is salted, so names cannot be guessed without the record.
     pub(crate) fn names(&self, body: &Hash) -> Hash {
         let mut writer = cbor::Writer::default();
         writer.start();

@@ -1,4 +1,4 @@
-//! Kinds of facts: everything that is known of a kind by itself, one exhaustive match for each question.
+//! Kinds of facts: all properties of a kind, with one exhaustive match for each.
 //!
 //! A new kind gets its line in [`kinds!`] and its variant in [`Fact`]; the compiler then names every question that it has to answer.
 
@@ -111,7 +111,7 @@ impl Kind {
         matches!(self.status(), Some(status) if status.is_ended())
     }
 
-    /// Whether a record of this kind keeps its body, whatever is redacted.
+    /// Whether a record of this kind keeps its body in every redaction.
     pub(crate) const fn keeps_body(self) -> bool {
         matches!(self, Self::Sealed | Self::Removed)
     }
@@ -197,7 +197,8 @@ enum Place {
     Maintenance,
 }
 
-/// Why a record of this kind may not stand in this place of a run, whatever stands before it.
+/// Why a record of this kind may not be at this place of a run, regardless of the records before
+/// it.
 pub(crate) fn misplaced(run: &str, is_first: bool, kind: &str) -> Option<&'static str> {
     let place = Kind::of(kind).map_or(Place::Between, Kind::place);
     let is_maintenance = run == MAINTENANCE;
@@ -215,7 +216,7 @@ pub(crate) enum Counted {
     Nothing,
     /// The model and the session that the run began with.
     Names,
-    /// One more turn, whatever the payload says.
+    /// One more turn, for any payload.
     Turn,
     /// The estimate of a call whose answer was lost.
     Estimate,
@@ -223,7 +224,7 @@ pub(crate) enum Counted {
     Answer,
     /// The usage of as much of an answer as came.
     Partial,
-    /// A tool call, where it is the first try.
+    /// A tool call, if it is the first attempt.
     Call,
 }
 

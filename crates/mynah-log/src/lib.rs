@@ -1,9 +1,9 @@
 //! What happened in a run, as data, and where it is kept.
 //!
-//! A [`Fact`] is one thing that happened: the only input of a run's state. Whoever holds a run's facts in order knows
-//! everything that the run itself may know when it goes on. A [`Record`] is a fact as bytes ([`cbor`]), chained to the record
-//! before it by hash; the last record of a run that ended, its [`Seal`], holds the root of a [`merkle`] tree over all of
-//! them. [`verify`] checks all of it without trusting whoever kept it.
+//! A [`Fact`] is one event of a run, and the only input of its state. The facts of a run, in order,
+//! are all that it needs to resume. A [`Record`] is a fact as bytes ([`cbor`]), chained to the
+//! record before it by hash. The last record of an ended run, its [`Seal`], holds the root of a
+//! [`merkle`] tree over all of them. [`verify`] checks all of it without trusting the log's keeper.
 //!
 //! A [`Log`] keeps records. [`Prune`] and [`Redact`] take some away again, so that what is left still verifies; a [`bundle`] is
 //! one run as a file.

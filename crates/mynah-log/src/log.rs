@@ -21,11 +21,12 @@ pub type LogFuture<'a, T> = BoxFuture<'a, Result<T>>;
 /// Where records are kept. One trait, several backends, one [suite](crate::conformance) over all of
 /// them.
 ///
-/// The records of a run form a chain: an append names the head that it expects, and is refused if
-/// someone else was faster, if the run has its seal, or if the writer's lease was taken over. A
-/// batch is kept whole or not at all. A run that waits or has ended is nobody's. When the future of an append is ready, the records
-/// are as safe as the log makes them; one that is dropped may or may not have appended. Appends and leases take effect in the
-/// order in which their futures were first polled.
+/// The records of a run form a chain. An append names the head that it expects, and is refused if
+/// another writer was faster, if the run has its seal, or if the writer's lease was taken over. A
+/// batch is stored whole or not at all. A run that waits or has ended has no holder. When the
+/// future of an append is ready, the records are as safe as the log makes them. A dropped append
+/// may or may not have taken effect. Appends and leases take effect in the order in which their
+/// futures were first polled.
 ///
 /// An append is idempotent: if the run ends with the last record of the batch, it succeeds and changes nothing. So a writer that
 /// did not get an answer appends the same batch again. An error with the reason `unavailable` means that this is worth an
@@ -48,9 +49,9 @@ pub type LogFuture<'a, T> = BoxFuture<'a, Result<T>>;
 pub trait Log: Send + Sync + 'static {
     /// Appends records to a run, and gives its new head. Records that are there already are not appended twice.
     ///
-    /// Records of the [maintenance run](crate::MAINTENANCE) are tombstones: with each of them the log takes away, at once and
-    /// in the same commit, what it names. What it names must be there as it says. Its bytes may lie in the log's files for a
-    /// while longer: see [`wipe`](Self::wipe).
+    /// Records of the [maintenance run](crate::MAINTENANCE) are tombstones: with each of them the
+    /// log removes what it names, in the same commit. The named data must exist as described. Its
+    /// bytes may stay in the log's files for a while; see [`wipe`](Self::wipe).
     fn append(&self, batch: Append) -> LogFuture<'_, Head>;
 
     /// The records of a run from a place on, in order, at most so many. Fewer do not mean that
@@ -60,11 +61,11 @@ pub trait Log: Send + Sync + 'static {
     /// Where a run's chain ends; none if there is no such run.
     fn head(&self, run: &str) -> LogFuture<'_, Option<Head>>;
 
-    /// Waits until a run has records beyond a place, whoever appends them. A run that has its seal
-    /// and nothing beyond is not waited for: it gives an error.
+    /// Waits until a run has records beyond a place, from any writer. For a sealed run without
+    /// further records it returns an error at once.
     fn wait(&self, run: &str, beyond: u64) -> LogFuture<'_, ()>;
 
-    /// What the index knows of a run; none if there is no such run.
+    /// The index entry of a run; none if there is no such run.
     fn run(&self, run: &str) -> LogFuture<'_, Option<RunSummary>>;
 
     /// Runs from the newest on, from an index: no run is read. The maintenance run is not among them.
@@ -74,14 +75,15 @@ pub trait Log: Send + Sync + 'static {
     /// of each run that has one, and each tombstone.
     fn seals(&self, from: u64, limit: usize) -> LogFuture<'_, Vec<SealedRun>>;
 
-    /// Checks what only the log itself can see: that what it keeps its records in is sound, that nothing lies in it that
-    /// belongs to no run, and that the ids which it gives no more are those of runs that are gone.
+    /// Checks what only the log itself can see: that its storage is sound, that everything in it
+    /// belongs to a run, and that the ids it does not reuse are those of removed runs.
     fn check(&self) -> LogFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 
-    /// Sees to it that the bytes of what was taken away are nowhere in the log's files, and waits a moment for those who
-    /// still read what was there before. It is an error if they go on reading; then whoever writes next does it.
+    /// Erases the bytes of removed data from the log's files, and waits a moment for concurrent
+    /// readers of the old data. It fails if they continue to read; then the next writer erases
+    /// them.
     fn wipe(&self) -> LogFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
@@ -114,8 +116,8 @@ pub trait Log: Send + Sync + 'static {
 
     /// Gives the right to append back. Nothing happens if it was lost already.
     ///
-    /// It needs no runtime and does not block, so it can be called where a future is dropped. It takes effect before anything that is
-    /// asked of this log afterwards. A log that is unavailable releases the run later.
+    /// It needs no runtime and does not block, so it can be called in `drop`. It takes effect
+    /// before any later operation on this log. An unavailable log releases the run later.
     fn release(&self, lease: &Lease);
 
     /// Takes the right to append to runs of these [queues](Queue) that can continue and that no living owner holds, at most so many.
@@ -151,8 +153,8 @@ pub trait Log: Send + Sync + 'static {
         Limits::default()
     }
 
-    /// Equal for handles of the same log in this process: leases that are taken through them share one [`beat`](Self::beat). A log that
-    /// does not say otherwise is only the same as itself.
+    /// Equal for handles of the same log in this process: leases that are taken through them share
+    /// one [`beat`](Self::beat). By default a log equals only itself.
     fn identity(&self) -> usize {
         std::ptr::from_ref(self).cast::<()>().addr()
     }
@@ -232,7 +234,7 @@ macro_rules! forward_log {
             }
         })*
     };
-    // A name that is among those of its own is not written.
+    // A name that is already among its own is not written.
     (@ append [append $($own:ident)*] $($written:tt)*) => {};
     (@ read [read $($own:ident)*] $($written:tt)*) => {};
     (@ head [head $($own:ident)*] $($written:tt)*) => {};
@@ -280,9 +282,9 @@ pub struct Append {
     /// Who holds the run from this append on: a new run, which gets the token 1, or a run whose lease the writer has. It is also a
     /// [`beat`](Log::beat) of the owner.
     pub hold: Option<Hold>,
-    /// How safe they are to be; none leaves it to the log.
+    /// The requested durability; none leaves it to the log.
     pub durability: Option<Durability>,
-    /// The queue of a new run, if workers are to claim it.
+    /// The queue of a new run, if workers should claim it.
     pub queue: Option<Queue>,
     /// When a run that is parked with this append can continue; see [`wake_at`](Self::wake_at).
     pub wake_at: Option<i64>,
@@ -355,8 +357,9 @@ impl Append {
     }
 }
 
-/// The right to append to a run, for as long as its owner [beats](Log::beat). A new owner gets a higher token, and the
-/// log refuses the lower; until someone does, it holds beyond its time.
+/// The right to append to a run, while its owner [beats](Log::beat). A new owner gets a higher
+/// token, and the log refuses lower ones. Until a new owner takes it, a lease stays valid beyond
+/// its term.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lease {

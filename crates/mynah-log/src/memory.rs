@@ -15,7 +15,8 @@ use crate::{
     backend::{self as entry, Checked, Clock, IndexEntry, Place, Waiters, goes_on_from},
 };
 
-/// A log in memory: for tests, and for runs that nobody needs tomorrow. A clone is the same log.
+/// A log in memory, for tests and for runs that need not outlive the process. A clone is the same
+/// log.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryLog {
     state: Arc<Mutex<State>>,
@@ -258,7 +259,7 @@ impl State {
         }
     }
 
-    /// Refuses to take out a run that one goes on from which stays.
+    /// Refuses to remove a run that a remaining run continues.
     fn is_needed(&self, tombstone: &Tombstone, checked: &Checked) -> Result<()> {
         let Tombstone { run_id, removed: Removed::Run { .. }, .. } = tombstone else {
             return Ok(());

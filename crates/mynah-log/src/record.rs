@@ -26,7 +26,7 @@ pub const MAX_PAYLOAD: usize = 32 << 20;
 const BODY_DOMAIN: &[u8] = b"mynah record body 1\n";
 const RECORD_DOMAIN: &[u8] = b"mynah record 1\n";
 
-/// What the chain knows of a record.
+/// The position of a record in the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Envelope {
@@ -109,7 +109,7 @@ impl Envelope {
 /// The part of a record that can be taken away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Body {
-    /// Makes the commitment tell nothing.
+    /// Hides the body that the commitment is about.
     pub salt: [u8; 16],
     /// The fact, as deterministic CBOR.
     pub payload: Arc<[u8]>,
@@ -174,7 +174,7 @@ impl Record {
         Ok(Self(Arc::new(Parts { envelope, kind, bytes, hash, body, gist })))
     }
 
-    /// What the chain knows of it.
+    /// Its position in the chain.
     pub fn envelope(&self) -> &Envelope {
         &self.0.envelope
     }
@@ -245,12 +245,12 @@ impl Record {
         &self.0.gist
     }
 
-    /// The same record, where its body is gone and someone else tells what was to be known of it.
+    /// The same record without its body, with its summary from a tombstone.
     pub(crate) fn with_gist(self, gist: Gist) -> Self {
         Self(Arc::new(Parts { gist, ..Arc::unwrap_or_clone(self.0) }))
     }
 
-    /// The same record without its body. Whoever counts it now counts what the body added.
+    /// The same record without its body. Totals still count what the body added.
     pub fn without_body(self) -> Self {
         let parts = Arc::unwrap_or_clone(self.0);
         let gist = Gist { adds: parts.gist.adds, ..Gist::default() };

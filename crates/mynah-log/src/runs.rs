@@ -1,4 +1,4 @@
-//! The index of runs: what a log knows of them without reading them.
+//! The index of runs: summaries that need no records.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Corrupt, Hash, Head, Queue, Record, Totals};
 
-/// Whether a run goes on.
+/// The status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -16,7 +16,7 @@ pub enum RunStatus {
     Running,
     /// It waits for a person or for tool results.
     Suspended,
-    /// It came to an end that was foreseen.
+    /// It ended in an expected way.
     Completed,
     /// It failed.
     Failed,
@@ -29,7 +29,7 @@ impl RunStatus {
     pub const ALL: [Self; 5] =
         [Self::Running, Self::Suspended, Self::Completed, Self::Failed, Self::Cancelled];
 
-    /// Whether the run came to an end.
+    /// Whether the run has ended.
     pub const fn is_ended(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }
@@ -46,13 +46,13 @@ impl RunStatus {
     }
 }
 
-/// What the index knows of a run.
+/// The index entry of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RunSummary {
     /// The run's id.
     pub run_id: RunId,
-    /// Whether it goes on.
+    /// Its status.
     pub status: RunStatus,
     /// When it began, in nanoseconds since 1970.
     pub started: i64,
@@ -87,13 +87,13 @@ impl RunSummary {
         Head { seq: self.records, hash: self.hash }
     }
 
-    /// Whether it neither ended nor waits, and nobody goes on with it, at this time in nanoseconds since 1970: its process ended,
-    /// or it was dropped, or branched off and not resumed yet.
+    /// Whether it neither ended nor waits, and has no holder at this time in nanoseconds since
+    /// 1970: its process ended, or it was dropped, or branched off and not resumed yet.
     pub fn is_abandoned(&self, now: i64) -> bool {
         self.status == RunStatus::Running && self.held_until.is_none_or(|until| until <= now)
     }
 
-    /// A run of which nothing is known yet. For backends.
+    /// A run without any data. For backends.
     pub fn empty(run_id: impl Into<RunId>) -> Self {
         Self {
             run_id: run_id.into(),
@@ -190,8 +190,8 @@ impl RunFilter {
         self
     }
 
-    /// Only those with this model: its whole name, as the index tells it, or what follows the adapter's (`gpt-4.1-mini` for
-    /// `openai:gpt-4.1-mini`).
+    /// Only those with this model: its whole name, as in the index, or the part after the adapter
+    /// (`gpt-4.1-mini` for `openai:gpt-4.1-mini`).
     pub fn model(mut self, model: impl Into<String>) -> Self {
         self.model = Some(model.into());
         self
@@ -269,13 +269,14 @@ impl RunFilter {
     }
 }
 
-/// Some runs, and where to go on.
+/// A page of runs, and the cursor to the next.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RunPage {
     /// The runs, newest first unless asked otherwise; of those that began at the same time, the one that came last.
     pub runs: Vec<RunSummary>,
-    /// What is wrong with those that the index has, and cannot tell of. They count towards the size of a page.
+    /// The problems of runs in the index that cannot be read. They count towards the size of a
+    /// page.
     pub damaged: Vec<Corrupt>,
     /// What to give as `after` for more; none if there is no more.
     pub next: Option<String>,
@@ -293,7 +294,7 @@ impl RunPage {
         }
     }
 
-    /// A page of runs with their places, of which one too many was looked up.
+    /// A page of runs with their positions. One more than the page holds was read.
     pub fn cut(mut found: Vec<(Place, Result<RunSummary, Corrupt>)>, size: usize) -> Self {
         let has_more = found.len() > size;
         found.truncate(size);
@@ -309,7 +310,7 @@ impl RunPage {
     }
 }
 
-/// A run's place in the list. It never changes, so pages stay whole while runs come and go on.
+/// A run's position in the list. It never changes, so pages stay stable while runs come and change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// When it began.

@@ -8,8 +8,8 @@ use crate::{Kind, Log, Record};
 
 /// A run's records from a place on, those to come included, until its seal.
 ///
-/// Nothing is skipped and nothing comes twice, whoever appends. A slow reader costs the log
-/// nothing: what it has not asked for stays where it is.
+/// Nothing is skipped or repeated, with any number of writers. A slow reader costs the log nothing:
+/// records stay in the log until they are read.
 #[derive(Debug)]
 pub struct Tail<L> {
     log: L,
@@ -31,7 +31,7 @@ impl<L: Log> Tail<L> {
     /// The next record, when it is there; none after the seal.
     ///
     /// # Errors
-    /// A log that cannot be read. The next call tries again.
+    /// A log that cannot be read. The next call retries.
     pub async fn next(&mut self) -> Result<Option<Record>> {
         while self.ready.is_empty() && !self.is_over {
             let records = self.log.read(&self.run, self.seen + 1, PORTION).await?;

@@ -1,4 +1,4 @@
-//! Checking a run without trusting whoever kept it.
+//! Verifying a run without trusting the log's keeper.
 
 use std::fmt;
 
@@ -140,7 +140,7 @@ pub struct Verifier {
     chain: Chain,
     totals: Totals,
     redacted: u64,
-    /// Whether bodies are missing of which nobody told what they had added to the totals.
+    /// Whether the totals of missing bodies are unknown.
     untold: bool,
     /// The kind of the record before.
     last: Option<Kind>,
@@ -235,7 +235,7 @@ impl Verifier {
         }
     }
 
-    /// The chain so far: to go on with a run that was checked.
+    /// The chain so far, to continue a verified run.
     pub fn into_chain(self) -> (Chain, Totals) {
         (self.chain, self.totals)
     }

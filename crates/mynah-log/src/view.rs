@@ -51,7 +51,8 @@ impl Record {
     }
 }
 
-/// Reads where a run was forked from another. A first record that was redacted or is damaged says nothing.
+/// Reads where a run was forked from another. Returns none if the first record was redacted or is
+/// damaged.
 ///
 /// # Errors
 /// A log that cannot be read.

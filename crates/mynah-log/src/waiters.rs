@@ -1,4 +1,4 @@
-//! Who waits for more records of which run.
+//! Waiting for new records of a run.
 
 use mynah_data::RunId;
 use std::{
@@ -13,8 +13,8 @@ use tokio::sync::watch;
 pub struct Waiters(Mutex<HashMap<RunId, watch::Sender<()>>>);
 
 impl Waiters {
-    /// Joins those who wait for a run. What is told from now on is not missed: so first join, then
-    /// look whether there is a need to wait.
+    /// Starts to wait for a run. No notification after this call is missed: subscribe first, then
+    /// check whether to wait.
     pub fn join(self: &Arc<Self>, run: &str) -> Waiter {
         let run = RunId::from(run);
         let mut runs = self.runs();
@@ -22,14 +22,14 @@ impl Waiters {
         Waiter { waiters: Arc::clone(self), run, receiver }
     }
 
-    /// Tells those who wait for a run.
+    /// Notifies those who wait for a run.
     pub fn tell(&self, run: &str) {
         if let Some(sender) = self.runs().get(run) {
             sender.send_replace(());
         }
     }
 
-    /// Tells everyone.
+    /// Notifies all.
     pub fn tell_all(&self) {
         self.runs().values().for_each(|sender| sender.send_replace(()));
     }
@@ -53,9 +53,9 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Waits to be told.
+    /// Waits for a notification.
     pub async fn told(&mut self) {
-        // The sender stays in the map for as long as someone waits.
+        // The sender stays in the map while there are waiters.
         let _ = self.receiver.changed().await;
     }
 }

@@ -19,11 +19,11 @@ pub type ModelStream = Pin<Box<dyn Stream<Item = Result<Event>> + Send>>;
 
 /// Our code for one provider's wire format.
 ///
-/// An adapter turns a request into a stream of [`Event`]s: `MessageStarted`, then what the model says, then
-/// `MessageCompleted`. What fails before there is a stream is `Err`; what fails later is an `Err` in the stream. A stream
-/// that ends without `MessageCompleted` is taken for a broken connection. Dropping the stream must end the call. An adapter that
-/// waits for a server fails with `timeout` where that sends nothing at all for the call's `stream_timeout`; the other limits are kept by
-/// whoever polls.
+/// An adapter turns a request into a stream of [`Event`]s: `MessageStarted`, then the model's
+/// output, then `MessageCompleted`. A failure before there is a stream is `Err`; a later one is an
+/// `Err` in the stream. A stream that ends without `MessageCompleted` counts as a broken
+/// connection. Dropping the stream must end the call. An adapter fails with `timeout` if its server
+/// sends nothing at all for the call's `stream_timeout`. The caller enforces the other limits.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -53,8 +53,9 @@ pub trait Adapter: Send + Sync + 'static {
     /// The name under which errors, stored engines and logs know the adapter.
     fn name(&self) -> &str;
 
-    /// Whether a call can be made at all, as far as that is known without making it: the key is there, the address is one, the
-    /// format can express the request. It is asked before a call begins, so that the call is refused and not begun.
+    /// Checks whether a call can be made, without making it: the key exists, the address is valid,
+    /// the format can express the request. It runs before a call begins, so that the call is
+    /// refused early.
     ///
     /// # Errors
     /// What [`Adapter::open`] would fail with.
@@ -79,12 +80,13 @@ pub trait Adapter: Send + Sync + 'static {
         None
     }
 
-    /// How failed calls are retried where the caller does not say.
+    /// The retry policy for callers that set none.
     fn default_retry(&self) -> RetryPolicy {
         RetryPolicy::default()
     }
 
-    /// How long one try may take to its first event; none for as long as it takes. Another try has that time again.
+    /// How long one attempt may take until its first event; none for no limit. Each attempt has the
+    /// whole time.
     fn first_event_timeout(&self, call: &ModelCall) -> Option<Duration> {
         call.stream_timeout
     }
@@ -125,7 +127,7 @@ impl<A: Adapter + ?Sized> Adapter for Arc<A> {
 pub struct ModelCall {
     /// The id of the call that this is part of.
     pub request_id: String,
-    /// The run that it is recorded in; none if nobody keeps it.
+    /// The run that it is recorded in; none for unrecorded runs.
     pub run_id: Option<RunId>,
     /// The session it belongs to.
     pub session_id: Option<String>,
@@ -133,13 +135,14 @@ pub struct ModelCall {
     pub adapter_opts: Metadata,
     /// The key for this call alone.
     pub api_key: Option<SecretString>,
-    /// The longest the call may take, with all its tries and the waits between them.
+    /// The longest time of the call, including all attempts and the waits between them.
     pub request_timeout: Option<Duration>,
-    /// The longest silence of one try before its first event and between two events, for which keep-alives do not count; where
-    /// this is none, adapters over HTTP still have limits on how long nothing at all is sent, and nothing but keep-alives.
+    /// The longest silence of one attempt before its first event and between two events.
+    /// Keep-alives do not count. If this is none, adapters over HTTP still limit how long nothing
+    /// at all is sent, and nothing but keep-alives.
     pub stream_timeout: Option<Duration>,
-    /// What the conversation was held with and the request does not have any more: the tools of a chat whose answer is given its form
-    /// now. None of them is to be called; but a provider may want to see what it saw before.
+    /// Tools of the conversation that the request no longer has: those of a chat whose answer is
+    /// being formatted. They must not be called, but a provider may need to see them again.
     pub former_tools: Vec<Arc<ToolSpec>>,
 }
 
@@ -166,11 +169,12 @@ impl fmt::Debug for ModelCall {
     }
 }
 
-/// Opens a model's stream, trying again as the policy says until one has said something. Each try may be silent for as long as the
-/// adapter's [`Adapter::first_event_timeout`]; a wait that does not fit into the time of the whole call is not begun.
+/// Opens a model's stream, with retries until one has an event. Each attempt may be silent for the
+/// adapter's [`Adapter::first_event_timeout`]. A wait that does not fit into the time of the whole
+/// call is not begun.
 ///
 /// # Errors
-/// The error of the last try.
+/// The error of the last attempt.
 pub async fn open_model(
     adapter: Arc<dyn Adapter>,
     request: Request,
@@ -207,8 +211,9 @@ pub async fn open_model(
     open_once(adapter, request, call, None).await
 }
 
-/// A stream that has said something. Some providers accept a call and refuse it with their first event: nobody has heard
-/// anything yet, so that is still a call that can be tried again. So is one that is silent for too long.
+/// A stream with its first event. Some providers accept a call and refuse it with their first
+/// event. The consumer has seen nothing yet, so the call can still be retried. The same holds for a
+/// stream that is silent for too long.
 pub(crate) async fn open_once(
     adapter: Arc<dyn Adapter>,
     request: Request,

@@ -13,8 +13,9 @@ use std::{
 
 /// Polls a future with a waker of its own, and counts who keeps it.
 ///
-/// Whatever a future waits for keeps its waker: a timer, a socket, a channel. If only the journal and questions to it keep it, the future can
-/// go on by no other way than an answer. So a replay that differs is known at once, and need not be waited for.
+/// A source that a future waits for keeps its waker: a timer, a socket, a channel. If only the
+/// journal and questions to it keep the waker, only an answer can wake the future. So a replay that
+/// differs is detected at once, without a timeout.
 pub(crate) struct Alone {
     waker: Mutex<Waker>,
     is_woken: AtomicBool,
@@ -38,7 +39,7 @@ thread_local! {
     static POLLED: RefCell<(*const (), Vec<u64>)> = const { RefCell::new((ptr::null(), Vec::new())) };
 }
 
-/// Polls a future. Tells whether it waits for nothing but what is known.
+/// Polls a future. Returns whether it waits for known sources only.
 pub(crate) fn poll_alone<F: Future>(
     alone: &Arc<Alone>,
     future: Pin<&mut F>,

@@ -289,13 +289,13 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// The clock of a run whose budget limits its time, of which earlier processes used some.
+    /// The clock of a run whose budget limits its time. Earlier processes used some of it.
     pub fn new(budget: Option<&Budget>, before: Duration) -> Option<Self> {
         let cap = Duration::from_millis(budget?.max_wall_clock_ms?);
         Some(Self { cap, before, running: None })
     }
 
-    /// The limit of a run that is performed again, where it stopped the run.
+    /// The limit of a replayed run that the limit stopped.
     pub fn recorded(fact: &Fact) -> Option<&Breach> {
         match fact {
             Fact::BudgetExceeded { breach, .. } if breach.limit == Limit::WallClock => Some(breach),
@@ -303,7 +303,7 @@ impl WallClock {
         }
     }
 
-    /// The limit, once it has passed. Counts from the first time that it is asked.
+    /// The limit, once it has passed. It counts from the first call.
     pub fn poll_passed(&mut self, cx: &mut Context<'_>, place: BreachTime) -> Option<Breach> {
         let (cap, before) = (self.cap, self.before);
         let (began, timer) = self.running.get_or_insert_with(|| {
@@ -311,7 +311,7 @@ impl WallClock {
             let left = (cap + Duration::from_millis(1)).saturating_sub(before);
             (Instant::now(), Box::pin(tokio::time::sleep(left)))
         });
-        // Whatever is about to be done takes some time, so none is passed before anything is done.
+        // The next action takes some time, so the limit never passes before the first one.
         let least = u64::from(cap.is_zero());
         let actual = millis(before + began.elapsed()).max(least);
         // A run that never pauses gives no timer its turn, so the timer only wakes one that does.
@@ -324,8 +324,9 @@ impl WallClock {
     }
 }
 
-/// How long a run was active, as its records tell: not from where a process ended, or the run waited, until it went on. A
-/// branch was as long active as the run that it was branched from, and since then.
+/// How long a run was active, from its records: without the time from the end of a process, or a
+/// suspension, until it was resumed. A branch includes the time of the run that it was branched
+/// from.
 pub fn active(records: &[RecordedFact]) -> Duration {
     let parent = match records.first().map(RecordedFact::fact) {
         Some(Fact::RunStarted { about: Some(about), .. }) => about.parent.as_ref(),
@@ -342,8 +343,8 @@ pub fn active(records: &[RecordedFact]) -> Duration {
     Duration::from_nanos(spans.fold(inherited, u64::saturating_add))
 }
 
-/// What the tokens of a request cost, where that is known: the model's own price, or that of the catalog. Nobody knows it where
-/// the request asks not to be served [at list prices](Pricing::is_listed).
+/// The price of a request's tokens, if known: the model's own, or that of the catalog. It is
+/// unknown if the request asks not to be served [at list prices](Pricing::is_listed).
 pub fn price_of(request: &Request, catalog: &Catalog) -> Option<Pricing> {
     if !Pricing::is_listed(&request.options) {
         return None;
@@ -354,7 +355,7 @@ pub fn price_of(request: &Request, catalog: &Catalog) -> Option<Pricing> {
     Some(pricing.for_retention(retention.unwrap_or_default()))
 }
 
-/// Refuses a limit in dollars that nobody could keep.
+/// Refuses a limit in dollars that cannot be enforced.
 ///
 /// # Errors
 /// `unknown_price`.

@@ -11,10 +11,10 @@ use crate::{
     World,
 };
 
-/// How many tools [`Context::call_tools`](crate::Context::call_tools) runs side by side unless told otherwise.
+/// How many tools [`Context::call_tools`](crate::Context::call_tools) runs concurrently by default.
 pub const DEFAULT_MAX_CONCURRENCY: usize = 8;
 
-/// What a [`Context`](crate::Context) needs for a run. It does not change while the run goes on.
+/// The configuration of a [`Context`](crate::Context). It does not change during the run.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Config {
@@ -22,7 +22,7 @@ pub struct Config {
     pub log: Arc<dyn Log>,
     /// The run.
     pub run_id: RunId,
-    /// Whether the run happens, goes on, or is performed again.
+    /// Whether the run is new, resumed, or replayed.
     pub mode: RunMode,
     /// Who answers; needed for model calls.
     #[doc(alias = "Provider")]
@@ -42,23 +42,25 @@ pub struct Config {
     /// How many tools run side by side; zero is the default, [`DEFAULT_MAX_CONCURRENCY`].
     #[doc(alias = "MaxParallelTools")]
     pub max_concurrency: usize,
-    /// The time limit of a try of a tool, unless the tool has its own.
+    /// The time limit of an attempt of a tool, unless the tool has its own.
     pub tool_timeout: Duration,
-    /// When a model call that failed before its first event is tried again; the adapter's own policy unless said.
+    /// When a model call that failed before its first event is retried. By default the adapter's
+    /// policy.
     pub retry: Option<RetryPolicy>,
-    /// Who is told how long things take. A replay tells nobody.
+    /// The receiver of measurements. A replay reports none.
     pub metrics: Option<Arc<dyn MetricsSink>>,
     /// Whether an answer must come with the hash of what the provider sent.
     pub require_raw_response_hash: bool,
-    /// How long the log may take to append, failed attempts included. A run whose log takes longer fails. If not set, an append may
-    /// take as long as it likes, and a log that is unavailable is retried for five minutes.
+    /// How long the log may take to append, failed attempts included. A run whose log takes longer
+    /// fails. If not set, an append has no time limit, and an unavailable log is retried for five
+    /// minutes.
     pub emit_timeout: Option<Duration>,
     /// What happens if a tool fails. By default the loop gets the error. [`Halt`](ErrorPolicy::Halt) makes it an `Err` of
     /// [`Context::call_tools`](crate::Context::call_tools); a function may replace it with a result.
     pub on_tool_error: ErrorPolicy,
     /// What becomes of side effects that fail.
     pub side_effect_errors: SideEffectErrors,
-    /// What happens, in a run that goes on, with a tool that may have run and may do harm if it is run twice.
+    /// The policy of a resumed run for tools that may have run and are not idempotent.
     pub on_uncertain: OnUncertain,
     /// How often a run may be resumed without any progress before [`Context::run`](crate::Context::run) suspends it. Ten times by
     /// default.
@@ -67,7 +69,7 @@ pub struct Config {
     repeated: Option<String>,
 }
 
-/// Whether a run happens, goes on, or is performed again.
+/// Whether a run is new, resumed, or replayed.
 ///
 /// All three run the same loop from its beginning. They differ in who answers it: the world, the records, or first the records
 /// and then the world.
@@ -77,9 +79,9 @@ pub enum RunMode {
     /// A new run happens.
     #[default]
     Live,
-    /// A run that has these records, and no end, goes on: see [`Config::resume`].
+    /// Resumes a run that has these records and no end; see [`Config::resume`].
     Resume(Vec<Record>),
-    /// These records are performed again; nothing is written: see [`Config::replay`].
+    /// Replays these records and writes nothing; see [`Config::replay`].
     #[doc(alias = "Recorded")]
     Replay(Vec<Record>),
 }
@@ -151,7 +153,7 @@ impl Config {
         })
     }
 
-    /// The same with one more entry of the caller's own data for the tools.
+    /// The same with one more entry of context data for the tools.
     pub fn context(mut self, key: &str, value: impl Into<Value>) -> Self {
         Arc::make_mut(&mut self.context).insert(key.to_owned(), value.into());
         self
@@ -242,11 +244,12 @@ impl Config {
         self
     }
 
-    /// The same, to go on with the run after its process ended.
+    /// Resumes the run after its process ended.
     ///
-    /// The loop is run again from its beginning and must do what it did. The records answer it as far as they go, so nothing
-    /// that was completed is done twice; what they do not have comes from the world, and is recorded. Before that the run's
-    /// lease is taken: of two that resume a run one goes on, and the other gets an error before it has done anything.
+    /// The loop runs again from its beginning and must make the same calls. The records answer it
+    /// as far as they go, so nothing that completed is repeated. After that, the world answers, and
+    /// its answers are recorded. The run's lease is taken first: of two processes that resume a run
+    /// one continues, and the other gets an error before it does anything.
     ///
     /// A model that was called and has no answer is called again. A tool that was announced and has no outcome is run again if
     /// it is [idempotent](crate::Tool::idempotent); otherwise [`OnUncertain`] says. A loop that does something else than it did gets
@@ -287,8 +290,9 @@ impl Config {
     /// ```
     ///
     /// # Errors
-    /// `run_not_found`; `pruned` or `redacted` if the run or the body of a record was taken away; `corrupt` if the records are not
-    /// what they were, or not what the log's index says of them; a log that cannot be read.
+    /// `run_not_found`; `pruned` or `redacted` if the run or the body of a record was removed;
+    /// `corrupt` if the records were changed, or contradict the log's index; a log that cannot be
+    /// read.
     pub async fn resume(self) -> Result<Self> {
         let records = self.records().await?;
         Ok(self.mode(RunMode::Resume(records)))
@@ -302,14 +306,15 @@ impl Config {
     /// then it may be early, and wait for another branch.
     ///
     /// # Errors
-    /// `run_not_found`; `pruned` or `redacted` if the run or the body of a record was taken away; `corrupt` if the records are not
-    /// what they were, or not what the log's index says of them; a log that cannot be read.
+    /// `run_not_found`; `pruned` or `redacted` if the run or the body of a record was removed;
+    /// `corrupt` if the records were changed, or contradict the log's index; a log that cannot be
+    /// read.
     pub async fn replay(self) -> Result<Self> {
         let records = self.records().await?;
         Ok(self.mode(RunMode::Replay(records)))
     }
 
-    /// All that the log has of the run, verified, and held against what its index says of it.
+    /// All records of the run, verified, and compared with the log's index.
     async fn records(&self) -> Result<Vec<Record>> {
         let Some(indexed) = self.log.run(&self.run_id).await? else {
             return Err(Removals::read(&*self.log).await?.absence(&self.run_id));
@@ -327,7 +332,7 @@ impl Config {
     }
 }
 
-/// Says that a run cannot be performed again, as the body of one of its records was taken away.
+/// The error for a run that cannot be replayed, because the body of one of its records was removed.
 pub fn was_redacted(record: &Record) -> Error {
     let (run, seq, kind) = (&record.envelope().run, record.seq(), &record.envelope().kind);
     Error::log(LogReason::Redacted)

@@ -18,8 +18,8 @@ use crate::{
 
 /// The place in a run's records that a replay has reached.
 ///
-/// What a loop does not make again is left out: the seal, the seams where another process continued, and what attempts of tools
-/// left behind whose process died.
+/// Records that a loop does not make again are left out: the seal, the seams where another process
+/// continued, and records of tool attempts whose process died.
 pub struct ReplayCursor {
     run: RunId,
     facts: VecDeque<RecordedFact>,
@@ -82,8 +82,8 @@ impl Attempts {
         calls
     }
 
-    /// Whether a fact was left behind by a process that died, or announces with what another process began anew: the loop
-    /// does not make it again. A call that the loop gave up is given up again.
+    /// Whether a fact was left behind by a process that died, or announces a restart by another
+    /// process. The loop does not make it again. A call that the loop gave up is given up again.
     fn leave_behind(&self, fact: &Fact) -> bool {
         let Some((_, attempt)) = inner(fact) else { return false };
         match fact {
@@ -124,7 +124,7 @@ impl ReplayCursor {
         for kept in records {
             match kept.fact() {
                 Fact::Sealed(_) => {}
-                // Whoever resumes the run after that lets it continue.
+                // A process that resumes the run after that lets it continue.
                 Fact::Suspended(end) if end.reason == HaltReason::CrashLoop => {}
                 fact if fact.is_seam() => pop_dropped(&mut facts),
                 _ => facts.push(kept),
@@ -256,7 +256,7 @@ impl ReplayCursor {
         self.facts.get(place).map(RecordedFact::fact)
     }
 
-    /// How the call came out that was announced last under this id, whatever else happened meanwhile.
+    /// The outcome of the call that was announced last under this id.
     pub(crate) fn outcome_ahead(&self, call: &str) -> Option<&Fact> {
         let again = |fact: &&Fact| matches!(fact, Fact::ToolScheduled { call_id, attempt: 1, .. } if call_id == call);
         self.to_come().take_while(|fact| !again(fact)).find(|fact| outcome_of(fact) == Some(call))
@@ -386,7 +386,7 @@ impl ReplayCursor {
             Want::Turn(prompt) => {
                 let is_next = self.upcoming().is_some_and(|next| asks(next, *prompt));
                 let is_to_come = || self.to_come().any(|fact| asks(fact, *prompt));
-                // What has no record may follow the records, where the run is to go on.
+                // In a resumed run, requests without a record may follow the records.
                 (is_next || !self.resumes && !is_to_come()).then_some(Ok(None))
             }
             Want::Answer => match self.upcoming() {
@@ -409,7 +409,8 @@ impl ReplayCursor {
         self.facts.iter().map(RecordedFact::fact)
     }
 
-    /// Whether a side effect of a place that is asked for has a record: each that has one before it leaves the line.
+    /// Whether a requested side effect of a place has a record. Each earlier one with a record
+    /// leaves the line.
     fn will_recall(&self, place: &Place, asked: &PendingEffect) -> bool {
         let mut left = asked.ahead();
         let effects = self.facts.iter().filter(|kept| kept.is(Kind::SideEffect));
@@ -457,7 +458,7 @@ impl ReplayCursor {
                 return self.differs_from_next(call);
             }
             Want::Recall { asked, .. } => {
-                // Whatever would have come of it: it is not what differs.
+                // An abandoned call is not what differs.
                 let effect = match self.upcoming() {
                     Some(Fact::SideEffect { effect, .. }) => effect.clone(),
                     _ => Effect::Done(Value::Null),
@@ -598,12 +599,12 @@ pub(crate) const CHECKPOINT: &str = "checkpoint";
 /// The name under which the failure of a model call is kept.
 pub(crate) const MODEL_CALL: &str = "model_call";
 
-/// Whether a fact is that the model is asked this.
+/// Whether a fact is this request to the model.
 fn asks(fact: &Fact, this: Hash) -> bool {
     matches!(fact, Fact::TurnStarted { prompt: Some(prompt), .. } if *prompt == this)
 }
 
-/// Whether a fact is what came of a model call.
+/// Whether a fact is the outcome of a model call.
 fn is_answer(fact: &Fact) -> bool {
     match fact {
         Fact::AssistantCompleted { .. } | Fact::TurnLost { .. } => true,
@@ -619,13 +620,13 @@ fn is_at(place: &Place, fact: &Fact) -> bool {
     call == place.as_ref().map(|inside| inside.call_id.as_str())
 }
 
-/// Whether a fact is what came of a side effect of a name that was asked for.
+/// Whether a fact is the outcome of a side effect with a requested name.
 fn is_named(fact: &Fact, place: &Place, asked: &PendingEffect) -> bool {
     matches!(fact, Fact::SideEffect { inside, name, .. } if inside == place && **name == *asked.name)
 }
 
-/// Whether a fact is not the one that is recorded at its place, whatever both say. What a call makes is, unless both are side
-/// effects: everything else it makes between them.
+/// Whether a fact cannot be the recorded one at its place, regardless of contents. Facts of one
+/// call can be, unless both are side effects: the call may make others between them.
 fn is_other(place: &Place, fact: &Fact, recorded: &Fact) -> bool {
     match (fact, recorded) {
         (
@@ -648,7 +649,7 @@ fn is_stopped(fact: &Fact, upcoming: &Fact) -> bool {
     before && breach.when == BreachTime::PreCall
 }
 
-/// The call, and its try, inside which a fact was made.
+/// The call and the attempt in which a fact was made.
 pub(crate) fn inner(fact: &Fact) -> Option<(&str, u32)> {
     match fact {
         Fact::SideEffect { inside: Some(Inside { call_id, attempt }), .. } => {
@@ -665,7 +666,7 @@ pub(crate) fn inner(fact: &Fact) -> Option<(&str, u32)> {
     }
 }
 
-/// The call, and its try, that a fact belongs to which a running tool makes.
+/// The call and the attempt that a fact of a running tool belongs to.
 pub(crate) fn of_tool(fact: &Fact) -> Option<(&str, u32)> {
     inner(fact).or(match fact {
         Fact::ToolCompleted { call_id, attempt, .. }

@@ -1,4 +1,4 @@
-//! What is told of a run that is performed again and differs: where, what it is about, and what was made.
+//! The report of a replay that differs: where, in what, and what was produced.
 
 use mynah_data::{AdapterReason, Error, ErrorKind, MismatchClass};
 use mynah_log::{End, Fact};
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::cursor::of_tool;
 
-/// Says that a run, performed again, makes another fact than is recorded at a place, one where nothing is recorded, or none where
-/// one is.
+/// The error for a replay that produces another fact than is recorded, one where none is recorded,
+/// or none where one is.
 pub fn mismatch(run: &str, seq: u64, recorded: Option<&Fact>, produced: Option<&Fact>) -> Error {
     difference_of(run, seq, recorded, produced, "")
 }
@@ -65,8 +65,8 @@ pub(crate) fn difference_of(
         .with("diff", diff)
 }
 
-/// Every place where two values differ: `{"path", "recorded", "produced"}` each. What is missing is told as null; where it is null that
-/// the other has there, it is left out.
+/// Every place where two values differ: `{"path", "recorded", "produced"}` each. A missing value is
+/// null. If the other value is null, the member is left out.
 pub fn differences(recorded: &Value, produced: &Value) -> Vec<Value> {
     let mut found = Vec::new();
     compare_values("", Some(recorded), Some(produced), &mut found);

@@ -28,7 +28,7 @@ pub enum SideEffectErrors {
     /// The failure is recorded; a replay gives the same error without doing anything.
     #[default]
     Recorded,
-    /// Nothing is recorded; a replay tries again.
+    /// Nothing is recorded; a replay performs it again.
     Unrecorded,
 }
 
@@ -41,27 +41,27 @@ pub(crate) struct Effects {
     pub(crate) journal: Option<Arc<Journal>>,
     /// The call that they are part of; none where the loop itself acts.
     pub(crate) call: Option<Arc<ToolCall>>,
-    /// The try of that call, from 1.
+    /// The attempt of that call, from 1.
     pub(crate) attempt: u32,
     /// What was asked for at this place.
     pub(crate) queue: Arc<EffectQueue>,
-    /// Whether the records are asked first: in a run that is performed again, or goes on.
+    /// Whether the records answer first: in a replayed or resumed run.
     pub(crate) replaying: bool,
 }
 
 impl Effects {
-    /// In a run that nobody keeps.
+    /// In an unrecorded run.
     pub(crate) fn unkept(world: Arc<dyn World>) -> Self {
         let (errors, queue) = (SideEffectErrors::default(), Arc::default());
         Self { world, errors, journal: None, call: None, attempt: 1, queue, replaying: false }
     }
 
-    /// Goes over to a try, where nothing was asked for yet.
+    /// Moves on to the next attempt, if nothing was requested yet.
     pub(crate) fn begin(&mut self, attempt: u32) {
         (self.attempt, self.queue) = (attempt, Arc::default());
     }
 
-    /// The try begins in which this is. It is over when this is dropped.
+    /// Marks the start of an attempt. The attempt ends when this is dropped.
     pub(crate) fn under_way(&self) -> UnderWay<'_> {
         if let (Some(journal), Some(call)) = (&self.journal, &self.call) {
             journal.begin(call, self.attempt);
@@ -165,7 +165,8 @@ impl Effects {
         }
     }
 
-    /// Refuses what is asked for inside a side effect of the same place: a replay has the value of that, and does nothing inside it.
+    /// Refuses requests inside a side effect of the same place: a replay returns the effect's value
+    /// and runs nothing inside it.
     fn refuse_nested(&self) -> Result<()> {
         if DOING.get() != Arc::as_ptr(&self.queue) {
             return Ok(());
@@ -216,7 +217,7 @@ impl Drop for Doing {
     }
 }
 
-/// A try of a call that is under way.
+/// An attempt of a call in progress.
 pub(crate) struct UnderWay<'a>(&'a Effects);
 
 impl Drop for UnderWay<'_> {

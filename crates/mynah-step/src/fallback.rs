@@ -16,16 +16,18 @@ use crate::{
 
 /// An adapter that asks the next model where one cannot be had.
 ///
-/// The next is asked when a call fails before its first event with something that another provider may be spared: no key or a
-/// refused one, a model that is not there, a pause that is asked for, no capacity, no connection, a prompt that is too long, an
-/// answer that is none, a feature that the adapter lacks. What is wrong with the request itself, and what was refused for its
-/// content, fails at once. Once a model has said something it is not replaced. If none can be had, the error is that of the one asked
-/// last; it names the others, and its metadata has their errors, in order, as `earlier`.
+/// The next model is called if a call fails before its first event for a reason that another
+/// provider may not share: a missing or rejected key, an unknown model, a rate limit, no capacity,
+/// no connection, a prompt that is too long, an invalid answer, a feature that the adapter lacks.
+/// An invalid request, or one that was refused for its content, fails at once. A model whose answer
+/// has begun is not replaced. If all fail, the error is that of the last. It names the others, and
+/// its metadata has their errors, in order, as `earlier`.
 ///
-/// A call's key and adapter options are the first one's alone: the others have their own, or look for them. What a request says
-/// to the provider reaches every one of them; what is said under a provider's name reaches that provider. A policy for retries
-/// begins anew with the first. Tokens cost what the answering model's price says. Where nobody knows that, they have no costs and
-/// `extra` names the `unpriced_model`; a limit in dollars counts them at the first one's price.
+/// A call's key and adapter options apply to the first model only. The others have their own, or
+/// use the environment. Provider options of a request reach every provider; options under a
+/// provider's name reach only that one. A retry policy starts again with the first. Tokens are
+/// priced by the model that answers. If its price is unknown, they have no cost and `extra` names
+/// the `unpriced_model`; a limit in dollars counts them at the first one's price.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -84,7 +86,7 @@ impl Fallback {
         }
     }
 
-    /// And then this one, for this model. What the built-in catalog knows of the model need not be said.
+    /// Adds a fallback with this model. Facts about the model come from the built-in catalog.
     pub fn or(mut self, adapter: impl Adapter, model: impl Into<ModelRef>) -> Self {
         self.name = format!("{}|{}", self.name, adapter.name());
         let model = Some(Catalog::built_in().inform(model.into()));
@@ -93,8 +95,8 @@ impl Fallback {
         self
     }
 
-    /// How long each but the last may be silent before the next is asked. Unless told otherwise they are waited for, though no
-    /// longer than the call's `stream_timeout`, which each of them has for itself.
+    /// How long each model but the last may be silent before the next is called. By default that is
+    /// the call's `stream_timeout`, separately for each.
     pub fn patience(mut self, limit: Duration) -> Self {
         self.patience = Some(limit);
         self
@@ -188,7 +190,7 @@ impl Choice {
     ) -> Result<ModelStream> {
         let (request, call) = (self.request(request.clone()), self.call(call.clone()));
         let stream = open_once(Arc::clone(&self.adapter), request, call, patience).await?;
-        // Whoever called knows what the first costs.
+        // The caller knows the price of the first.
         let Some(model) = self.model.clone() else {
             return Ok(stream);
         };
@@ -225,7 +227,7 @@ impl Choice {
 /// A provider, its model and its error.
 type Failed<'a> = (&'a str, Option<&'a str>, Error);
 
-/// The error with those of the providers that were asked before.
+/// The error with those of the providers that were called before.
 fn after(earlier: &[Failed<'_>], error: Error) -> Error {
     if earlier.is_empty() {
         return error;

@@ -33,7 +33,8 @@ impl Hearing {
             Ok(()) => event,
             Err(error) => Event::Error { error },
         };
-        // What only this side knows of the call travels with its events, so that a consumer who folds them knows it too.
+        // Facts that only this side has travel with the events, so that a consumer who folds them
+        // has them too.
         match (&mut event, request_id, &self.pricing) {
             (Event::MessageStarted { request_id, .. }, Some(id), _) => {
                 *request_id = Some(id.to_owned());
@@ -53,7 +54,7 @@ impl Hearing {
         event
     }
 
-    /// The call was stopped: the answer ends with this error, of which nothing arrived.
+    /// The call was stopped: the answer ends with this error. Nothing arrived.
     pub fn fail(&mut self, error: Error) {
         self.answer.apply(&Event::Error { error });
     }
@@ -106,7 +107,7 @@ impl Hearing {
     }
 }
 
-/// Whether two tool calls have the same id: their results could not be told apart.
+/// Whether two tool calls have the same id. Their results could not be distinguished.
 fn has_twins(message: &Arc<Message>) -> bool {
     if message.tool_calls().nth(1).is_none() {
         return false;

@@ -1,8 +1,8 @@
 //! The signs of life of this process.
 //!
-//! One thread gives them, in real time, for as long as there are recorded runs: whether a run is polled, and whether its runtime is
-//! blocked, makes no difference. A log gets one beat a second from this process, however many runs it has there. So a run is held
-//! for exactly as long as its process lives.
+//! One thread beats in real time while there are recorded runs. It does not matter whether a run is
+//! polled or its runtime is blocked. A log gets one beat a second from this process, for any number
+//! of runs. So a run is held for exactly as long as its process lives.
 
 use std::{
     collections::HashMap,
@@ -30,7 +30,7 @@ const BEAT: Duration = Duration::from_secs(1);
 /// How often the thread looks which beats are due.
 const TICK: Duration = Duration::from_millis(250);
 
-/// The hearts of this process by what they beat as, and whether a thread looks after them.
+/// The hearts of this process by the identity of their log, and whether a thread serves them.
 static HEARTS: Mutex<Option<Hearts>> = Mutex::new(None);
 
 #[derive(Default)]
@@ -39,7 +39,8 @@ struct Hearts {
     are_served: bool,
 }
 
-/// A point in time. The clock knows of a machine that slept, and the other of a clock that was set.
+/// A point in time, on two clocks. One notices that the machine slept, the other that the time was
+/// set.
 #[derive(Clone, Copy)]
 pub(crate) struct Moment {
     instant: Instant,
@@ -105,7 +106,7 @@ impl Heart {
         state.gaps
     }
 
-    /// Whether a beat is due; then it is under way.
+    /// Whether a beat is due. If so, it is marked as in flight.
     fn begins(&self) -> bool {
         let mut state = self.state();
         let is_due = state.asked.is_some_and(|asked| asked.instant.elapsed() >= BEAT);
@@ -116,7 +117,7 @@ impl Heart {
         begins
     }
 
-    /// Gives a sign of life. After a gap, each run is asked for, so that one that was lost is known to be.
+    /// Sends a beat. After a gap each run is renewed, so that a lost one is noticed.
     async fn beat(&self) {
         let asked = Moment::now();
         let before = self.state().gaps;
@@ -209,7 +210,8 @@ impl Held {
         self.state().lost.clone()
     }
 
-    /// Whether another process may have taken it: no beat came for as long as a lease lasts, now or since it was last asked for.
+    /// Whether another process may have taken it: no beat for the length of a lease, now or since
+    /// the last renewal.
     pub(crate) fn is_doubtful(&self) -> bool {
         let (asked, gaps) = {
             let pulse = self.heart.state();

@@ -1,4 +1,4 @@
-//! Where the facts of a run go, and where those of a replay come from.
+//! The journal: facts of a live run go to the log, facts of a replay come from the records.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,10 +23,11 @@ mod state;
 
 /// The journal of a run that is recorded, replayed or resumed: facts go in, and recorded answers come out.
 ///
-/// The loop, its branches and its tools ask side by side. A live run answers each at once. In a replay the recorded order is a
-/// turnstile: each question is answered when the next record is its own, so the calls meet the interleaving that they had. A
-/// question that is early cannot be told from one that differs, as another branch may wait for something that is no part of the
-/// run. So a difference is what everything waits behind for a while in vain.
+/// The loop, its branches and its tools send questions concurrently. A live run answers each at
+/// once. In a replay the recorded order is a turnstile: each question is answered when the next
+/// record is its own, so the calls meet the recorded interleaving. An early question looks like one
+/// that differs, because another branch may wait for something outside of the run. So a difference
+/// is reported when everything has waited behind it for a while in vain.
 pub struct Journal {
     run: RunId,
     state: Mutex<State>,
@@ -50,7 +51,8 @@ pub struct State {
     /// The records that answer first.
     pub cursor: Option<Box<ReplayCursor>>,
     questions: Vec<Question>,
-    /// How many of them, from the first on, have no answer as long as nothing changes, and when that was found.
+    /// How many of them, from the first, have no answer until something changes, and when that was
+    /// found.
     without_answer: (usize, u64),
     /// Questions whose facts are committed and not yet durable.
     undurable: Vec<(u64, Place, Option<Fact>)>,
@@ -64,7 +66,7 @@ pub struct State {
     loop_waits_elsewhere: bool,
     /// How many questions were answered.
     answered: u64,
-    /// How many of them the engine's loop knows of.
+    /// How many of them the engine's loop has seen.
     seen: u64,
     standstill: Option<Standstill>,
 }
@@ -138,7 +140,7 @@ pub(crate) enum Want {
     Announce(Fact),
     /// What is recorded of a side effect. If nothing has to be, nothing may be.
     Recall { asked: PendingEffect, required: bool },
-    /// When the model is asked this, or that no record tells.
+    /// When this request to the model was made; none if no record has it.
     Turn(Hash),
     /// How the call came out, from its record.
     Outcome,
@@ -259,7 +261,8 @@ impl Journal {
         self.lock().recorder.as_ref()?.chain.head()
     }
 
-    /// Commits a fact that the engine's loop made. A replay compares it with the next record, which tells how long things took.
+    /// Commits a fact that the engine's loop made. A replay compares it with the next record, which
+    /// has the durations.
     ///
     /// # Errors
     /// `replay_mismatch`, or a run that cannot be recorded.
@@ -367,7 +370,8 @@ impl Journal {
         poll(recorder, &mut Context::from_waker(&waker))
     }
 
-    /// Whether something must be [on its way to the log](Recorder::poll_sent) before more is told.
+    /// Whether something must be [on its way to the log](Recorder::poll_sent) before more is
+    /// emitted.
     pub fn has_debts(&self) -> bool {
         self.lock().recorder.as_ref().is_some_and(|recorder| recorder.has_debts())
     }

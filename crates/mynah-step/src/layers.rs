@@ -136,7 +136,7 @@ impl Layer for Timeout {
     }
 }
 
-/// Cuts a result or an error that is too long for the model, and tells the model so.
+/// Truncates a result or an error that is too long for the model, with a note for the model.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputCap(usize);
 
@@ -284,10 +284,11 @@ impl Layer for RateLimit {
     }
 }
 
-/// Returns the result of an earlier call with the same arguments, whatever the order of their members. Only results are kept, no errors
-/// or questions. Clones share the cache; each tool has its own entries.
+/// Returns the result of an earlier call with the same arguments, in any order of their members.
+/// Only results are cached, no errors or questions. Clones share the cache; each tool has its own
+/// entries.
 ///
-/// In a recorded run what the cache returned is recorded, so a replay does the same, whatever is cached then.
+/// In a recorded run, the returned result is recorded, so a replay is the same with any cache.
 #[derive(Clone)]
 pub struct Cache {
     entries: usize,
@@ -303,7 +304,7 @@ struct Cached {
 }
 
 impl Cache {
-    /// Keeps so many results, the oldest of which makes room, each for this time.
+    /// Keeps this many results, dropping the oldest, each for this time.
     pub fn new(entries: usize, keep: Duration) -> Self {
         Self { entries, keep, cached: Arc::default() }
     }

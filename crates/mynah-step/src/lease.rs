@@ -9,17 +9,18 @@ use tokio::time::Instant;
 
 use crate::{World, new_owner, process};
 
-/// How long a process holds a run without a sign of life. It gives one every second for as long as it lives, whether its
-/// run is polled or not. A process that was suspended for longer may have lost its runs; it finds out before it starts a tool, or
-/// at its next append.
+/// How long a process holds a run without a beat. It beats every second while it lives, whether its
+/// run is polled or not. A process that was suspended for longer may have lost its runs. It finds
+/// out before it starts a tool, or at its next append.
 pub const LEASE: Duration = Duration::from_secs(3);
 
 /// Takes the right to continue a run that was read up to this head.
 ///
-/// A run that nobody holds is taken at once: its process gave it back, or it waits, or it was never held. So is one whose holder
-/// ran on this machine and has ended. Any other holder may have crashed. A holder that lives gives a sign of life every second, so one
-/// is waited for as long as a lease [lasts](LEASE). If there was none, the run is taken over; should the holder live after all, its appends are refused. No time of day is compared, so
-/// neither a clock that is wrong nor one that is set makes a difference.
+/// A run without a holder is taken at once: its process released it, or it waits, or it was never
+/// held. So is one whose holder ran on this machine and has ended. Any other holder may have
+/// crashed. A living holder beats every second, so this waits for a beat for the length of a
+/// [lease](LEASE). Without one the run is taken over. If the holder lives after all, its appends
+/// are refused. No time of day is compared, so wrong or changed clocks make no difference.
 ///
 /// # Errors
 /// `leased`, with the holder's name and the end of its lease, if the holder lives; `head_mismatch` if another process continued
@@ -60,6 +61,6 @@ async fn take_when_silent(log: &dyn Log, world: &dyn World, run: &str) -> Result
         tokio::time::sleep(PAUSE).await;
         now = held_until().await?;
     }
-    // The log compares once more: a renewal that came just now counts.
+    // The log compares again: a renewal that arrived just now counts.
     log.take(run, &owner, LEASE, seen).await
 }

@@ -1,9 +1,10 @@
 //! The boundary: the one place where non-determinism enters a run.
 //!
-//! Time and chance come from a [`World`]. Answers come from an [`Adapter`], which speaks one provider's wire format.
-//! Everything else a model can ask for is a [`Tool`]. The loop above decides what is to happen and this crate makes it
-//! happen: [`open_model`] opens a model's stream under a [`RetryPolicy`], [`run_tool`] runs one call with its time limit,
-//! its tries and its panics contained.
+//! Time and randomness come from a [`World`]. Answers come from an [`Adapter`], which implements
+//! one provider's wire format. Everything else that a model can request is a [`Tool`]. The loop
+//! above decides, and this crate acts: [`open_model`] opens a model's stream under a
+//! [`RetryPolicy`]; [`run_tool`] runs one call with its time limit and retries, and contains its
+//! panics.
 //!
 //! Adapters and tools can be written outside the project: both are small traits behind `Arc<dyn …>`.
 

@@ -107,7 +107,7 @@ pub struct AppendMetric<'a> {
     pub took: Duration,
 }
 
-/// Tells that a run passed a limit of its budget, in the world: whoever is told of it, and whoever watches the program.
+/// Reports that a run passed a limit of its budget, to the metrics sink and as a log event.
 pub fn tell_exceeded(
     run_id: Option<&str>,
     breach: &Breach,
@@ -120,7 +120,7 @@ pub fn tell_exceeded(
     }
 }
 
-/// A call under way, of which somebody is told once, however it ends: one that is dropped was `cancelled`.
+/// A call in progress, reported once when it ends. A dropped one is reported as `cancelled`.
 #[derive(Default)]
 pub struct Watch(Option<Watched>);
 

@@ -12,7 +12,8 @@ use mynah_log::Hash;
 /// What this process beats as in a log: no other process does, nor does this one in another log.
 pub(crate) fn beat_name(log: usize) -> String {
     static RANDOM: OnceLock<RandomState> = OnceLock::new();
-    // Where the system does not tell the name of a process, and after a fork, the number still differs.
+    // The number differs even after a fork, or if the system does not provide the name of a
+    // process.
     let random = RANDOM.get_or_init(RandomState::new).hash_one((std::process::id(), log));
     format!("{random:016x}:{}", name())
 }
@@ -27,10 +28,11 @@ pub(crate) fn owner_has_ended(owner: &str) -> bool {
     beats_as(owner).split_once(':').is_some_and(|(_, name)| has_ended(name))
 }
 
-/// The name of this process: where it runs, its number there, and when it started. Empty if the system does not tell.
+/// The name of this process: its machine, its number, and its start time. Empty if the system does
+/// not provide them.
 ///
-/// A number means something only on one machine since its last start, and in one namespace of processes. A process may not see
-/// those of other users. So all of that is part of the name.
+/// A process number is meaningful only on one machine since its last boot, and in one process
+/// namespace. A process may not see those of other users. So all of that is part of the name.
 fn name() -> String {
     static NAME: OnceLock<(u32, String)> = OnceLock::new();
     let id = std::process::id();

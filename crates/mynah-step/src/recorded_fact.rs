@@ -1,4 +1,4 @@
-//! A record and what it tells.
+//! A record with its decoded fact.
 
 use std::sync::OnceLock;
 
@@ -23,8 +23,8 @@ impl RecordedFact {
         Ok(fact.map(read))
     }
 
-    /// The same, of a run that is performed again. What the loop always makes again is read when it is due, and need not be as its
-    /// fact is written: its payload is compared with that of what the loop makes.
+    /// The same for a replay. Facts that the loop always makes are decoded when they are due, and
+    /// may have another encoding: their payload is compared with that of the loop's fact.
     ///
     /// # Errors
     /// Any other payload that is not what its fact is written as.
@@ -49,8 +49,8 @@ impl RecordedFact {
         self.record.envelope().kind == kind.name()
     }
 
-    /// Whether it may be of something that a running tool makes, as far as that is known without reading it: the loop announces
-    /// first tries.
+    /// Whether a running tool may have made it, as far as that is known without decoding it: the
+    /// loop announces first attempts.
     pub(crate) fn may_be_of_tool(&self) -> bool {
         match &*self.record.envelope().kind {
             "tool_scheduled" => self.record.adds().tool_calls == 0,
@@ -58,19 +58,19 @@ impl RecordedFact {
         }
     }
 
-    /// What it tells.
+    /// Its fact.
     pub fn fact(&self) -> &Fact {
         self.fact.get_or_init(|| Box::new(due(&self.record)))
     }
 
-    /// What it tells, by itself.
+    /// Its fact, by value.
     pub fn into_fact(self) -> Fact {
         let Self { record, fact } = self;
         fact.into_inner().map_or_else(|| due(&record), |fact| *fact)
     }
 }
 
-/// In place of a fact that cannot be read: one that means nothing to whoever looks ahead. Nothing that is made has its payload.
+/// A placeholder for a fact that cannot be decoded. It matches nothing that a loop makes.
 const UNREADABLE: Fact = Fact::ContextTruncated {
     strategy: String::new(),
     tokens_before: 0,
@@ -81,7 +81,7 @@ const UNREADABLE: Fact = Fact::ContextTruncated {
     cleared: 0,
 };
 
-/// The fact in a record that is to be compared.
+/// The fact of a record that is compared.
 fn due(record: &Record) -> Fact {
     record.loose_fact().ok().flatten().unwrap_or(UNREADABLE)
 }

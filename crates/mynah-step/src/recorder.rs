@@ -26,7 +26,7 @@ pub struct Recorder {
     log: Arc<dyn Log>,
     world: Arc<dyn World>,
     pub(crate) chain: Chain,
-    /// When the clock was last read, and the first time that a record may tell.
+    /// When the clock was last read, and the earliest time that a record may have.
     now: i64,
     not_before: i64,
     totals: Totals,
@@ -36,18 +36,18 @@ pub struct Recorder {
     pending: Vec<Record>,
     /// How many bytes wait to be written.
     waiting: usize,
-    /// Whether something waits that must be on its way before anything more is told.
+    /// Whether a queued record must be on its way before anything more is emitted.
     owes: bool,
     /// Whether there is such in the batch that is being appended.
     owed: bool,
     /// Where the log's copy of the chain ends.
     pub(crate) written: Option<Head>,
-    /// The batch that is being appended, and the attempt under way.
+    /// The batch that is being appended, and its current attempt.
     batch: Option<Append>,
     writing: Option<BoxFuture<Result<Head>>>,
     /// Since when the log is unavailable, if it is.
     outage: Option<Outage>,
-    /// How long a batch may take with all attempts, and when the one under way has taken so long.
+    /// How long a batch may take with all attempts, and the deadline of the current one.
     emit_timeout: Option<Duration>,
     late: Option<Pin<Box<Sleep>>>,
     failed: Option<Error>,
@@ -55,7 +55,7 @@ pub struct Recorder {
     /// Whether the next fact is the first of another process.
     seam: Option<Fact>,
     lease: Option<Arc<Held>>,
-    /// When the append under way was made, if it takes it.
+    /// When the current append started, if it is measured.
     holding: Option<Moment>,
     /// Whether the lease is still to be taken, and the taking.
     takes_lease: bool,
@@ -83,11 +83,11 @@ struct Outage {
 /// The pause after the first failed attempt, and the longest.
 pub(crate) const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
 
-/// How long a log may be unavailable before a run is given up, unless an `emit_timeout` says otherwise.
+/// How long a log may be unavailable before a run fails, unless an `emit_timeout` is set.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How many records, and how many bytes, may wait to be written before whoever makes more has to wait: neither a slow disk nor
-/// a long turn holds a run in memory.
+/// How many records and bytes may be queued before producers must wait. Neither a slow disk nor a
+/// long turn holds a run in memory.
 const MAX_WAITING: (usize, usize) = (1_024, 4 << 20);
 
 impl Recorder {
@@ -96,7 +96,7 @@ impl Recorder {
         Self::after(log, world, Chain::new(run_id), Totals::default())
     }
 
-    /// Goes on with a run that was verified.
+    /// Continues a verified run.
     pub fn after(log: Arc<dyn Log>, world: Arc<dyn World>, chain: Chain, totals: Totals) -> Self {
         let written = chain.head();
         Self {
@@ -168,15 +168,15 @@ impl Recorder {
         self
     }
 
-    /// The same, which gives up a log that does not append a batch within this time, attempts that failed included. Without it, an
-    /// attempt may take as long as it likes, and a log that is unavailable is given up after five minutes.
+    /// Gives up a log that does not append a batch within this time, failed attempts included. If
+    /// not set, an attempt has no time limit, and an unavailable log is given up after five
+    /// minutes.
     pub fn with_emit_timeout(mut self, limit: Option<Duration>) -> Self {
         self.emit_timeout = limit;
         self
     }
 
-    /// The same, with records of which none is from before this time, whatever the clock says: what follows another run is
-    /// told after it.
+    /// Uses no record time before this one, so that a run is later than the run that it follows.
     pub fn not_before(mut self, time: i64) -> Self {
         self.not_before = time;
         self
@@ -221,7 +221,7 @@ impl Recorder {
         if matches!(fact, Fact::Resumed { .. }) {
             self.seam = None;
         }
-        // A run that waits is nobody's once the log knows that it does.
+        // A suspended run has no holder once the log knows that it is suspended.
         self.takes_lease |= self.over && self.pending.is_empty();
         if let Some(seam) = self.seam.take() {
             self.push(&seam)?;
@@ -287,7 +287,7 @@ impl Recorder {
         self.pending.len() >= records || self.waiting >= bytes
     }
 
-    /// Refuses what is asked for before the run began, or after it ended.
+    /// Refuses requests before the run began, or after it ended.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.sealed { Err(sealed(self.chain.run())) } else { self.check_begun() }
     }
@@ -374,9 +374,9 @@ impl Recorder {
         self.over && self.pending.is_empty() && self.batch.is_none() && self.failed.is_none()
     }
 
-    /// Waits until what came of tools, what people said and what models were asked and answered is on its way to the log: a caller
-    /// that is told of it may do something else for as long as it likes. What fails is reported by
-    /// [`poll_flush`](Self::poll_flush).
+    /// Waits until outcomes of tools, decisions of people, and requests and answers of models are
+    /// on their way to the log. A caller that sees their events may pause for any time.
+    /// [`poll_flush`](Self::poll_flush) reports failures.
     pub fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         // What was owed may be given to it by that.
         let is_sent = !self.has_debts() || self.poll_flush(cx).is_ready() || !self.has_debts();
@@ -408,7 +408,8 @@ impl Recorder {
         if is_flushed || is_given { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    /// Waits until nothing is left to write. A log that is unavailable is asked again, with pauses of up to two seconds.
+    /// Waits until nothing is left to write. An unavailable log is retried, with pauses of up to
+    /// two seconds.
     ///
     /// # Errors
     /// A log that refuses a batch, or that was unavailable for too long; see [`with_emit_timeout`](Self::with_emit_timeout).
@@ -496,7 +497,7 @@ impl Recorder {
         self.fail(error);
     }
 
-    /// Reports what came of the records of the batch.
+    /// Reports the fate of the records of the batch.
     fn report(&mut self, failure: Option<&str>) {
         let (Some(metrics), Some(batch)) = (&self.metrics, &self.batch) else { return };
         let count = batch.records.len().min(self.made.len());
@@ -539,8 +540,8 @@ impl Recorder {
 }
 
 impl Drop for Recorder {
-    /// A run that is left has its records, and whoever goes on with it need not wait for the lease to run out. The log is asked
-    /// once, and nobody waits for it: what comes of it is its own affair.
+    /// Writes the remaining records of a dropped run and releases it, so that the next process need
+    /// not wait for the lease to expire. Both are started once and not awaited.
     fn drop(&mut self) {
         let begun = self.written.is_some() || self.batch.is_some();
         if let Some(held) = &self.lease {
@@ -550,7 +551,7 @@ impl Drop for Recorder {
             return;
         }
         if !self.takes_lease && self.failed.is_none() {
-            // A batch that is under way has been asked for.
+            // A batch in flight was already started.
             let mut next = self.batch.take().filter(|_| self.writing.is_none());
             while next.is_some() || !self.pending.is_empty() {
                 let (log, batch) = (Arc::clone(&self.log), next.take());
@@ -569,7 +570,7 @@ fn size(record: &Record) -> usize {
     record.envelope_bytes().len() + record.body().map_or(0, |body| body.payload.len())
 }
 
-/// Lets something begin that goes on by itself.
+/// Starts a future that completes on its own.
 fn ask_once(asked: impl Future<Output = Result<()>> + Send + 'static) {
     let _ = Box::pin(asked).as_mut().poll(&mut Context::from_waker(Waker::noop()));
 }
@@ -612,8 +613,8 @@ pub(crate) fn span(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Whether a fact must be on its way to the log before anything more is told: what came of a tool and what a person said, which
-/// nobody can do again, that the model was asked, by this process or again by another, whose answer is told, and what it said.
+/// Whether a fact must be on its way to the log before anything more is emitted: outcomes of tools
+/// and decisions of people, which cannot be repeated, and requests and answers of models.
 fn is_owed(fact: &Fact) -> bool {
     use Fact::{AssistantCompleted, Resumed, ToolCompleted, ToolFailed, TurnStarted, UserMessage};
     matches!(

@@ -1,4 +1,4 @@
-//! When a failed model call is tried again.
+//! Retries of failed model calls.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use crate::{World, world::fraction};
 
-/// When a model call that failed before its first event is tried again, and how long after.
+/// When a model call that failed before its first event is retried, and after what delay.
 ///
-/// In JSON it is an object with any of these fields, `false` for a single try, or `"default"`.
+/// In JSON it is an object with any of these fields, `false` for a single attempt, or `"default"`.
 ///
 /// ```
 /// use mynah_data::{AdapterReason, Error};
@@ -29,7 +29,7 @@ use crate::{World, world::fraction};
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct RetryPolicy {
-    /// Tries in all, the first included; 0 and 1 both mean one.
+    /// The number of attempts, including the first. 0 and 1 both mean one.
     pub max_attempts: u32,
     /// The wait after the first failure; it doubles with each.
     pub base_delay_ms: u64,
@@ -37,13 +37,14 @@ pub struct RetryPolicy {
     pub max_delay_ms: u64,
     /// Up to so much is added to every wait by chance.
     pub jitter_ms: u64,
-    /// Which failures are worth another try, where the provider does not say it itself (`should_retry` in an error's metadata).
+    /// Which failures are retried, unless the provider decides (`should_retry` in an error's
+    /// metadata).
     pub retry_on: Vec<AdapterReason>,
     /// Whether a wait that the provider asks for is kept.
     pub respect_retry_after: bool,
-    /// The longest wait that the provider may ask for: a call that is to be tried later than that has failed.
+    /// The longest wait that the provider may ask for. If it asks for more, the call fails.
     pub max_retry_after_ms: u64,
-    /// No try begins later than this after the first.
+    /// No attempt begins later than this after the first.
     pub max_elapsed_ms: Option<u64>,
 }
 
@@ -64,17 +65,18 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// A single try.
+    /// A single attempt.
     pub fn never() -> Self {
         Self { max_attempts: 1, ..Self::default() }
     }
 
-    /// So many tries in all.
+    /// This many attempts.
     pub fn attempts(max_attempts: u32) -> Self {
         Self { max_attempts, ..Self::default() }
     }
 
-    /// From its JSON: `false` or 0 tries for a single try, `true` or `"default"` for the default, or an object.
+    /// Reads its JSON: `false` or 0 attempts for a single attempt, `true` or `"default"` for the
+    /// default, or an object.
     ///
     /// # Errors
     /// What does not fit, in words.
@@ -88,7 +90,7 @@ impl RetryPolicy {
         }
     }
 
-    /// How long to wait after try number `attempt` (from 1) failed so; none if that was the last.
+    /// The wait after attempt number `attempt` (from 1) failed; none if it was the last.
     pub fn delay(&self, attempt: u32, error: &Error, world: &dyn World) -> Option<Duration> {
         let ErrorKind::Adapter(reason) = error.kind() else {
             return None;

@@ -18,7 +18,7 @@ use crate::{EncodeError, Settled, ToolResultEncoder, panic_text, tool_failed};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum OnToolError {
-    /// The model reads this instead of the error, and goes on.
+    /// The model reads this instead of the error, and continues.
     Continue(Value),
     /// The chat halts.
     Halt,
@@ -30,7 +30,7 @@ type Decide = Arc<dyn Fn(&ToolCall, &Error) -> OnToolError + Send + Sync>;
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum ErrorPolicy {
-    /// The model reads the error, and goes on.
+    /// The model reads the error, and continues.
     #[default]
     Continue,
     /// The chat halts.

@@ -28,7 +28,7 @@ use crate::{
     world::jittered,
 };
 
-/// A tool: what the model is told of it, and what runs when it is called.
+/// A tool: its specification for the model, and the handler that runs its calls.
 ///
 /// ```
 /// use mynah_step::Tool;
@@ -166,23 +166,25 @@ impl Tool {
         self
     }
 
-    /// The same tool, whose handler a registry knows by this name: needed to store an engine that has it.
+    /// Sets the name of the handler in a registry. It is needed to store an engine that has the
+    /// tool.
     pub fn registered_as(mut self, name: impl Into<String>) -> Self {
         self.registered_as = Some(name.into());
         self
     }
 
-    /// The same tool, whose calls are handed to the caller instead of being run. One that is run after all, as a person allowed
-    /// it, was allowed once: when the run is performed again, its record answers.
+    /// Hands calls to the caller instead of running them. A call that runs after a person approved
+    /// it was approved once: a replay uses its record.
     pub fn manual(self) -> Self {
         self.with(|spec| spec.manual = true)
     }
 
     /// The same tool, whose calls need a person's approval, or are never permitted.
     ///
-    /// With [`Approval::Ask`] the run waits for a decision, as it does for a [manual](Self::manual) tool. The difference: the engine runs the
-    /// call when it is approved, so the tool must have a handler. With [`Approval::Deny`] the tool is never run, whatever a policy of
-    /// the engine or a person says.
+    /// With [`Approval::Ask`] the run waits for a decision, as it does for a [manual](Self::manual)
+    /// tool. The difference: the engine runs the call when it is approved, so the tool must have a
+    /// handler. With [`Approval::Deny`] the tool never runs, regardless of the engine's policy or a
+    /// person's decision.
     ///
     /// ```
     /// # use mynah_step::{Approval, Tool};
@@ -193,13 +195,14 @@ impl Tool {
         self.with(|spec| spec.approval = approval)
     }
 
-    /// The same tool, whose calls may be run twice without harm, and are tried so often in all after transient failures, over all
-    /// processes of a run. A try that was cut off with its process does not count.
+    /// Declares that calls may run twice without harm, and sets the number of attempts after
+    /// transient failures, over all processes of a run. An attempt that was cut off with its
+    /// process does not count.
     pub fn idempotent(self, max_attempts: u32) -> Self {
         self.tried(true, max_attempts)
     }
 
-    /// The same tool, whose calls are tried so often in all, if they may be.
+    /// Sets the number of attempts, if the tool is idempotent.
     pub(crate) fn tried(self, idempotent: bool, max_attempts: u32) -> Self {
         self.with(|spec| {
             spec.idempotent = idempotent;
@@ -207,7 +210,7 @@ impl Tool {
         })
     }
 
-    /// The same tool, whose records answer for it when a run is performed again: it is not run a second time.
+    /// Answers calls from the records in a replay: the tool does not run again.
     pub fn recorded(mut self) -> Self {
         self.recorded = true;
         self
@@ -232,7 +235,7 @@ impl Tool {
         &self.spec.name
     }
 
-    /// What the model is told of it.
+    /// Its specification for the model.
     pub fn spec(&self) -> &Arc<ToolSpec> {
         &self.spec
     }
@@ -247,7 +250,7 @@ impl Tool {
         self.handler.as_ref()
     }
 
-    /// The name under which a registry knows the handler.
+    /// The name of the handler in a registry.
     pub fn registered_name(&self) -> Option<&str> {
         self.registered_as.as_deref()
     }
@@ -289,7 +292,7 @@ impl Tool {
     }
 }
 
-/// Keeps a function that has no thread yet from getting one when nobody waits for it any more.
+/// Keeps a blocking function from starting if its call was dropped before it got a thread.
 struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
@@ -410,17 +413,18 @@ impl ToolResultEncoder for JsonEncoder {
     }
 }
 
-/// How long a call may take, and how long it pauses between its tries.
+/// How long a call may take, and how long it pauses between attempts.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ToolLimits {
-    /// The time limit of a try, unless the tool has its own.
+    /// The time limit of an attempt, unless the tool has its own.
     pub timeout: Duration,
-    /// The pause after a failed try, from 1: 100 ms, doubling, at most 10 s, with up to a quarter added by chance, unless said.
+    /// The pause after a failed attempt, from 1. By default 100 ms, doubling, at most 10 s, with up
+    /// to a quarter of random jitter.
     pub backoff: Option<Backoff>,
 }
 
-/// The pause after a failed try, from 1.
+/// The pause after a failed attempt, from 1.
 pub type Backoff = Arc<dyn Fn(u32) -> Duration + Send + Sync>;
 
 impl ToolLimits {
@@ -434,9 +438,9 @@ impl ToolLimits {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Settled {
-    /// What came of it, or what kept it from running.
+    /// The outcome, or what kept it from running.
     pub outcome: Result<ToolOutcome>,
-    /// The last try, from 1.
+    /// The last attempt, from 1.
     pub attempts: u32,
 }
 
@@ -455,11 +459,11 @@ impl Settled {
     }
 }
 
-/// Runs one call: checks the arguments, keeps the time limit, tries again after transient failures of an idempotent tool,
-/// and turns a panic into an error. Dropping the future drops the tool.
+/// Runs one call: checks the arguments, enforces the time limit, retries transient failures of an
+/// idempotent tool, and turns a panic into an error. Dropping the future drops the tool.
 ///
-/// Where the run is kept, every try after the first is announced, and every failed one told, in the moment. The call has a span of
-/// its own, `mynah.tool`.
+/// In a recorded run, every attempt after the first is announced, and every failed one recorded, as
+/// it happens. The call has a span of its own, `mynah.tool`.
 pub async fn run_tool(
     executor: Arc<dyn ToolExecutor>,
     tool: Tool,
@@ -495,7 +499,7 @@ async fn attempts(
     let spec = Arc::clone(tool.spec());
     let timeout = spec.timeout_ms.map_or(limits.timeout, Duration::from_millis);
     let tries = if spec.idempotent { spec.max_attempts.max(1) } else { 1 };
-    // A try that was cut off with its process is none of them: nobody knows how it would have come out.
+    // An attempt that was cut off with its process does not count, because its outcome is unknown.
     let last = first.saturating_add(tries.saturating_sub(context.failed).max(1) - 1);
     loop {
         let attempt = context.attempt();
@@ -518,7 +522,7 @@ async fn attempts(
     }
 }
 
-/// Tells that a try failed, waits a little, and announces the next.
+/// Records a failed attempt, waits, and announces the next.
 async fn try_again(
     context: &mut ToolContext,
     reported: &Value,
@@ -536,7 +540,7 @@ async fn try_again(
     if !effects.replaying {
         let world = effects.world.as_ref();
         let pause = pause.map_or_else(|| jittered(world, backoff(attempt), 0.25), |f| f(attempt));
-        // The next try ends at once then.
+        // The next attempt then ends at once.
         unless_cancelled(context.cancelled.clone(), tokio::time::sleep(pause)).await;
     }
     context.announce_next().await
@@ -615,7 +619,7 @@ async fn attempt_once(
     }
 }
 
-/// The message of a caught panic, cut where it is too long to be recorded.
+/// The message of a caught panic, truncated if it is too long to be recorded.
 pub fn panic_text(panic: &(dyn Any + Send)) -> String {
     const LONGEST: usize = 64 << 10;
     let text = panic.downcast_ref::<&str>().copied();

@@ -11,8 +11,8 @@ use tracing::Span;
 
 use crate::{Journal, SideEffectErrors, World, effects::Effects};
 
-/// What a tool may know of the call it serves, and its way to the world: time, chance and side effects that it takes from here
-/// are part of the run's records, and the same when the run is performed again. Cheap to clone.
+/// The context of a tool call: facts about the call, and access to time, randomness and side
+/// effects. Those are recorded, and the same in a replay. Cheap to clone.
 ///
 /// ```
 /// use mynah_step::Tool;
@@ -34,8 +34,9 @@ use crate::{Journal, SideEffectErrors, World, effects::Effects};
 ///
 /// # Logging
 ///
-/// A call runs in a `tracing` span of its own, `mynah.tool`, with the fields `tool`, `call` and `run_id`. What the tool logs is
-/// bound to its run by itself. Tasks and threads that it spawns join with [`span`](Self::span):
+/// A call runs in a `tracing` span of its own, `mynah.tool`, with the fields `tool`, `call` and
+/// `run_id`. The tool's log output is bound to its run automatically. Tasks and threads that it
+/// spawns join with [`span`](Self::span):
 ///
 /// ```
 /// use mynah_step::Tool;
@@ -70,13 +71,13 @@ pub struct ToolContext {
     pub(crate) root: Option<RunId>,
     /// The span of the call, once it runs.
     pub(crate) span: Span,
-    /// How many tries of the call failed in processes that ended.
+    /// How many attempts of the call failed in processes that ended.
     pub(crate) failed: u32,
     /// What the call continues with, if it asked a person.
     continuation: Option<Arc<Continuation>>,
     /// What is left of the run's budget.
     budget_left: Option<Arc<Budget>>,
-    /// Who hears of its progress.
+    /// The receiver of its progress.
     on_progress: Option<OnProgress>,
     /// Whether the run is cancelled, where that ends its tools; a run of an engine drops them.
     pub(crate) cancelled: watch::Receiver<bool>,
@@ -140,7 +141,7 @@ impl Continuation {
     }
 }
 
-/// A try of a call.
+/// An attempt of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Try {
@@ -161,7 +162,7 @@ impl Try {
 }
 
 impl ToolContext {
-    /// For a call in this world, in a run that nobody keeps, with nothing else known.
+    /// For a call in this world, in an unrecorded run, without further data.
     pub fn new(call: impl Into<Arc<ToolCall>>, world: Arc<dyn World>) -> Self {
         Self {
             context: Arc::default(),
@@ -194,7 +195,7 @@ impl ToolContext {
         self
     }
 
-    /// The same for a try of its call in a run that is kept, or performed again.
+    /// The same for an attempt of its call in a recorded or replayed run.
     pub fn kept(mut self, journal: Arc<Journal>, attempt: Try, replaying: bool) -> Self {
         self.effects.journal = Some(journal);
         self.effects.call = Some(Arc::clone(&self.call));
@@ -204,13 +205,15 @@ impl ToolContext {
         self
     }
 
-    /// The same for a call of a run, none if nobody keeps it, in one of its turns. Calls of one turn have different ids.
+    /// The same for a call in a turn of a run; none if it is unrecorded. Calls of one turn have
+    /// different ids.
     pub fn in_run(mut self, run_id: Option<RunId>, turn: u64) -> Self {
         (self.run_id, self.turn) = (run_id, turn);
         self
     }
 
-    /// The same for a run that continues others, of which this is the first: calls keep their [keys](Self::idempotency_key).
+    /// The same for a run that continues others, with the first of them: calls keep their
+    /// [keys](Self::idempotency_key).
     pub fn continuing(mut self, root: Option<RunId>) -> Self {
         self.root = root;
         self
@@ -243,14 +246,14 @@ impl ToolContext {
         self.effects.journal.as_ref()?.log()
     }
 
-    /// The same, with a function that hears of the call's progress.
+    /// The same, with a function that receives the call's progress.
     pub fn on_progress(mut self, heard: impl Fn(&ToolProgress) + Send + Sync + 'static) -> Self {
         self.on_progress = Some(Arc::new(heard));
         self
     }
 
-    /// Reports how far the call has come. It is not recorded: it is logged in the call's span, and told to whoever
-    /// [listens](Self::on_progress), such as the client of an MCP server.
+    /// Reports progress of the call. It is not recorded. It is logged in the call's span, and
+    /// passed to the [listener](Self::on_progress), such as the client of an MCP server.
     pub fn progress(&self, progress: ToolProgress) {
         let ToolProgress { progress: now, total, message } = &progress;
         tracing::info!(parent: &self.span, progress = now, total, message, "progress of a tool");
@@ -298,7 +301,7 @@ impl ToolContext {
         key
     }
 
-    /// The try that this is, from 1.
+    /// The number of this attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.effects.attempt
     }
@@ -308,7 +311,7 @@ impl ToolContext {
         self.effects.replaying
     }
 
-    /// Announces the next try.
+    /// Announces the next attempt.
     pub(crate) async fn announce_next(&mut self) -> Result<()> {
         let (call_id, attempt) = (self.call.id.clone(), self.attempt().saturating_add(1));
         self.effects.begin(attempt);
@@ -332,12 +335,14 @@ impl ToolContext {
         self.effects.random().await
     }
 
-    /// Does something that depends on the world outside, under a name: its value is recorded, and a replay gives the recorded
-    /// value without doing it. Several may be done at once, also under one name, as long as they are asked for in the same order, as
-    /// [`Context::side_effect`](crate::Context::side_effect) tells. It belongs to its try: where the process ended in the middle
-    /// of that, and the call is run again, it is done again.
+    /// Performs a side effect under a name. Its value is recorded, and a replay returns the
+    /// recorded value without performing it. Several may run at once, also under one name, if they
+    /// are requested in the same order, as [`Context::side_effect`](crate::Context::side_effect)
+    /// explains. It belongs to its attempt: if the process ends during it and the call runs again,
+    /// the effect runs again.
     ///
-    /// An effect is a future of a `Result`. Where nothing in it tells the error's type, its `Ok` names one:
+    /// An effect is a future of a `Result`. If the error's type cannot be inferred, its `Ok` names
+    /// one:
     ///
     /// ```
     /// use mynah_data::{Error, Result};
@@ -349,9 +354,10 @@ impl ToolContext {
     /// ```
     ///
     /// # Errors
-    /// The effect's own error, live and in a replay; see [`SideEffectErrors`]. Where the run is kept, a value that cannot be
-    /// recorded is one: nested deeper than 96 levels, without JSON, or not to be read back, as NaN. To whoever asks
-    /// for something of the call inside the effect, that it cannot be had there. Also as [`ToolContext::now`].
+    /// The effect's own error, live and in a replay; see [`SideEffectErrors`]. In a recorded run, a
+    /// value that cannot be recorded: nested deeper than 96 levels, without JSON, or not readable
+    /// again, such as NaN. A request to the call's context from inside the effect. Also those of
+    /// [`ToolContext::now`].
     pub async fn side_effect<T, E>(
         &self,
         name: &str,
@@ -361,7 +367,7 @@ impl ToolContext {
         T: Serialize + DeserializeOwned,
         E: fmt::Display,
     {
-        // Whatever is made of it on the way would hold it once more.
+        // Boxing early keeps the effect from being copied into each future on the way.
         let effect = Box::pin(async { effect.await.map_err(|error| error.to_string()) });
         self.effects.perform(name, effect).await
     }

@@ -22,8 +22,9 @@ use crate::{Tool, ToolContext};
 /// `E` is any [`std::error::Error`], a boxed one (`Box<dyn Error + Send + Sync>`, `anyhow::Error`), or a `Serialize` value such as
 /// `String`. The model reads its `Display` text, or the value.
 ///
-/// `Marker` tells these cases apart for the compiler and is inferred. There is one exception. An error type that is both an `Error` and
-/// `Serialize` fits two cases; then the marker must be named, as in `Tool::typed::<Args, Fallible<Plain>>(…)`.
+/// `Marker` distinguishes these cases for the compiler and is inferred. There is one exception. An
+/// error type that is both an `Error` and `Serialize` fits two cases; then the marker must be
+/// named, as in `Tool::typed::<Args, Fallible<Plain>>(…)`.
 ///
 /// ```
 /// use mynah_step::{Tool, ToolOutcome};
@@ -150,7 +151,7 @@ where
 
 /// What is a tool: a [`Tool`], or a function that returns one, as `#[mynah::tool]` makes them.
 ///
-/// `Marker` tells these cases apart for the compiler and is inferred.
+/// `Marker` distinguishes these cases for the compiler and is inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a tool",
     note = "a tool is a `Tool`, or the name of a function with #[mynah::tool]; `.tools(…)` takes several"
@@ -180,7 +181,7 @@ pub trait ToolSet: Send + Sync + 'static {
 
 /// What an engine can take its tools from: a `Vec`, an array or an iterator of tools, a [`ToolSet`], or an `Arc` of one.
 ///
-/// `Marker` tells these cases apart for the compiler and is inferred.
+/// `Marker` distinguishes these cases for the compiler and is inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` holds no tools",
     note = "pass tools in an array, a `Vec` or an iterator, or a value whose impl block has #[mynah::tools]; `.tool(…)` takes a single tool"
@@ -209,7 +210,8 @@ impl<T: ToolSet> IntoTools<Arc<dyn ToolSet>> for Arc<T> {
 }
 
 impl Tool {
-    /// The same tool, whose schema the provider is asked to enforce, where it can. Sets `strict` in the metadata of its [spec](Tool::spec).
+    /// Asks the provider to enforce the schema, if it can. Sets `strict` in the metadata of the
+    /// tool's [spec](Tool::spec).
     pub fn strict(self) -> Self {
         self.with(|spec| _ = spec.metadata.insert("strict".to_owned(), json!(true)))
     }

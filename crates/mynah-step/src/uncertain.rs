@@ -11,10 +11,10 @@ pub fn reruns_lost(tool: Option<&Tool>, on_uncertain: OnUncertain) -> bool {
     on_uncertain == OnUncertain::Rerun || tool.is_some_and(|tool| tool.spec().idempotent)
 }
 
-/// Marks the error of a call of which nobody knows whether it ran.
+/// Marks the error of a call whose outcome is unknown.
 const UNCERTAIN: &str = "uncertain";
 
-/// The error of a call of which nobody knows whether it ran.
+/// The error of a call whose outcome is unknown.
 pub fn uncertain(call: &ToolCall) -> Error {
     Error::tool(ToolReason::Failed)
         .with_message(format!(
@@ -26,8 +26,8 @@ pub fn uncertain(call: &ToolCall) -> Error {
         .with(UNCERTAIN, true)
 }
 
-/// Whether a failure is answered from its record also where tools are run again: nobody waits for a timeout twice, and nobody
-/// knows more of an uncertain call than before.
+/// Whether a failure is answered from its record even if tools run again: a timeout is not waited
+/// for twice, and an unknown outcome stays unknown.
 pub fn is_not_rerun(fact: &Fact) -> bool {
     const BROKE: [ToolReason; 3] =
         [ToolReason::Timeout, ToolReason::HandlerRaised, ToolReason::Cancelled];
@@ -36,7 +36,7 @@ pub fn is_not_rerun(fact: &Fact) -> bool {
     broke || is_uncertain(error)
 }
 
-/// Whether an error is that of a call of which nobody knows whether it ran.
+/// Whether an error is that of a call whose outcome is unknown.
 pub(crate) fn is_uncertain(error: &Error) -> bool {
     error.metadata().contains_key(UNCERTAIN)
 }

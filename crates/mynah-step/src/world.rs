@@ -32,7 +32,7 @@ pub trait World: Send + Sync + 'static {
     /// The time of day.
     fn now(&self) -> SystemTime;
 
-    /// A number that nobody can guess.
+    /// An unpredictable number.
     fn random(&self) -> u64;
 
     /// A fresh id: 128 bits of chance in 22 URL-safe characters.

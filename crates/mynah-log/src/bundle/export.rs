@@ -17,11 +17,12 @@ use crate::{
 
 const PORTION: usize = 256;
 
-/// How deep a fact may be that is shown. Whoever reads JSON gives up at some depth.
+/// The greatest depth of an exported fact. JSON parsers give up at some depth.
 const DEPTH: usize = 100;
 
-/// Writes a run as a bundle, and gives what it is. Memory does not grow with the run. A run that goes on meanwhile is written up to
-/// where it was at the beginning; one that is corrupt only up to where it is.
+/// Writes a run as a bundle, and returns its description. Memory does not grow with the run. A run
+/// that grows meanwhile is written up to its length at the beginning; a corrupt one up to its first
+/// bad record.
 ///
 /// # Errors
 /// A run that is not there or is corrupt, or a log or a file that cannot be used.

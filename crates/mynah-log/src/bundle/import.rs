@@ -16,7 +16,7 @@ use crate::{
 /// How many bytes of records are appended in one go, about.
 const HELD: usize = if cfg!(test) { 4 << 10 } else { 16 << 20 };
 
-/// What came of an import.
+/// The result of an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Imported {
@@ -30,9 +30,10 @@ pub struct Imported {
     pub withheld: u64,
 }
 
-/// Takes the run of a bundle into a log. All of the bundle is checked before anything is kept, and a run of ordinary size (some
-/// 16 MiB) is kept at once or not at all; of a larger one that is interrupted the beginning is there, as of a run in progress, and
-/// importing it again goes on from there. The tombstones of bodies that it comes without are kept before the records that they name.
+/// Imports the run of a bundle into a log. The whole bundle is checked before anything is stored. A
+/// run of ordinary size (about 16 MiB) is stored in one commit. An interrupted import of a larger
+/// one leaves its beginning, like a run in progress; importing it again continues from there. The
+/// tombstones of missing bodies are stored before the records that they name.
 ///
 /// A run that is there already stays as it is: what the bundle has beyond its end is added. Bodies that were redacted here stay away.
 ///
@@ -90,7 +91,7 @@ pub async fn import(log: &dyn Log, mut input: impl BufRead + Seek) -> Result<Imp
 /// A bundle, read to its end.
 struct Checked {
     bundle: Bundle,
-    /// Those that follow what is there; none if they are too many to be held.
+    /// The records that follow those in the log; none if they are too many to be held.
     records: Option<Vec<Record>>,
     tombstones: Vec<(i64, Tombstone)>,
     /// The hash of the last record.
@@ -139,7 +140,7 @@ struct Target<'l> {
     removals: Removals,
     /// The log's maintenance run.
     chain: Chain,
-    /// Those of records that are still to be kept.
+    /// The tombstones of records that are not stored yet.
     tombstones: Vec<(i64, Tombstone)>,
     run: RunId,
     head: Option<Head>,
@@ -172,7 +173,8 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// The tombstones of records up to this place, which are to be kept no more. The index here has no names from these.
+    /// The tombstones of records up to this one, which need not be stored any more. They have no
+    /// names for the index.
     fn due(&mut self, last: u64, batch: &[Record]) -> Vec<(i64, Tombstone)> {
         let nameless = |stripped: Stripped| {
             let place = batch.binary_search_by_key(&stripped.seq, Record::seq);

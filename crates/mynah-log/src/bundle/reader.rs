@@ -90,7 +90,7 @@ impl<R: BufRead> Reader<R> {
         let judged = entry.record().map_err(wrong).and_then(|record| {
             let counted = Gone::counted(Some(&self.gone), &record);
             self.verifier.check_counted(counted.as_ref().unwrap_or(&record))?;
-            // A file is from anybody: what nobody can read does not come in.
+            // The file is untrusted. A fact that cannot be decoded is rejected.
             record.fact().map_err(wrong)?;
             counted
         });

@@ -19,8 +19,7 @@ pub fn from_slice<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error
     value
 }
 
-/// Reads items one after the other. Nobody is told beforehand how many there will be: what is claimed is not there yet, and
-/// must not be made room for.
+/// Reads items in sequence. It never allocates for a claimed length: the data may not be there.
 pub(crate) struct Reader<'de> {
     bytes: &'de [u8],
     at: usize,
@@ -53,12 +52,12 @@ impl<'de> Reader<'de> {
         self.str()
     }
 
-    /// How many entries the map has that begins here.
+    /// The number of entries of the map that begins here.
     pub(crate) fn map(&mut self) -> Result<u64, Error> {
         self.expect(major::MAP, "a map").map(|head| head.argument)
     }
 
-    /// A short key, which must be the one of the entry that begins here.
+    /// Reads a short key, which must be that of the entry that begins here.
     #[inline]
     pub(crate) fn key(&mut self, name: &str) -> Result<(), Error> {
         let (head, rest) = self.bytes[self.at..].split_first().unwrap_or((&0, &[]));
@@ -177,7 +176,7 @@ impl<'de> Reader<'de> {
             .map_err(|_| Error::at("text that is not UTF-8", start))
     }
 
-    /// The bytes of a text that nobody wants as one. ASCII, as most of it is, is told faster than UTF-8.
+    /// The bytes of a text that is skipped. ASCII, the usual case, is checked faster than UTF-8.
     fn text_bytes(&mut self, head: &Head) -> Result<&'de [u8], Error> {
         let start = self.at;
         let bytes = self.string(head)?;
@@ -215,7 +214,7 @@ impl<'de> Reader<'de> {
         Ok(())
     }
 
-    /// Passes over an item that nobody wants, as strictly as if somebody did.
+    /// Skips an item, as strictly as if it were decoded.
     #[inline]
     fn pass_over(&mut self) -> Result<(), Error> {
         // Most items are these: keys and other short texts in ASCII, small numbers, and what is one byte.

@@ -4,9 +4,9 @@
 //! their encoding and without duplicates. Reading takes nothing else: another encoding of the same value is an error, so
 //! bytes that decode are the bytes that encoding gives.
 //!
-//! Values are those of JSON, and byte strings: a float that is not a number is written as null, and refused where it is read. A
-//! member of a struct that is not there is left out, not written as null; serializers are told that nobody reads the bytes, so
-//! that a type can leave out what the rest of it tells.
+//! Values are those of JSON, and byte strings. A float that is not a number is written as null and
+//! rejected when read. An absent member of a struct is left out, not written as null. Serializers
+//! see a format that is not human readable, so that a type can leave out derived members.
 //!
 //! ```
 //! use mynah_log::cbor;
@@ -31,7 +31,7 @@ pub const MAX_DEPTH: usize = 128;
 
 /// Why a value could not be written, or bytes not be read.
 ///
-/// One word wide: whatever is written or read gives a `Result`, and most of them hold next to nothing.
+/// One word wide: every read and write returns a `Result`, and most of them hold little else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CborError(Box<Wrong>);
 

@@ -28,7 +28,7 @@ pub struct Writer {
     nothing: Option<usize>,
 }
 
-/// Where an entry of a map lies.
+/// The position of an entry of a map.
 #[derive(Clone, Copy, Debug)]
 struct Key {
     begin: usize,
@@ -66,7 +66,7 @@ impl Writer {
         Ok(&self.out)
     }
 
-    /// Starts anew.
+    /// Resets the encoder.
     pub(crate) fn start(&mut self) {
         self.out.clear();
         self.keys.clear();
@@ -204,7 +204,8 @@ impl<'a> ser::Serializer for &'a mut Writer {
         self.serialize_f64(value.into())
     }
 
-    /// The shortest of the three that has exactly this value. What is not a number is null, as in JSON.
+    /// Writes the shortest of the three formats that has exactly this value. NaN and infinities
+    /// become null, as in JSON.
     fn serialize_f64(self, value: f64) -> Result<(), Error> {
         if !value.is_finite() {
             return self.serialize_none();
@@ -335,7 +336,7 @@ impl<'a> ser::Serializer for &'a mut Writer {
         self.map()
     }
 
-    /// What can be told from the rest need not be written.
+    /// Derived members need not be written.
     fn is_human_readable(&self) -> bool {
         false
     }
@@ -382,7 +383,7 @@ items!(
     SerializeTupleVariant serialize_field
 );
 
-/// The entries of a map, written as they come and put in order at the end if they are not.
+/// The entries of a map, written as they come and sorted at the end if necessary.
 pub struct Entries<'a> {
     writer: &'a mut Writer,
     start: usize,
@@ -392,7 +393,7 @@ pub struct Entries<'a> {
 }
 
 impl Key {
-    /// In the bytewise order of their encodings. The first byte, which has the length, mostly tells it.
+    /// Orders keys by their encoded bytes. The first byte, which has the length, mostly decides.
     fn cmp(&self, other: &Self, out: &[u8]) -> Ordering {
         let whole = || out[self.begin..self.end].cmp(&out[other.begin..other.end]);
         out[self.begin].cmp(&out[other.begin]).then_with(whole)
@@ -400,7 +401,7 @@ impl Key {
 }
 
 impl Entries<'_> {
-    /// A key that was written, and perhaps its value after it.
+    /// A written key, possibly with its value after it.
     fn entry(&mut self, begin: usize, end: usize) {
         let Writer { out, keys, .. } = &mut *self.writer;
         let key = Key { begin, end, value_end: 0 };
@@ -445,7 +446,7 @@ impl Entries<'_> {
     }
 }
 
-/// Puts a map's entries, the last that were written, in the order of their keys.
+/// Sorts the last written entries, those of one map, by their keys.
 fn put_in_order(out: &mut [u8], keys: &mut [Key], scratch: &mut Vec<u8>) -> Result<(), Error> {
     let mut start = out.len();
     for key in keys.iter_mut().rev() {

@@ -152,7 +152,7 @@ pub(super) async fn the_same_batch_twice_is_kept_once(log: &dyn Log) {
 
 pub(super) async fn an_answer_that_was_lost_is_given_again(log: &dyn Log) {
     let mut run = Sample::new("run", 0);
-    // Whether it was appended, nobody was told.
+    // The caller was not informed whether it was appended.
     drop(begin(&mut log.append(run.clone().batch())).await);
     assert_eq!(log.append(run.batch()).await, Ok(run.head()));
     let ann = log.lease("run", "ann", TERM).await.expect("a free run");

@@ -1,4 +1,4 @@
-//! What a log knows of its runs without reading them.
+//! The index of runs.
 
 use mynah_data::HaltReason;
 

@@ -67,7 +67,7 @@ pub(super) async fn a_lease_is_taken_from_an_owner_that_was_not_seen_to_renew_it
     assert_eq!(seen().await, first);
     assert_eq!(refused(log.take("run", "bob", HOUR, None).await), LogReason::Leased);
 
-    // However short the term is: that it is over says nothing.
+    // The term may be short: its end alone proves nothing.
     let ann = log.lease("run", "ann", OVER).await.expect("one's own run");
     let renewed = log.take("run", "bob", HOUR, first).await.expect_err("a sign of life");
     assert_eq!(renewed.metadata()["until"], ann.until);

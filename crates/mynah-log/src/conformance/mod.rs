@@ -1,6 +1,6 @@
 //! What every log must do: one suite over all backends.
 //!
-//! A backend passes if [`run`] comes to its end; it panics at the first thing that is not right.
+//! A backend passes if [`run`] returns. It panics at the first violation.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -113,7 +113,7 @@ async fn all<T>(mut futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     results.into_iter().flatten().collect()
 }
 
-/// Begins with something, and gives what came of it if that is clear already.
+/// Starts a future, and returns its output if it is ready at once.
 async fn begin<T>(future: &mut BoxFuture<'_, T>) -> Option<T> {
     poll_fn(|context| match Pin::new(&mut *future).poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),

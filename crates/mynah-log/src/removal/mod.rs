@@ -1,8 +1,9 @@
 //! Taking things out of a log, so that what is left still verifies.
 //!
-//! A log keeps account of what was taken out of it in a run of its own, the [maintenance run](MAINTENANCE): one record, a
-//! [`Tombstone`], for each removal. To append the tombstone is to remove what it names; there is no other way. So nothing goes
-//! without one, and what is missing without one is damage. Each is a leaf of the log's tree.
+//! A log accounts for removals in a run of its own, the [maintenance run](MAINTENANCE): one record,
+//! a [`Tombstone`], for each removal. Appending the tombstone removes what it names; there is no
+//! other way. So nothing is removed without one, and missing data without one is damage. Each is a
+//! leaf of the log's tree.
 
 mod prune;
 mod redact;
@@ -81,11 +82,11 @@ pub struct Stripped {
     pub seq: u64,
     /// Its hash.
     pub hash: Hash,
-    /// What the body had added to the totals of the run, which can be counted without it then. Turns are not among them: the
-    /// kind of a record tells those.
+    /// What the body added to the totals of the run, so that they can be computed without it. Turns
+    /// are not included: the kind of a record gives them.
     pub adds: Totals,
-    /// A commitment to the model and the session that the index has from the record, which can be held against it then. None if
-    /// records of its kind name neither, or nobody tells.
+    /// A commitment to the model and the session that the index took from the record, to check the
+    /// index against. None if records of its kind name neither, or the names are unknown.
     pub names: Option<Hash>,
 }
 
@@ -117,7 +118,7 @@ impl Stripped {
     }
 }
 
-/// How it is written: what is nothing is left out.
+/// The serialized form. Empty members are left out.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -176,7 +177,7 @@ impl Warrant {
     }
 }
 
-/// The run that a run goes on from, as its first record tells.
+/// The run that a run continues, from its first record.
 pub fn goes_on_from(first: &Record) -> Option<RunId> {
     #[derive(Deserialize)]
     struct Payload {

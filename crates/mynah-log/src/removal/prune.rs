@@ -11,11 +11,11 @@ use crate::{Auditor, Corrupt, Log, RunFilter, RunStatus, RunSummary};
 /// How many runs go in one commit.
 const BATCH: usize = 64;
 
-/// Takes whole runs out of a log, the oldest first: those that ended, unless told otherwise. Of each a tombstone stays, and its
-/// seal in the log's list of seals: the log's tree only grows.
+/// Removes whole runs from a log, the oldest first. By default it removes only ended ones. A
+/// tombstone and the seal of each stay in the log: the log's tree only grows.
 ///
-/// A run that a later run of its session goes on from stays as long as that one does. So the runs of a session go together, as
-/// old as the oldest of them, or stay together where the limit has no room for all.
+/// A run stays while a later run of its session continues it. So the runs of a session are removed
+/// together, at the age of the oldest, or stay together if the limit has no room for all.
 ///
 /// ```
 /// use mynah_log::{Log, MemoryLog, Prune, Warrant, conformance::Sample};
@@ -112,13 +112,14 @@ impl Prune {
         Ok(PruneReport::of(chosen, &going, HashMap::new()))
     }
 
-    /// Takes them out, some dozens in one commit. A run that somebody goes on with stays, and with it what it goes on from; what
-    /// somebody else takes out meanwhile is not told. One that is not what it was stays too, as evidence. That nothing is left of
-    /// them in the log's files either is told by [`Log::wipe`].
+    /// Removes them, some dozens in one commit. A run that another process continues stays, and so
+    /// do the runs that it continues. Runs that another process removes meanwhile are not reported.
+    /// Corrupt runs stay too, as evidence. [`Log::wipe`] then erases their bytes from the log's
+    /// files.
     ///
     /// # Errors
-    /// As [`candidates`](Self::candidates), and a run that is corrupt in its first record, or in none of its records: what it
-    /// goes on from, nobody knows.
+    /// Those of [`candidates`](Self::candidates), and a run that is corrupt in its first record:
+    /// the run that it continues is unknown.
     pub async fn perform(&self, log: &dyn Log, warrant: &Warrant) -> Result<PruneReport> {
         let mut chosen = self.candidates(log).await?;
         let mut auditor = Auditor::new(log);
@@ -167,16 +168,16 @@ impl Prune {
     }
 }
 
-/// What came of pruning.
+/// The result of pruning.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct PruneReport {
     /// What went.
     pub pruned: Vec<RunSummary>,
-    /// What stays, as somebody goes on with it, or with a run that goes on from it.
+    /// Runs that stay because another process holds them, or a run that continues them.
     pub in_use: Vec<RunSummary>,
-    /// What stays, as it is not what it was, or as a run is not that goes on from it; each with what was found. A dry run does
-    /// not look for it.
+    /// Runs that stay because they, or a run that continues them, are corrupt; each with the
+    /// problem. A dry run does not look for it.
     pub damaged: Vec<(RunSummary, Corrupt)>,
 }
 
@@ -198,7 +199,7 @@ impl PruneReport {
     }
 }
 
-/// The run that could not be taken out, as somebody goes on with it.
+/// The run that could not be removed, because another process holds it.
 fn in_use(error: &Error) -> Option<&str> {
     match error.kind() {
         ErrorKind::Log(LogReason::Leased | LogReason::HeadMismatch) => {
@@ -208,7 +209,7 @@ fn in_use(error: &Error) -> Option<&str> {
     }
 }
 
-/// What is wrong with a run after its first record, so that it is known what it goes on from.
+/// The problem of a run after its first record, which names the run that it continues.
 fn damage(error: &Error, run: &str) -> Option<Corrupt> {
     let is_corrupt = error.kind() == ErrorKind::Log(LogReason::Corrupt);
     let told = error.metadata();
@@ -218,7 +219,7 @@ fn damage(error: &Error, run: &str) -> Option<Corrupt> {
     Some(Corrupt { run: found.into(), seq, what })
 }
 
-/// The run that somebody else took out since it was chosen.
+/// The run that another process removed since it was chosen.
 ///
 /// # Errors
 /// Anything else that went wrong.
@@ -232,7 +233,7 @@ fn ids(runs: &[RunSummary]) -> HashSet<RunId> {
     runs.iter().map(|run| run.run_id.clone()).collect()
 }
 
-/// Lets a run stay, and with it what it goes on from. Gives those that were to go.
+/// Keeps a run, and the runs that it continues. Returns those that would have been removed.
 async fn spare(log: &dyn Log, run: &str, going: &mut HashSet<RunId>) -> Result<Vec<RunId>> {
     let (mut spared, mut needed) = (Vec::new(), Some(RunId::from(run)));
     while let Some(run) = needed.and_then(|run| going.take(&*run)) {
@@ -242,13 +243,14 @@ async fn spare(log: &dyn Log, run: &str, going: &mut HashSet<RunId>) -> Result<V
     Ok(spared)
 }
 
-/// Leaves out what a run that stays goes on from: its first record names it, whatever the session is called.
+/// Leaves out runs that a remaining run continues. The link is in its first record, not in the
+/// session's name.
 async fn spare_needed(log: &dyn Log, mut chosen: Vec<RunSummary>) -> Result<Vec<RunSummary>> {
     let mut going = ids(&chosen);
     let mut filter = RunFilter::new();
     while !going.is_empty() {
         let page = log.runs(filter.clone()).await?;
-        // What a damaged one goes on from, nobody knows.
+        // The run that a damaged run continues is unknown.
         for run in page.sound()? {
             if !going.contains(&run.run_id)
                 && let Some(needed) = previous(log, &run.run_id).await?
@@ -263,7 +265,7 @@ async fn spare_needed(log: &dyn Log, mut chosen: Vec<RunSummary>) -> Result<Vec<
     Ok(chosen)
 }
 
-/// These runs, each with those that go on from it, in the order of the first of each.
+/// These runs, each followed by those that continue it, in the order of the first of each.
 async fn sessions(log: &dyn Log, runs: Vec<RunSummary>) -> Result<Vec<Vec<RunSummary>>> {
     let (mut sessions, mut places) = (Vec::<Vec<RunSummary>>::new(), HashMap::new());
     for run in runs {
@@ -279,7 +281,7 @@ async fn sessions(log: &dyn Log, runs: Vec<RunSummary>) -> Result<Vec<Vec<RunSum
     Ok(sessions)
 }
 
-/// The run that a run goes on from.
+/// The run that a run continues.
 async fn previous(log: &dyn Log, run: &str) -> Result<Option<RunId>> {
     let first = log.read(run, 1, 1).await?;
     Ok(first.first().and_then(super::goes_on_from))
@@ -295,11 +297,11 @@ mod tests {
         forward_log,
     };
 
-    /// A log out of which somebody takes a run before it takes out what it is asked to.
+    /// A log in which another process removes a run before this one does.
     struct Shared {
         log: MemoryLog,
         rival: Mutex<Option<&'static str>>,
-        /// Whether that happens as soon as it is looked at, or when it is to be taken out.
+        /// Whether that happens when the run is read, or when it is removed.
         early: bool,
     }
 

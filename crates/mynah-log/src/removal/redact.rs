@@ -16,8 +16,8 @@ const TERM: Duration = Duration::from_secs(3);
 /// How many records are looked at in one go.
 const PORTION: usize = 256;
 
-/// Takes away the bodies of records: personal data, secrets. The envelopes stay, so the run still verifies; it can not be
-/// performed again.
+/// Removes the bodies of records: personal data, secrets. The envelopes stay, so the run still
+/// verifies. It cannot be replayed.
 ///
 /// ```
 /// use mynah_log::{Log, MemoryLog, Redact, Warrant, conformance::Sample, verify_run};
@@ -104,17 +104,18 @@ impl Redact {
         Ok(found)
     }
 
-    /// Takes them away, in one commit, and gives what went. A run that is not what it was is left alone. That nothing is left of
-    /// them in the log's files either is told by [`Log::wipe`].
+    /// Removes them in one commit, and returns what was removed. A corrupt run is left alone.
+    /// [`Log::wipe`] then erases their bytes from the log's files.
     ///
     /// # Errors
-    /// As [`candidates`](Self::candidates), a run that is corrupt, or one that a process goes on with.
+    /// Those of [`candidates`](Self::candidates), a run that is corrupt, or one that a process
+    /// holds.
     pub async fn perform(&self, log: &dyn Log, warrant: &Warrant) -> Result<Vec<Redactable>> {
         Auditor::new(log).verify_run(&self.run).await?;
         if log.run(&self.run).await?.is_none_or(|run| run.seal.is_some()) {
             return self.take_away(log, warrant).await;
         }
-        // Nobody goes on meanwhile with what is taken away.
+        // No process may continue the run meanwhile.
         let owner = format!("redact by {}", warrant.by);
         let lease = log.lease(&self.run, &owner, TERM).await?;
         let taken = self.take_away(log, warrant).await;

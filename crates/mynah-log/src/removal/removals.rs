@@ -44,7 +44,7 @@ impl Gone {
         self.bodies.extend(records.into_iter().map(|stripped| (stripped.seq, stripped)));
     }
 
-    /// A record as it counts: one that lost its body adds what its tombstone tells.
+    /// A record for counting. One without a body adds what its tombstone states.
     ///
     /// # Errors
     /// A body that is missing without a tombstone, or there in spite of one.

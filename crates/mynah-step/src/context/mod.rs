@@ -36,21 +36,23 @@ use crate::{
     recorder::{ends, sealed},
 };
 
-/// The boundary of one run, for a loop of one's own. Everything non-deterministic is asked for here, becomes part of the run's
-/// records, and comes from them in a replay. Cheap to clone; all clones are the same run.
+/// The boundary of one run, for a custom loop. Everything non-deterministic goes through it, is
+/// recorded, and comes from the records in a replay. Cheap to clone; all clones are the same run.
 ///
 /// [`Context::run`] performs a loop as one run: it records how the loop began and ended.
 ///
-/// A run whose process died is [resumed](Config::resume) by running the loop again from its beginning, or from its last
-/// [checkpoint](Context::checkpoint). So a loop may depend on its arguments and on what it got from here, and on nothing else.
+/// A run whose process died is [resumed](Config::resume) by running the loop again from its
+/// beginning, or from its last [checkpoint](Context::checkpoint). So a loop may depend only on its
+/// arguments and on values from here.
 ///
 /// From its first record on, the run belongs to this process while that lives: another process that resumes it gets an error.
 /// Dropping the last clone releases the run.
 ///
 /// # Logging
 ///
-/// A run has a `tracing` span, `mynah.run`, with its id as the field `run_id`. Whatever is logged in a model call, a tool or a side
-/// effect is in it. The loop itself joins with [`span`](Self::span), and so do tasks and threads that it spawns:
+/// A run has a `tracing` span, `mynah.run`, with its id as the field `run_id`. Everything logged in
+/// a model call, a tool or a side effect is in it. The loop itself joins with [`span`](Self::span),
+/// and so do tasks and threads that it spawns:
 ///
 /// ```
 /// use mynah_log::MemoryLog;
@@ -100,7 +102,7 @@ struct Shared {
     crashes: u32,
     journal: Arc<Journal>,
     effects: Effects,
-    /// The model calls so far. Whoever makes one holds it: an answer belongs to the call before it.
+    /// The number of model calls. A call holds the lock: an answer belongs to the call before it.
     turns: Queue<u32>,
     spent: Mutex<Spent>,
     /// How long the run may take; a replay measures nothing.
@@ -116,9 +118,10 @@ impl Context {
     /// A run with this configuration.
     ///
     /// # Errors
-    /// A run without an id, a tool whose schema is not JSON Schema, a budget that cannot be kept; a run to be performed again that has no records or
-    /// others than it had, a run to go on that has ended. That a new run has the id of another is told when it is written
-    /// (`head_mismatch`, or `sealed` if that one has ended): one that was cut off goes on with [`Config::resume`].
+    /// A run without an id, a tool whose schema is not JSON Schema, a budget that cannot be
+    /// enforced; a replay without records or with changed ones; a resumed run that has ended. A
+    /// duplicate id of a new run is reported by its first write (`head_mismatch`, or `sealed` if
+    /// the other run has ended). A run that was cut off continues with [`Config::resume`].
     pub fn new(mut config: Config) -> Result<Self> {
         if config.run_id.is_empty() {
             return Err(Error::invalid_option("run_id", "empty"));
@@ -189,12 +192,13 @@ impl Context {
         self.0.span.clone()
     }
 
-    /// Whether the records answer, not the world: always in a replay, in a run that goes on until it is where it was.
+    /// Whether the records answer, not the world: always in a replay, and in a resumed run until it
+    /// reaches its old position.
     pub fn is_replaying(&self) -> bool {
         self.journal().is_behind()
     }
 
-    /// Who is told how long things take; nobody of what the records tell.
+    /// The receiver of measurements. None while the records answer.
     pub fn metrics(&self) -> Option<&Arc<dyn MetricsSink>> {
         self.0.config.metrics.as_ref().filter(|_| !self.is_replaying())
     }
@@ -217,13 +221,16 @@ impl Context {
         self.handed_in(self.0.effects.random()).await
     }
 
-    /// Does something that depends on the world outside, under a name: its value is recorded, and a replay gives the recorded
-    /// value without doing it. An effect whose process dies while it is done is done again when the run is resumed: what must not
-    /// happen twice needs a key of its own, or is a tool, whose outcome is then unknown. Several may be done at once, also under one name, as long as they are asked for in the same order:
-    /// where nobody knows that order, as in spawned tasks, each task needs a name of its own (`now` and `random` are one name each).
-    /// What a branch waits for beside them, while others wait for it, may take ten seconds at most when the run is performed again.
+    /// Performs a side effect under a name. Its value is recorded, and a replay returns the
+    /// recorded value without performing it. If the process dies during the effect, the resumed run
+    /// performs it again. An effect that must not happen twice needs an idempotency key, or is a
+    /// tool, whose outcome is then unknown. Several effects may run at once, also under one name,
+    /// if they are requested in the same order each time. If that order is not fixed, as in spawned
+    /// tasks, each task needs its own name (`now` and `random` are one name each). In a replay, a
+    /// branch that others wait for may wait at most ten seconds for anything else.
     ///
-    /// An effect is a future of a `Result`. Where nothing in it tells the error's type, its `Ok` names one:
+    /// An effect is a future of a `Result`. If the error's type cannot be inferred, its `Ok` names
+    /// one:
     ///
     /// ```
     /// use std::sync::Arc;
@@ -241,10 +248,12 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// The effect's own error, live and in a replay; see [`SideEffectErrors`](crate::SideEffectErrors). A value that
-    /// cannot be recorded is one: nested deeper than 96 levels, without JSON, or not to be read back, as NaN. The name `model_call`,
-    /// under which [`Context::llm_call`] keeps its failures. To whoever asks for something of the run inside the effect, that it cannot be
-    /// had there. A new run with the id of another, before anything is done. Also as [`Context::now`].
+    /// The effect's own error, live and in a replay; see
+    /// [`SideEffectErrors`](crate::SideEffectErrors). A value that cannot be recorded: nested
+    /// deeper than 96 levels, without JSON, or not readable again, such as NaN. The reserved name
+    /// `model_call`, under which [`Context::llm_call`] records its failures. A request to the run
+    /// from inside an effect. A new run with the id of another, before anything is done. Also those
+    /// of [`Context::now`].
     #[doc(alias = "SideEffect")]
     pub async fn side_effect<T, E>(
         &self,
@@ -260,7 +269,7 @@ impl Context {
                 "validation failed: name: the run itself records under {name:?}; choose another name"
             )));
         }
-        // Whatever is made of it on the way would hold it once more.
+        // Boxing early keeps the effect from being copied into each future on the way.
         let effect = Box::pin(async { effect.await.map_err(|error| error.to_string()) });
         self.effect(name, effect).await
     }
@@ -271,7 +280,7 @@ impl Context {
         effect: impl Future<Output = std::result::Result<T, String>>,
     ) -> Result<T> {
         self.journal().check_open()?;
-        // The log is asked when this has its place among the others.
+        // The log is called when this has its place among the others.
         let effect = Box::pin(async {
             let held = async {
                 self.begun().await?;
@@ -287,7 +296,7 @@ impl Context {
     async fn handed_in<T>(&self, future: impl Future<Output = T>) -> T {
         let done = self.in_run(future).await;
         let given = poll_fn(|cx| self.0.journal.poll(cx, Recorder::poll_given));
-        // What fails is reported by what is asked for next.
+        // The next request reports a failure.
         let _ = self.in_run(given).await;
         done
     }
@@ -354,8 +363,8 @@ impl Context {
         if is_unwritten { self.flush().await } else { Ok(()) }
     }
 
-    /// Announces something, unless the budget does not allow it; tells whether the records have it. Where they do, or it was
-    /// stopped, so it is again.
+    /// Announces an action unless the budget forbids it. Returns whether the records have it. If
+    /// they do, or it was stopped, the replay does the same.
     async fn announce(
         &self,
         fact: Fact,
@@ -408,11 +417,12 @@ impl Context {
         self.in_run(poll_fn(|cx| self.0.journal.poll_durable(cx))).await
     }
 
-    /// Ends the loop: waits until everything recorded is safe. In a run that is performed again nothing that is
-    /// recorded may be left: a loop that stops too early is told so here, and nowhere else.
+    /// Ends the loop: waits until everything recorded is durable. A replay must have consumed all
+    /// records: this is the only place that reports a loop which stops too early.
     ///
     /// # Errors
-    /// `replay_mismatch` if records are left, or the loop differed from them and went on; a log that cannot be written.
+    /// `replay_mismatch` if records are left, or the loop differed from them and continued; a log
+    /// that cannot be written.
     pub async fn finish(&self) -> Result<()> {
         let finished = self.0.journal.records(|cursor| cursor.finish().err());
         finished.map_or(Ok(()), Err)?;
@@ -436,7 +446,7 @@ impl Context {
     /// Ends the model call and the tools that run, and every one that is called from now on, as cancelled. In a replay they end
     /// as they did.
     pub fn cancel(&self) {
-        // A replay has what came of it in its records.
+        // A replay has the outcome in its records.
         if !self.0.replaying {
             self.0.cancelled.send_replace(true);
         }
@@ -523,7 +533,7 @@ pub(crate) async fn unless_cancelled<T>(
     future: impl Future<Output = T>,
 ) -> Option<T> {
     let cancelled = async {
-        // Nobody is left who could.
+        // All other handles are gone.
         if cancelled.wait_for(|cancelled| *cancelled).await.is_err() {
             std::future::pending::<()>().await;
         }

@@ -31,7 +31,8 @@ pub struct ModelAnswer {
 }
 
 impl Context {
-    /// Calls the model once, and hears it out. What went before is written while it answers. One call is made after the other.
+    /// Calls the model once, and reads its whole answer. Earlier facts are written while it
+    /// answers. Calls are made one after the other.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -57,9 +58,10 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// A provider that refused or broke off, and an answer that is not one: the turn has no answer in the records then, and the
-    /// failure is kept. `budget_exceeded`, which is recorded too, and `unknown_price`, which is not. A new run with the id of
-    /// another, before the model is asked. Also as [`Context::now`].
+    /// A provider that refused or broke off, and an invalid answer: the turn then has no answer in
+    /// the records, and the failure is recorded. `budget_exceeded`, which is recorded too, and
+    /// `unknown_price`, which is not. A new run with the id of another, before the model is called.
+    /// Also those of [`Context::now`].
     #[doc(alias = "LLMCall")]
     pub async fn llm_call(&self, request: Request) -> Result<ModelAnswer> {
         let config = &self.0.config;
@@ -147,7 +149,7 @@ impl Context {
         Ok(answer)
     }
 
-    /// Hears an answer out, or until it passes a limit.
+    /// Reads an answer to its end, or until it passes a limit.
     async fn hear(
         &self,
         adapter: Arc<dyn Adapter>,

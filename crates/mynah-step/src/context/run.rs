@@ -70,7 +70,7 @@ impl Context {
         done
     }
 
-    /// Suspends a run whose process died again and again. The loop is not run.
+    /// Suspends a run whose process died repeatedly. The loop is not run.
     async fn suspend_crash_loop(&self) -> Result<Error> {
         let crashes = self.0.crashes;
         self.journal().cursor = None;
@@ -127,9 +127,9 @@ impl Context {
         Ok(state)
     }
 
-    /// The state of the last [checkpoint](Context::checkpoint) of a run that is resumed; none if it has none, is new, or is
-    /// replayed. The loop continues after that checkpoint, and nothing before it is asked for again. To be called first in the
-    /// loop.
+    /// The state of the last [checkpoint](Context::checkpoint) of a resumed run; none if it has
+    /// none, is new, or is replayed. The loop continues after that checkpoint, and nothing before
+    /// it is requested again. Call this first in the loop.
     ///
     /// ```
     /// use std::sync::Arc;

@@ -20,9 +20,9 @@ use crate::{
 
 /// A tool to be called.
 ///
-/// A replay, or a run that goes on, finds the record of a call without an id by its turn, name and arguments. Calls that are alike
-/// in all of these are taken in the order in which they come: where several tasks make them at once that may be another one each
-/// time, so that one has the record of the other and the run differs. Ids of the loop's own avoid it.
+/// A replay or a resumed run finds the record of a call without an id by its turn, name and
+/// arguments. Identical calls are matched in their order. If several tasks make them concurrently,
+/// that order may change, and the run differs. Explicit ids avoid it.
 #[doc(alias = "ToolCall")]
 #[derive(Clone)]
 #[non_exhaustive]
@@ -31,9 +31,9 @@ pub struct CallTool {
     pub call: ToolCall,
     /// The turn whose answer asked for it.
     pub turn: Option<u32>,
-    /// How often it is tried in all, where the tool itself does not say: only if it may be.
+    /// The number of attempts, if the tool itself sets none and is idempotent.
     pub tries: Option<(bool, u32)>,
-    /// The pause after a failed try.
+    /// The pause after a failed attempt.
     pub backoff: Option<Backoff>,
     /// How many calls of the run had the same id before.
     earlier: u64,
@@ -46,14 +46,14 @@ impl CallTool {
         self
     }
 
-    /// The same, tried so often in all after transient failures, as [`Tool::idempotent`] says; only once unless it is idempotent,
-    /// whatever the tool says.
+    /// Sets the number of attempts after transient failures, like [`Tool::idempotent`]. A tool that
+    /// is not idempotent has one attempt.
     pub fn tries(mut self, idempotent: bool, max_attempts: u32) -> Self {
         self.tries = Some((idempotent, max_attempts));
         self
     }
 
-    /// The same with this pause after a failed try, from 1.
+    /// Sets the pause after a failed attempt, from 1.
     pub fn backoff(mut self, pause: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
         self.backoff = Some(Arc::new(pause));
         self
@@ -66,7 +66,7 @@ impl From<ToolCall> for CallTool {
     }
 }
 
-/// What came of one of several calls.
+/// The outcome of one of several calls.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ToolResult {
@@ -77,7 +77,7 @@ pub struct ToolResult {
 }
 
 impl Context {
-    /// Calls a tool: announces it, runs it with its tries, and records what came of it.
+    /// Calls a tool: announces it, runs its attempts, and records the outcome.
     ///
     /// Gives the outcome alone, and a tool that fails is an `Err` of this call. [`Context::call_tools`] gives a [`ToolResult`] for
     /// each call, which has the call's id, and a failure as its `outcome`: the only `Err` of that call is that of the run.
@@ -90,8 +90,9 @@ impl Context {
         results.pop().map_or_else(|| Err(gone()), |result| result.outcome)
     }
 
-    /// Calls several tools side by side. All are announced first, in order; what came of them is recorded as they are done;
-    /// the results are in the order of the calls. One that fails does not end the others.
+    /// Calls several tools concurrently. All are announced first, in order. Outcomes are recorded
+    /// as they arrive; the results are in the order of the calls. A failed call does not end the
+    /// others.
     ///
     /// # Errors
     /// A tool that fails under [`ErrorPolicy::Halt`](crate::ErrorPolicy::Halt), after the others have ended. Arguments that are not JSON, an id of a call that has no outcome yet (before anything is recorded), `budget_exceeded` (before any is announced), and as
@@ -154,7 +155,7 @@ impl Context {
         if let Err(error) = &results
             && is_uncertain(error)
         {
-            // What came of the others is kept, and nothing follows it.
+            // The outcomes of the others are recorded, and nothing follows.
             self.flush().await?;
             self.journal().fail(error);
         }
@@ -207,7 +208,7 @@ impl Context {
         let fact = match fact {
             Some(fact) => fact,
             None => {
-                // In a replay each waits for its turn, whoever has a place.
+                // In a replay each waits for its turn, regardless of free places.
                 let _place = match self.0.replaying {
                     true => None,
                     false => places.acquire().await.ok(),
@@ -236,7 +237,7 @@ impl Context {
         Ok(ToolResult { call_id, outcome })
     }
 
-    /// The try of a call that is made now, and whether its record answers for it.
+    /// The current attempt of a call, and whether its record answers for it.
     fn recorded_try(&self, call: &ToolCall, tool: Option<&Tool>) -> (Try, bool) {
         let mut journal = self.journal();
         let Some(cursor) = &mut journal.cursor else { return (Try::FIRST, false) };
@@ -248,13 +249,14 @@ impl Context {
         match cursor.outcome_ahead(&call.id).map(|fact| recorded || is_not_rerun(fact)) {
             Some(true) => cursor.answer_for(&call.id),
             Some(false) => return (attempt, false),
-            // What came to nothing is not run by a replay; a run that goes on waits until its records end.
+            // A replay does not run a call that was abandoned. A resumed run waits until its
+            // records end.
             None => {}
         }
         (attempt, true)
     }
 
-    /// Runs a call, and records what came of it.
+    /// Runs a call, and records its outcome.
     async fn run_now(
         &self,
         tool: Option<Tool>,
@@ -319,11 +321,12 @@ impl Context {
 enum Begun {
     /// Since now: it has not run.
     Now,
-    /// By a process that ended: it may have run, and this try would be the next.
+    /// Announced by a process that ended. It may have run; this attempt would be the next.
     Before { next: Try },
 }
 
-/// The ids of calls that have no outcome yet: nobody could tell whose result is whose if two had the same.
+/// The ids of calls without an outcome. Results of two calls with one id could not be
+/// distinguished.
 struct Ids<'a> {
     context: &'a Context,
     mine: Vec<String>,
@@ -332,7 +335,7 @@ struct Ids<'a> {
 impl<'a> Ids<'a> {
     fn claim(context: &'a Context, calls: &[CallTool]) -> Result<Self> {
         let mut claimed = Self { context, mine: Vec::with_capacity(calls.len()) };
-        // One without an id gets one that nobody has.
+        // A call without an id gets an unused one.
         for CallTool { call, .. } in calls.iter().filter(|tool| !tool.call.id.is_empty()) {
             if !claimed.take(&call.id) {
                 return Err(Error::invalid_option("call_id", "duplicate").with_message(format!(
@@ -344,7 +347,7 @@ impl<'a> Ids<'a> {
         Ok(claimed)
     }
 
-    /// Tells whether nobody else has it.
+    /// Returns whether no other call has it.
     fn take(&mut self, id: &str) -> bool {
         let is_mine = lock(&self.context.0.called).insert(id.to_owned());
         if is_mine {

@@ -22,7 +22,7 @@ impl State {
         if self.cursor.is_some() { None } else { self.recorder.as_deref_mut() }
     }
 
-    /// Refuses what is asked for before the run began, or after it ended.
+    /// Refuses requests before the run began, or after it ended.
     pub(crate) fn check_open(&mut self) -> Result<()> {
         self.live().map_or(Ok(()), |recorder| recorder.check_open())
     }
@@ -34,7 +34,7 @@ impl State {
         }
     }
 
-    /// Whether a run is recorded of which the log has nothing yet.
+    /// Whether a run is recorded that has nothing in the log yet.
     pub(crate) fn is_unwritten(&self) -> bool {
         self.recorder.as_ref().is_some_and(|recorder| recorder.written.is_none())
     }
@@ -57,7 +57,7 @@ impl State {
         Poll::Ready(())
     }
 
-    /// Answers what can be answered, and tells which questions were.
+    /// Answers what can be answered, and returns the answered questions.
     pub(super) fn answer_all(&mut self, cx: &mut Context<'_>, answered: &mut Vec<u64>) {
         while !self.questions.is_empty()
             && self.poll_take_over(cx).is_ready()
@@ -108,7 +108,7 @@ impl State {
                 (None, Some(recorder), Want::Commit { fact, .. }) => {
                     Some(recorder.commit(fact).map(|()| None))
                 }
-                // What is not recorded is for the world to answer, as long as the run is ours.
+                // Requests without a record go to the world, while the run is ours.
                 (None, Some(recorder), _) => Some(recorder.is_ours().map(|()| None)),
                 (None, None, _) => Some(Err(gone())),
             };
