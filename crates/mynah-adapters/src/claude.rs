@@ -4,8 +4,8 @@ use mynah_data::{Request, Result, ToolChoice};
 
 use crate::request::{model_name, unsupported};
 
-/// The version that a model's name tells: (4, 5) of `claude-haiku-4-5-20251001`. Where it tells none, somebody else named the
-/// model, or made it.
+/// The version in a model's name: (4, 5) of `claude-haiku-4-5-20251001`. A name without one is a
+/// custom name or another maker's model.
 fn version(model: &str) -> Option<(u32, u32)> {
     let (_, name) = model.split_once("claude-")?;
     let numbers = name.split(['-', '.', '@', ':']).map(|word| word.parse().ok());
@@ -22,7 +22,7 @@ pub(crate) fn has_native_schemas(model: &str) -> bool {
     version(model).is_none_or(|version| version >= (4, 5))
 }
 
-/// Whether Bedrock caches the model's prompts for an hour, where it is asked to: from 4.5 on.
+/// Whether Bedrock can cache the model's prompts for an hour: from 4.5 on.
 #[cfg(feature = "bedrock")]
 pub(crate) fn is_cached_for_an_hour(model: &str) -> bool {
     version(model).is_none_or(|version| version >= (4, 5))

@@ -16,21 +16,23 @@ use crate::{failure, loose::telling};
 /// The name of a block of text or reasoning; none where the format has only one.
 pub type Block = Option<Arc<str>>;
 
-/// The most blocks and calls of an answer: each piece is looked up among them, here and by whoever reads the events.
+/// The maximum number of blocks and calls of an answer: each piece is looked up among them, here
+/// and by every reader of the events.
 const MAX_PARTS: usize = 4_096;
 
 /// What ids begin with that no provider gave; a number follows.
 const MADE_UP: &str = "call_";
 
-/// The most events that wait for the model to say something.
+/// The maximum number of events that wait for the model's first output.
 const MAX_WAITING: usize = 64;
 
 /// An answer in the making.
 ///
-/// Whatever a provider sends, the events keep their rules: the answer is started first and once, a call is started before
-/// its arguments come, has an id that no other call of the answer has, and is completed. Empty pieces are no events. That an
-/// answer begins, what it cost so far and what has no other place wait for what the model says: a call that fails before that
-/// has told nobody anything, and can be tried again.
+/// For any input from a provider, the events keep their rules: the answer is started first and
+/// once. A call is started before its arguments, has an id that is unique in the answer, and is
+/// completed. Empty pieces are not events. The start of an answer, its cost so far and unknown data
+/// wait for the model's first output: a call that fails before that has emitted nothing, and can be
+/// retried.
 #[derive(Debug, Default)]
 pub struct Draft {
     events: VecDeque<Waiting>,
@@ -41,7 +43,7 @@ pub struct Draft {
     /// The model that was asked, for providers that do not say who answers.
     asked: Option<String>,
     end: End,
-    /// Blocks that will be told whole once they are complete.
+    /// Blocks that are emitted whole once they are complete.
     blocks: Vec<OpenBlock>,
     calls: Vec<Call>,
     /// The ids of the calls.
@@ -83,7 +85,7 @@ impl From<Waiting> for Event {
 enum End {
     #[default]
     Open,
-    /// The body may end here, and may go on.
+    /// The body may end here, or continue.
     Possible,
     Marked,
 }
@@ -108,7 +110,7 @@ struct Call {
     told: Told,
 }
 
-/// How much of a call was told.
+/// How much of a call was emitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Told {
     #[default]
@@ -131,8 +133,8 @@ impl Draft {
         Self { earlier_calls, asked, ..Self::default() }
     }
 
-    /// The answer begins, with the provider's id of it and the model's name. What is missing may come later: once the model has
-    /// said something, it is told at the end.
+    /// Starts the answer, with the provider's id and the model's name. Missing ones may come later.
+    /// After the first output they are emitted at the end.
     #[inline]
     pub fn start(&mut self, id: Option<&str>, model: Option<&str>) {
         if self.id.is_some() && self.model.is_some() {
@@ -205,7 +207,7 @@ impl Draft {
         }
     }
 
-    /// A block that says nothing to people and must go back as it came.
+    /// An opaque block that must go back unchanged.
     pub fn opaque(&mut self, block: &Block, data: Value) {
         self.parts += 1;
         self.say(Event::ReasoningCompleted {
@@ -224,7 +226,7 @@ impl Draft {
         CallKey(self.calls.len() - 1)
     }
 
-    /// What is known of a call; empty text says nothing. The call is told once its name is known.
+    /// Adds data of a call; empty text is ignored. The call is emitted once its name is known.
     ///
     /// A call that the provider gives no id, or that of another call, gets a new one.
     pub fn call(&mut self, CallKey(key): CallKey, id: &str, name: &str) {
@@ -251,7 +253,7 @@ impl Draft {
         }
     }
 
-    /// The arguments of a call that is not complete, written otherwise than in the pieces that were told.
+    /// Replaces the arguments of an incomplete call, if they differ from the emitted pieces.
     pub(crate) fn rewrite_arguments(&mut self, CallKey(key): CallKey, whole: &str) {
         whole.clone_into(&mut self.calls[key].arguments);
     }
@@ -303,7 +305,8 @@ impl Draft {
         }
     }
 
-    /// The same, where what was told before is changed in place; `change` tells whether there is anything new.
+    /// The same, changing the previous value in place. `change` returns whether there is anything
+    /// new.
     pub(crate) fn recount(&mut self, change: impl FnOnce(&mut Usage) -> bool) {
         if change(&mut self.usage) {
             self.tell_usage();
@@ -317,7 +320,8 @@ impl Draft {
         self.begin();
     }
 
-    /// The provider has begun with something that is not done again for nothing: what waits is told.
+    /// The provider has begun work that must not be repeated needlessly: waiting events are
+    /// emitted.
     pub fn at_work(&mut self) {
         self.begin();
         self.has_said = true;
@@ -329,7 +333,7 @@ impl Draft {
         self.add(Event::RawChunk { chunk });
     }
 
-    /// What is not known of something of this type; nothing if nothing of it [tells](telling).
+    /// The unknown members of a value of this type; none if all are [empty](telling).
     #[inline]
     pub(crate) fn raw_rest(&mut self, kind: &str, rest: impl IntoIterator<Item = (String, Value)>) {
         let rest = rest.into_iter();
@@ -355,7 +359,7 @@ impl Draft {
         self.finish_reason.is_some()
     }
 
-    /// The answer is not whole, whatever its reason to stop is called: a call without arguments may have lost them.
+    /// The answer is incomplete, for any stop reason: a call without arguments may have lost them.
     pub fn cut_off(&mut self) {
         self.cut_off = true;
     }
@@ -375,7 +379,7 @@ impl Draft {
         self.metadata.get(key).and_then(Value::as_str)
     }
 
-    /// The body may end here, and may go on: for providers without an end mark.
+    /// The body may end here, or continue, for providers without an end mark.
     pub fn end_possible(&mut self) {
         if self.end == End::Open {
             self.end = End::Possible;
@@ -413,7 +417,7 @@ impl Draft {
         if self.has_said { self.events.pop_front().map(Event::from) } else { None }
     }
 
-    /// What was not told.
+    /// Data that was not emitted.
     #[cfg(feature = "http")]
     pub(crate) fn rest(&mut self) -> impl Iterator<Item = Event> {
         self.events.drain(..).map(Event::from)
@@ -439,12 +443,12 @@ impl Draft {
         self.cut_off || matches!(self.finish_reason, Some(Length | ContentFilter | Error))
     }
 
-    /// Tells what is left to tell.
+    /// Emits the remaining events.
     pub(crate) fn complete(&mut self, metadata: Metadata) {
         let cut_off = self.is_cut_off();
         for key in 0..self.calls.len() {
             self.complete_call(key, cut_off);
-            // Nobody can run what has no name; what was said of it is not lost.
+            // A call without a name cannot run. Its data is kept.
             let Call { id, arguments, told, .. } = &self.calls[key];
             if *told == Told::Nothing && !arguments.is_empty() {
                 self.raw(json!({"tool_call": {"id": id, "arguments": arguments}}));
@@ -478,7 +482,7 @@ impl Draft {
         self.wait(Waiting::Event(Box::new(event)));
     }
 
-    /// What waits for what the model says, unless there is too much of it.
+    /// Events that wait for the model's first output, up to a limit.
     fn wait(&mut self, waiting: Waiting) {
         if self.events.len() >= MAX_WAITING {
             self.at_work();

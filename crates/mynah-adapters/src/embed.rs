@@ -31,8 +31,8 @@ pub trait Embedder: Send + Sync + 'static {
     /// The name under which errors and logs know it.
     fn name(&self) -> &str;
 
-    /// One vector for each text, in order. Where one of several calls fails, its error tells how far they came:
-    /// `completed_chunks` calls for `completed_inputs` texts.
+    /// One vector for each text, in order. If one of several calls fails, its error reports the
+    /// progress: `completed_chunks` calls for `completed_inputs` texts.
     fn embed(self: Arc<Self>, texts: Vec<String>) -> BoxFuture<Result<Embeddings>>;
 }
 
@@ -51,7 +51,7 @@ pub struct Embeddings {
 }
 
 impl Embeddings {
-    /// Vectors of which nothing else is known.
+    /// Vectors without further data.
     pub fn new(vectors: Vec<Vec<f32>>) -> Self {
         Self { vectors, ..Self::default() }
     }

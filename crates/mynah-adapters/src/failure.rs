@@ -9,9 +9,9 @@ use crate::loose::tells;
 
 /// The error of a response with a status that is not success. `header` looks a header up by its lowercase name.
 ///
-/// Its message is the provider's own; its metadata has `status` and, where they are known, `request_id`, `retry_after_ms`,
-/// `should_retry`, the provider's `code` and `type`, and the beginning of what the model wrote where that is why it failed
-/// (`failed_generation`).
+/// Its message is the provider's own. Its metadata has `status` and, if known, `request_id`,
+/// `retry_after_ms`, `should_retry`, the provider's `code` and `type`, and the beginning of the
+/// model's output if that caused the failure (`failed_generation`).
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,7 +38,7 @@ pub fn of_response<'h>(
         .clone()
         .or_else(|| plain(&text))
         .unwrap_or_else(|| format!("HTTP status {status}"));
-    // Where a key goes is for a person to say: no redirect is followed.
+    // Redirects are not followed: only a person decides where a key goes.
     let message = match header("location").filter(|_| (300..400).contains(&status)) {
         Some(elsewhere) => format!("{message}: the server sends to {elsewhere}"),
         None => message,
@@ -57,7 +57,7 @@ pub fn of_response<'h>(
     }
 }
 
-/// The error that a provider reports in the middle of an answer: the JSON of the frame, or its `error` member.
+/// The error that a provider reports in mid-answer: the JSON of the frame, or its `error` member.
 ///
 /// Where its words are not known, the provider failed: it had taken the request.
 pub fn in_stream(frame: &Value) -> Error {
@@ -110,7 +110,8 @@ pub(crate) fn is_of_network(error: &Error) -> bool {
     error.kind() == ErrorKind::Adapter(AdapterReason::NetworkError)
 }
 
-/// Whether the error of a response tells no more than its status, or that nothing has this address.
+/// Whether the error of a response has no more information than its status, or that nothing has
+/// this address.
 #[cfg(feature = "http")]
 pub(crate) fn is_wordless(error: &Error) -> bool {
     const NOTHING_THERE: [&str; 4] =
@@ -146,7 +147,7 @@ fn millis(seconds: &str) -> Option<u64> {
     Some((seconds * 1000.0) as u64)
 }
 
-/// `Please try again in 1m2.5s`: OpenAI and Groq say it in words, and in the middle of an answer nowhere else.
+/// `Please try again in 1m2.5s`: OpenAI and Groq report it in words, and in mid-answer only there.
 fn pause_in_words(message: &str) -> Option<u64> {
     let (_, pause) = message.split_once("try again in ")?;
     let mut rest = pause.split_whitespace().next()?.trim_end_matches(['.', ',']);
@@ -177,7 +178,7 @@ fn plain(text: &str) -> Option<String> {
 /// The most bytes that an error has of what the model wrote.
 const MAX_GENERATION: usize = 4_096;
 
-/// What a provider says of a failure.
+/// A provider's report of a failure.
 #[derive(Default)]
 struct Said {
     message: Option<String>,
@@ -272,8 +273,9 @@ impl Said {
         if self.flagged {
             return AdapterReason::ContentFilter;
         }
-        // What is so the next time too, whatever the status: llama.cpp, of what it was started without or cannot do; Groq and OpenAI, of
-        // more tokens than may pass in a minute, which they call a rate limit.
+        // Failures that a retry cannot change, at any status. llama.cpp reports missing start
+        // options and unsupported features this way. Groq and OpenAI report a request above the
+        // tokens per minute as a rate limit.
         const NEVER: [&str; 4] = [
             "requires --jinja",
             "Cannot use both json_schema and grammar",
@@ -327,7 +329,7 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-/// What a person is to read. Where it is more than text, all of it.
+/// The message for people. If it is not only text, all of it.
 fn message_of(error: &Value) -> Option<String> {
     const NAMES: [&str; 6] =
         ["message", "Message", "msg", "detail", "error_message", "description"];

@@ -29,7 +29,8 @@ impl Forms {
         }
     }
 
-    /// The tool that the model is to call, where the provider does not hold it to the form of its answer.
+    /// The tool that the model must call, if the provider does not enforce the format of its
+    /// answer.
     pub(crate) fn tool(self, request: &Request) -> Option<ToolSpec> {
         const WHY: &str = "Gives the answer. Its input is the answer itself.";
         /// What all models take for a tool's name.
@@ -54,7 +55,7 @@ impl Forms {
         self.open || (!self.enforced && fit::is_closable(schema))
     }
 
-    /// Refuses a form that the model's answer cannot be given. `thinking` is what the options say of that.
+    /// Rejects a format that the model cannot produce. `thinking` is the option for thinking.
     pub(crate) fn check(self, request: &Request, thinking: Option<&Value>) -> Result<()> {
         match &request.response_format {
             Some(ResponseFormat::JsonObject) if !self.open => {
@@ -110,9 +111,9 @@ pub(crate) struct Form {
     /// The tool; none where the answer is in the model's words.
     tool: Option<String>,
     progress: Progress,
-    /// The call that is the answer: a model may call the tool once more.
+    /// The call that is the answer. A model may call the tool again.
     answer: Option<Block>,
-    /// What the model says beside the answer that it is asked for.
+    /// The model's text beside the requested answer.
     beside: Vec<(Block, String)>,
 }
 
@@ -130,7 +131,7 @@ impl Form {
         Self { tool, progress: Progress::NotCalled, answer: None, beside: Vec::new() }
     }
 
-    /// Whether a call is to be the answer: texts [wait](Self::set_aside) for it.
+    /// Whether a call will be the answer. Texts [wait](Self::set_aside) for it.
     pub(crate) fn is_wanted(&self) -> bool {
         self.tool.is_some()
     }
@@ -162,7 +163,7 @@ impl Form {
         self.beside.push((block, text));
     }
 
-    /// Why the model stopped. To call the tool of the form is to answer.
+    /// Why the model stopped. A call of the format's tool counts as an answer.
     pub(crate) fn finish(&self, why: FinishReason, raw: &str, draft: &mut Draft) {
         let is_alone = !draft.has_calls();
         let called = why == FinishReason::ToolCalls;
@@ -176,7 +177,7 @@ impl Form {
         }
     }
 
-    /// Tells the texts that were set aside: they are the answer, where no other came.
+    /// Emits the texts that were set aside: they are the answer if no other came.
     pub(crate) fn tell_beside(&mut self, draft: &mut Draft) {
         for (block, text) in std::mem::take(&mut self.beside) {
             if self.progress == Progress::NotCalled {

@@ -132,8 +132,8 @@ pub trait Format: Send + Sync + 'static {
         None
     }
 
-    /// The adapter options that would say what the environment says of where a call goes: whoever keeps them with the call can
-    /// make it again in another environment.
+    /// Adapter options equivalent to the environment's endpoint settings. Stored with a call, they
+    /// let it be repeated in another environment.
     fn environment_opts(&self, setting: Setting<'_>) -> Metadata {
         let _ = setting;
         Metadata::new()
@@ -156,8 +156,8 @@ pub trait Format: Send + Sync + 'static {
     /// A decoder for the answer to this request.
     fn decoder(&self, request: &Request) -> Box<dyn Decoder>;
 
-    /// Whose model is asked, where a server has models of several makers: what only one of them can read is not given to
-    /// another.
+    /// The maker of the model, on a server with models of several makers. Data that only one maker
+    /// can read is not sent to another.
     fn maker<'r>(&self, request: &'r Request) -> Option<&'r str> {
         let _ = request;
         None
@@ -185,7 +185,7 @@ pub struct Outgoing<'c> {
     pub body: &'c [u8],
     /// When.
     pub now: SystemTime,
-    /// What else is known of it.
+    /// Further facts about it.
     pub call: &'c ModelCall,
     /// Variables.
     pub setting: Setting<'c>,
@@ -214,7 +214,7 @@ pub trait Decoder: Send {
     /// Takes one frame of a streamed answer. When the provider says that this was all, it calls [`Draft::end`].
     ///
     /// # Errors
-    /// A frame that is not JSON, or that tells of a failure.
+    /// A frame that is not JSON, or that reports a failure.
     fn frame(&mut self, frame: Frame<'_>, draft: &mut Draft) -> Result<()>;
 
     /// Takes an answer that came in one piece, because the server does not stream.
@@ -251,7 +251,7 @@ impl Delivery {
     }
 }
 
-/// The largest body, in bytes, unless told otherwise.
+/// The default limit of a body, in bytes.
 pub const MAX_BODY: u64 = 256 << 20;
 
 /// Bytes of a body into events.
@@ -312,7 +312,8 @@ impl Reader {
     /// Takes more of the body.
     ///
     /// # Errors
-    /// What the provider reports, what is not the format, and a body beyond its limit. Nothing can be pushed after that.
+    /// An error that the provider reports, input outside of the format, and a body beyond its
+    /// limit. Nothing can be pushed after that.
     pub fn push(&mut self, bytes: &[u8]) -> Result<()> {
         self.read = self.read.saturating_add(bytes.len() as u64);
         if self.read > self.limit {
@@ -331,8 +332,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Servers also mislabel what they send: a stream as JSON, an error, a whole answer or a page as a stream. The first byte
-    /// tells.
+    /// Servers also mislabel bodies: a stream as JSON; an error, a whole answer or a page as a
+    /// stream. The first byte decides.
     fn look(&mut self, bytes: &[u8]) {
         let speaks = |byte: &&u8| !byte.is_ascii_whitespace() && !BYTE_ORDER_MARK.contains(byte);
         if let (false, Some(first)) = (self.is_sure, bytes.iter().find(speaks)) {
@@ -351,7 +352,8 @@ impl Reader {
     /// The body has ended. `metadata` goes to the response.
     ///
     /// # Errors
-    /// `network_error` if the provider had not said that this was all, `malformed_response` if it said nothing in this format.
+    /// `network_error` if the provider did not send its end mark, `malformed_response` if it sent
+    /// nothing in this format.
     pub fn finish(&mut self, metadata: Metadata) -> Result<()> {
         let (decoder, draft) = (&mut self.decoder, &mut self.draft);
         match self.delivery {
@@ -376,7 +378,8 @@ impl Reader {
                         "the server sent something else than an answer",
                     ));
                 }
-                // What the end of the body cut through says nothing, but that the provider was not done.
+                // A frame that the end of the body cut off proves only that the provider was not
+                // done.
                 if !draft.may_end() || (last.is_err() && !draft.has_ended()) {
                     return Err(match last {
                         Err(error) if !failure::is_malformed(&error) => error,
@@ -398,7 +401,7 @@ impl Reader {
         self.draft.next_event()
     }
 
-    /// What is known of an answer that failed before the model said anything.
+    /// The metadata of an answer that failed before the model's first output.
     #[cfg(feature = "http")]
     pub(crate) fn rest(&mut self) -> impl Iterator<Item = Event> {
         self.draft.rest()

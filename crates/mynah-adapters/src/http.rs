@@ -50,14 +50,15 @@ mod secrets;
 
 /// An adapter for a provider that is called over HTTP. Clones share their connections.
 ///
-/// The metadata of a response has `raw_response_hash`, the SHA-256 of the body as it was received, in hex, and
-/// `provider_request_id` where the provider gives one. Errors name `provider`, `status`, `request_id` and
-/// `retry_after_ms` where they are known; those of the network name the `server` and the `proxy` that was asked for it, and `connected` is
-/// false where the server could not be reached. An error of which the server says nothing names the address that was called, without its
-/// query.
+/// The metadata of a response has `raw_response_hash`, the SHA-256 of the received body in hex, and
+/// `provider_request_id` if the provider sends one. Errors name `provider`, `status`, `request_id`
+/// and `retry_after_ms` if they are known. Errors of the network name the `server` and the `proxy`,
+/// and `connected` is false if the server could not be reached. An error without information from
+/// the server names the called address, without its query.
 ///
-/// An answer has no event before the model says something. One that began and failed before that has its error as the first
-/// thing in the stream, so that it can be tried again or given to another; what is known of it stands beside, as `partial`.
+/// An answer has no event before the model's first output. If it fails before that, the error is
+/// the first item of the stream, so that the call can be retried or given to another provider. The
+/// metadata received so far is in `partial`.
 ///
 /// A key that a server repeats as it is written, in one piece, is in no error, unless it is a word of fewer than 8 letters; it is in no event
 /// or response either where it is unmistakable: it has 16 characters or more, and a digit among them. Escaped in an answer, or over several
@@ -67,21 +68,24 @@ mod secrets;
 /// makers the maker's: after a switch in one conversation, the next gets the words of the reasoning and neither signatures
 /// nor encrypted items.
 ///
-/// What a server writes as text is text, also between `<think>` and `</think>`: one that tells reasoning apart does it in its format.
+/// Text from a server stays text, even between `<think>` and `</think>`. A server that separates
+/// reasoning does so in its format.
 ///
 /// Options of a request go to the provider as they are. Those that stand under the name of a preset, as in
 /// `{"anthropic": {"thinking": {"type": "adaptive"}}}`, go to that one alone: so a [`Fallback`](mynah_step::Fallback) gives each of
 /// its models what fits it.
 ///
-/// [`ModelCall::adapter_opts`] says more of one call: `headers`, an object of texts, are sent with it, over those of
-/// [`with_header`](Self::with_header) and under that of the key; OpenAI's formats take an `organization`, and Bedrock's a `region`. What
-/// stands in a header whose name tells of a key is in no error, and no header of a call is recorded.
+/// [`ModelCall::adapter_opts`] configures one call: `headers`, an object of texts, override those
+/// of [`with_header`](Self::with_header) but not that of the key. OpenAI's formats take an
+/// `organization`, and Bedrock's a `region`. The value of a header whose name suggests a key is in
+/// no error, and no header of a call is recorded.
 ///
-/// A server that sends nothing for as long as `stream_timeout` says, not even keep-alives, fails the call with `timeout`: from
-/// the request to its answer, and from one byte of it to the next. Without one that is 5 minutes, for models may think for
-/// long, and 30 minutes from event to event, where keep-alives do not count. The body of an error is waited for no longer than 10 seconds,
-/// or half of the time that is left. Whoever polls the stream keeps `request_timeout`, and `stream_timeout` from event to
-/// event. Dropping the stream closes the connection.
+/// If a server sends nothing for `stream_timeout`, not even keep-alives, the call fails with
+/// `timeout`: from the request to its answer, and from one byte to the next. By default that is 5
+/// minutes, because models may think for long, and 30 minutes from event to event, where
+/// keep-alives do not count. The body of an error is read for at most 10 seconds, or half of the
+/// remaining time. The caller that polls the stream enforces `request_timeout`, and
+/// `stream_timeout` from event to event. Dropping the stream closes the connection.
 ///
 /// ```
 /// use mynah_adapters::http::HttpAdapter;
@@ -238,8 +242,8 @@ impl HttpAdapter {
         url.transpose()
     }
 
-    /// The adapter options that would say what the environment says of where a call goes, beside the address: the `region` of
-    /// Bedrock.
+    /// Adapter options equivalent to the environment's endpoint settings, except the address: the
+    /// `region` of Bedrock.
     pub fn environment_opts(&self) -> Metadata {
         self.format.environment_opts(&|name| self.setting(name))
     }
@@ -307,7 +311,7 @@ impl HttpAdapter {
         }
     }
 
-    /// The key for a call, where the server needs one, and what errors must not tell of it.
+    /// The key for a call, if the server needs one, and the secrets that errors must not contain.
     fn admission(&self, call: &ModelCall) -> Result<(Option<FoundKey>, ErrorContext)> {
         let variables: Vec<&str> = self.key_variables.iter().map(String::as_str).collect();
         let is_ours = !self.keys.wants_key();
@@ -357,7 +361,8 @@ impl HttpAdapter {
                 ))),
             };
         }
-        // Whoever tries again waits no longer than that silence for all of it, and nobody longer than the call may take.
+        // A retrying caller waits at most that silence for all of it, and never longer than the
+        // call may take.
         let left = call.request_timeout.map(|limit| limit.saturating_sub(begun_at.elapsed()));
         let wait = MAX_ERROR_WAIT.min(left.map_or(silence, |left| left.min(silence)) / 2);
         let error = refusal(response, wait).await;
@@ -602,7 +607,7 @@ async fn refusal(mut response: Response, wait: Duration) -> Error {
     error.with_message(message)
 }
 
-/// How a body is packed, although nobody asked for it. Nothing is unpacked here.
+/// The unrequested encoding of a body. Nothing is decompressed here.
 fn packing(response: &Response) -> Option<&str> {
     let packing = response.headers().get(CONTENT_ENCODING)?.to_str().ok()?;
     (!matches!(packing.trim(), "" | "identity")).then_some(packing)

@@ -1,8 +1,9 @@
 //! A walk through JSON.
 //!
-//! A stream is made of short names and texts, small numbers and nulls. To read these where they stand takes less than to ask a
-//! general reader for them. All else is read by `serde_json`: escapes, fractions, and what is nested but not walked through. So
-//! there is one grammar, of which this knows the plainest part.
+//! A stream consists of short names and texts, small numbers and nulls. Reading these in place is
+//! faster than with a general parser. Everything else is read by `serde_json`: escapes, fractions,
+//! and nested values that are not visited. So there is one grammar, and this module handles its
+//! simplest part.
 
 use std::borrow::Cow;
 
@@ -180,7 +181,7 @@ impl<'a> Json<'a> {
         true
     }
 
-    /// Takes a value that nobody waits for, whatever it is.
+    /// Skips any value.
     pub(crate) fn value(&mut self) -> Result<Value> {
         match self.plain() {
             Some(plain) => Ok(plain.into()),
@@ -255,7 +256,7 @@ impl<'a> Json<'a> {
         Some(read)
     }
 
-    /// All of the text tells better what is wrong, and where.
+    /// The whole text gives a better error, with its position.
     fn explained<T>(&self, read: Option<Result<T>>) -> Result<T> {
         match read {
             Some(Err(error)) => Err(self.syntax_error().unwrap_or(error)),
@@ -280,7 +281,7 @@ impl<'a> Json<'a> {
     }
 }
 
-/// `serde_json` tells it in no other way.
+/// `serde_json` reports it in no other way.
 fn is_too_deep(error: &Error) -> bool {
     error.to_string().starts_with("recursion limit exceeded")
 }
@@ -289,8 +290,8 @@ fn is_too_deep(error: &Error) -> bool {
 #[inline]
 fn plain_end(bytes: &[u8], mut at: usize) -> usize {
     const EACH: u64 = u64::MAX / 0xff;
-    // Eight bytes at once. To take away more than a byte holds sets its high bit: the lowest such bit tells the truth, those
-    // above it may have been lent from.
+    // Eight bytes at once. A subtraction that underflows sets the high bit of its byte. The lowest
+    // such bit is exact; those above it may come from a borrow.
     while let Some(word) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
         let word = u64::from_le_bytes(*word);
         let is = |byte: u8| (word ^ (EACH * u64::from(byte))).wrapping_sub(EACH);

@@ -100,7 +100,7 @@ impl Keys {
         self
     }
 
-    /// Looks in this file too, usually `.env`. It is read when a key is asked for and not found before.
+    /// Also reads this file, usually `.env`, when a key is needed and was not found before.
     pub fn with_dotenv(mut self, path: impl Into<PathBuf>) -> Self {
         self.dotenv = Some(path.into());
         self

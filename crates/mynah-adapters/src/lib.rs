@@ -19,11 +19,12 @@
 //! | [`keys`] | where API keys come from |
 //! | `http` | `HttpAdapter`: a format, an address and a key make an adapter. Feature `http` |
 //! | `presets` | the servers that are known by name. Feature `http` |
-//! | [`scripted`] | a model that plays what it is told to, for tests, demonstrations and scenario files |
+//! | [`scripted`] | a model that plays scripts, for tests, demonstrations and scenario files |
 //! | `conformance` | what every adapter must do, on a real socket. Feature `conformance` |
 //!
-//! A new format is a module with a [`Format`](format::Format) and a [`Decoder`](format::Decoder), and a line in `presets`. Formats neither send nor wait, so
-//! they are there without the feature `http`, for whoever has the bytes already.
+//! A new format is a module with a [`Format`](format::Format) and a [`Decoder`](format::Decoder),
+//! and a line in `presets`. Formats neither send nor wait, so they work without the feature `http`
+//! on bytes from elsewhere.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -11,7 +11,8 @@ use crate::{
     json::{Json, Plain},
 };
 
-/// Text, borrowed where the JSON allows it, or whatever else stands in its place. Small, for it is moved a lot.
+/// Text, borrowed if the JSON allows it, or any other value in its place. Small, because it is
+/// moved often.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) enum Loose<'a> {
     #[default]
@@ -160,8 +161,8 @@ impl<T> Default for List<T> {
     }
 }
 
-/// A struct whose members may all be missing, and that keeps what it does not know and [tells] something in `unknown`: also
-/// what stands in its place and is no object.
+/// A struct whose members are all optional. It keeps unknown members that are not [empty](tells) in
+/// `unknown`, and also a value in its place that is not an object.
 ///
 /// What `flatten` would do at several times the cost, for members that are there in every piece of a stream. Each is written
 /// where it belongs, for moving them costs as much as reading.
@@ -394,13 +395,13 @@ impl<'a, T: Members<'a>> Place<'a> for Option<List<T>> {
     }
 }
 
-/// Members that are not known, and [tell](tells) something. A list: nearly always it is empty, and even an empty map has its
-/// price.
+/// Unknown members that are not [empty](tells). A list: it is nearly always empty, and even an
+/// empty map costs something.
 #[derive(Clone, Default, PartialEq)]
 pub(crate) struct Rest(Vec<(String, Value)>);
 
 impl Rest {
-    /// Adds a member, if it tells something.
+    /// Adds a member unless it is empty.
     #[inline]
     pub(crate) fn add(&mut self, name: &str, value: impl Into<Value>) {
         let value = value.into();
@@ -409,7 +410,7 @@ impl Rest {
         }
     }
 
-    /// Adds a member, even if it tells nothing.
+    /// Adds a member, even if it is empty.
     pub(crate) fn push(&mut self, name: &str, value: impl Into<Value>) {
         self.0.push((name.to_owned(), value.into()));
     }
@@ -418,7 +419,7 @@ impl Rest {
         self.0.extend(more.0);
     }
 
-    /// Of what servers repeat with every chunk: leaves it away where it is the same as was told last.
+    /// Removes what equals the last emitted value, for servers that repeat it with every chunk.
     pub(crate) fn leave_told(&mut self, last: &mut Self) {
         if self == last {
             self.0.clear();
@@ -471,7 +472,7 @@ impl From<Rest> for Value {
     }
 }
 
-/// Leaves away what says nothing: null, and empty text, lists and objects.
+/// Removes empty values: null, and empty text, lists and objects.
 pub(crate) fn telling(members: impl IntoIterator<Item = (String, Value)>) -> Metadata {
     members.into_iter().filter(|(_, value)| tells(value)).collect()
 }
@@ -486,7 +487,8 @@ pub(crate) fn tells(value: &Value) -> bool {
     }
 }
 
-/// What the provider says that the call cost: in a number, by its parts, or in ticks, of which 10^10 are a dollar.
+/// The cost of the call as the provider reports it: a number, its parts, or ticks of 10^-10
+/// dollars.
 pub(crate) fn told_cost(counters: &Metadata) -> Option<f64> {
     let ticks = || Some(counters.get("cost_in_usd_ticks")?.as_f64()? / 1e10);
     let cost = match counters.get("cost") {
@@ -496,7 +498,7 @@ pub(crate) fn told_cost(counters: &Metadata) -> Option<f64> {
     cost.and_then(Value::as_f64).or_else(ticks)
 }
 
-/// The most counters of an answer: what a server makes up anew each time is not kept.
+/// The maximum number of counters of an answer. Names that a server invents each time are dropped.
 pub(crate) const MAX_COUNTERS: usize = 100;
 
 /// Puts newer counters over those that are known.

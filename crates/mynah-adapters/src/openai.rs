@@ -8,7 +8,7 @@ fn own_name(model: &str) -> String {
     name.strip_prefix("ft:").unwrap_or(name).to_owned()
 }
 
-/// The version that a name tells: (5, 6) of `gpt-5.6-sol`, (5, 0) of `gpt-5-2025-08-07`.
+/// The version in a name: (5, 6) of `gpt-5.6-sol`, (5, 0) of `gpt-5-2025-08-07`.
 fn version(name: &str) -> Option<(u32, u32)> {
     let rest = name.strip_prefix("gpt-")?;
     let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
@@ -42,7 +42,7 @@ pub(crate) fn is_newer(model: &str) -> bool {
     is_o_series(&name) || (is_gpt && !is_oldest(model))
 }
 
-/// Whether this is one of OpenAI's models that reason. Where its name does not tell, nothing is known.
+/// Whether this is a reasoning model of OpenAI; none if its name does not show it.
 pub(crate) fn reasons(model: &str) -> Option<bool> {
     const REASONING: [&str; 2] = ["codex-", "computer-use-"];
     const ANSWERING: [&str; 2] = ["chatgpt-4o", "gpt-5-chat"];
@@ -60,13 +60,13 @@ pub(crate) fn reasons(model: &str) -> Option<bool> {
     }
 }
 
-/// Whether Chat Completions takes tools for this model of OpenAI only where it does not reason: gpt-5.6, and all that came after it.
-/// They reason unless they are told not to.
+/// Whether Chat Completions accepts tools for this model of OpenAI only without reasoning: gpt-5.6,
+/// and all later models. They reason by default.
 pub(crate) fn reasons_or_calls(model: &str) -> bool {
     version(&own_name(model)).is_some_and(|version| version >= (5, 6))
 }
 
-/// Whether this model of OpenAI cannot be told not to reason.
+/// Whether reasoning cannot be switched off for this model of OpenAI.
 pub(crate) fn always_reasons(model: &str) -> bool {
     let name = own_name(model);
     ["gpt-6-astra", "gpt-6.1-sol"].iter().any(|always| name.starts_with(always))

@@ -28,7 +28,7 @@ pub(crate) fn model_name(request: &Request) -> &str {
     request.model.as_ref().map_or("", |model| model.id.as_str())
 }
 
-/// Tells whoever debugs that something of a request is not sent, for the model does not take it.
+/// Logs that a part of a request is not sent, because the model does not accept it.
 pub(crate) fn tell_left_away(option: &str, request: &Request) {
     tracing::debug!(
         option,
@@ -37,7 +37,7 @@ pub(crate) fn tell_left_away(option: &str, request: &Request) {
     );
 }
 
-/// Tells it of how closely to look at images, for formats that cannot say that.
+/// Logs that the detail of images is not sent, for formats that cannot express it.
 pub(crate) fn tell_no_detail(request: &Request) {
     let mut parts = request.messages.iter().flat_map(|message| message.parts());
     if parts.any(|part| matches!(part, Part::Image { detail, .. } if *detail != ImageDetail::Auto))
@@ -59,7 +59,8 @@ pub(crate) fn path_segment(text: &str) -> String {
     written
 }
 
-/// What each side says in turn: what the same one says in a row is one, and who says nothing is left away.
+/// The turns of each side: consecutive messages of one side are merged, and empty ones are left
+/// out.
 pub(crate) fn turns<S: PartialEq>(
     said: impl Iterator<Item = Result<(S, Vec<Value>)>>,
 ) -> Result<Vec<(S, Vec<Value>)>> {
@@ -115,7 +116,8 @@ pub(crate) fn has_tools(request: &Request) -> bool {
     !request.tools.is_empty() || request.options.get("tools").is_some_and(tells)
 }
 
-/// Whether no tool is to be called. The formats that cannot say so of the provider's own leave those away.
+/// Whether no tool may be called. Formats that cannot express it for the provider's own tools leave
+/// those out.
 pub(crate) fn is_barred(request: &Request) -> bool {
     request.tool_choice == Some(ToolChoice::None)
 }
@@ -130,7 +132,7 @@ pub(crate) fn add_tools(body: &mut Metadata, own: Value) {
     }
 }
 
-/// The argument text of a call, for servers that read it again: what is not whole JSON becomes `{}`.
+/// The argument text of a call, for servers that parse it again: incomplete JSON becomes `{}`.
 pub(crate) fn argument_object(call: &ToolCall) -> &str {
     if call.arguments.is_null() || call.raw_arguments.trim().is_empty() {
         "{}"
@@ -144,17 +146,17 @@ pub(crate) fn argument_map(call: &ToolCall) -> Value {
     if call.arguments.is_object() { call.arguments.clone() } else { json!({}) }
 }
 
-/// Whether text says nothing: some servers refuse it.
+/// Whether text is blank. Some servers refuse it.
 pub(crate) fn is_blank(text: &str) -> bool {
     text.trim().is_empty()
 }
 
-/// Whether a tool's result tells of a failure.
+/// Whether a tool's result is a failure.
 pub(crate) fn is_error(result: &Message) -> bool {
     result.metadata().get("is_error").and_then(Value::as_bool) == Some(true)
 }
 
-/// What a tool's result says, for formats that have no other place to say that it failed.
+/// The text of a tool's result, for formats that have no other place for a failure.
 pub(crate) fn result_text(result: &Message) -> Cow<'_, str> {
     let text = joined_text(result);
     match is_error(result) && !tells_failure(&text) {
@@ -163,7 +165,7 @@ pub(crate) fn result_text(result: &Message) -> Cow<'_, str> {
     }
 }
 
-/// Whether text says by itself that something failed: in its first word, or as an object with an `error`.
+/// Whether text itself reports a failure: in its first word, or as an object with an `error`.
 fn tells_failure(text: &str) -> bool {
     let word = text.trim_start().get(.."error".len());
     let object = || serde_json::from_str::<Metadata>(text);
@@ -184,7 +186,7 @@ pub(crate) fn plain_id(id: &str) -> String {
         .collect()
 }
 
-/// The tools that were called in the conversation, of which no more is known.
+/// The tools that were called in the conversation, by name only.
 pub(crate) fn called_tools(request: &Request) -> Vec<Arc<ToolSpec>> {
     let calls = request.messages.iter().flat_map(|message| message.tool_calls());
     let names: BTreeSet<&str> = calls.map(|call| call.name.as_str()).collect();
@@ -237,7 +239,7 @@ pub(crate) fn function(tool: &Arc<ToolSpec>, dialect: fit::Dialect) -> Result<Fu
     Ok(Function { name: &tool.name, description: &tool.description, parameters, strict })
 }
 
-/// How OpenAI is told to cache a prompt.
+/// How OpenAI is asked to cache a prompt.
 pub(crate) fn prompt_cache(
     request: &Request,
     call: &ModelCall,
@@ -256,7 +258,7 @@ pub(crate) fn prompt_cache(
     members
 }
 
-/// How Anthropic is told to cache a prompt, and whoever follows.
+/// How Anthropic and compatible servers are asked to cache a prompt.
 pub(crate) fn cache_control(retention: CacheRetention) -> Value {
     match retention {
         CacheRetention::Short => json!({"type": "ephemeral"}),
@@ -264,10 +266,11 @@ pub(crate) fn cache_control(retention: CacheRetention) -> Value {
     }
 }
 
-/// What `cache_control` in the metadata of a part or a message becomes: the prompt is to be cached up to there.
+/// What `cache_control` in the metadata of a part or a message becomes: the prompt is cached up to
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CacheMarks {
-    /// Nothing: the server cannot be told.
+    /// Nothing: the server does not support it.
     Nothing,
     /// OpenAI's `prompt_cache_breakpoint`.
     Breakpoints,

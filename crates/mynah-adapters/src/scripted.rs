@@ -1,7 +1,7 @@
 //! A model that plays a script.
 //!
-//! Each call plays the next script, whatever it is asked. A script is a list of entries; in JSON each entry is an object
-//! with one of these members:
+//! Each call plays the next script, for any request. A script is a list of entries; in JSON each
+//! entry is an object with one of these members:
 //!
 //! | entry | what happens |
 //! |---|---|
@@ -238,15 +238,15 @@ impl Fields {
 pub struct Script(Arc<Vec<Entry>>);
 
 impl Script {
-    /// A script that says nothing.
+    /// An empty script.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// From its JSON, a list of entries.
+    /// Reads its JSON, a list of entries.
     ///
     /// # Errors
-    /// `invalid_json` with the place of the entry that does not fit.
+    /// `invalid_json` with the index of the invalid entry.
     pub fn from_json(value: &Value) -> Result<Self> {
         Self::read(value, None)
     }
@@ -349,7 +349,8 @@ impl Script {
 
 /// An adapter that plays scripts, one for each call. Clones share the scripts and what was recorded.
 ///
-/// Each one begins with its first script: in a process that goes on with a run, leave out those that were played.
+/// Each model begins with its first script. A process that resumes a run must leave out those that
+/// were played.
 #[doc(alias = "Fake")]
 #[derive(Clone, Default)]
 pub struct Scripted(Arc<Shared>);
@@ -366,7 +367,7 @@ impl Scripted {
     /// Plays scripts given as JSON.
     ///
     /// # Errors
-    /// `invalid_json` with the place of the entry that does not fit.
+    /// `invalid_json` with the index of the invalid entry.
     pub fn new(scripts: impl IntoIterator<Item = Value>) -> Result<Self> {
         Ok(Self::play(
             scripts
@@ -392,7 +393,7 @@ impl Scripted {
         self.heard().len()
     }
 
-    /// What each call was told beside its request, in order: ids, options, the key.
+    /// The data of each call beside its request, in order: ids, options, the key.
     pub fn model_calls(&self) -> Vec<ModelCall> {
         self.heard().iter().map(|(_, call)| call.clone()).collect()
     }
@@ -453,7 +454,7 @@ impl Adapter for Scripted {
         Box::pin(async move { Ok(Box::pin(self.begin(request, call)?) as ModelStream) })
     }
 
-    /// A script that fails was meant to: it is tried again only when the caller says so.
+    /// A failing script is deliberate: it is retried only if the caller sets a policy.
     fn default_retry(&self) -> RetryPolicy {
         RetryPolicy::never()
     }

@@ -52,15 +52,15 @@ pub trait Framer: Send {
     }
 }
 
-/// The largest frame, in bytes, unless told otherwise. A large image comes in one.
+/// The default limit of a frame, in bytes. A large image comes in one.
 pub const MAX_FRAME: usize = 64 << 20;
 
 /// Decodes `text/event-stream`.
 ///
-/// Follows the standard but for three things. `id` and `retry` are skipped, for a model's answer cannot be taken up again. An
-/// event that lacks its blank line at the end of the body is handed out: some servers leave it away, and whether the
-/// answer is whole is for the provider's end mark to say. And a field `error`, which some servers write, is an event of that
-/// name.
+/// Follows the standard with three exceptions. `id` and `retry` are skipped, because a model's
+/// answer cannot be resumed. An event without its blank line at the end of the body is emitted:
+/// some servers leave it out, and the provider's end mark shows whether the answer is complete. And
+/// a field `error`, which some servers write, is an event of that name.
 ///
 /// ```
 /// use mynah_adapters::sse::{Framer, SseFramer};
@@ -204,7 +204,7 @@ impl Event {
             }
             _ => {}
         }
-        // Comments and fields that nobody wants need not be held.
+        // Comments and unused fields need not be buffered.
         if self.data.is_empty() && self.name.is_empty() {
             self.name = 0..0;
             return Ok(Keep::Nothing);

@@ -19,7 +19,7 @@ use crate::{
     sse::Frame,
 };
 
-/// What an answer says of itself and we have elsewhere.
+/// Members of an answer that other fields already hold.
 const ABOUT_ITSELF: [&str; 7] =
     ["content", "id", "model", "role", "stop_reason", "stop_sequence", "type"];
 
@@ -48,13 +48,13 @@ struct Open {
 
 enum Kind {
     Text,
-    /// Text where a form is asked for.
+    /// Text beside a requested format.
     Beside(String),
     Thinking {
         signature: String,
     },
-    /// A block that means nothing to us, and goes back as it came: what the provider's own tools did, what it made of the
-    /// conversation, and what nobody has heard of.
+    /// An opaque block that goes back unchanged: results of the provider's own tools, summaries of
+    /// the conversation, and unknown types.
     Opaque {
         block: Metadata,
         /// The input of the provider's own tools comes in pieces.
@@ -114,7 +114,7 @@ members! {
 }
 
 impl Delta<'_> {
-    /// What it is: some gateways leave away to say it.
+    /// Its type. Some gateways leave it out.
     fn piece(&self) -> Piece {
         match self.kind.text() {
             "text_delta" => Piece::Text,
@@ -432,7 +432,7 @@ impl Answer {
         }
     }
 
-    /// Where code ran; it may be told at either end.
+    /// The container in which code ran. It may be reported at either end.
     fn contain(&mut self, container: Option<Value>) {
         if let Some(Value::Object(container)) = container {
             self.container = container;
@@ -477,7 +477,7 @@ impl Answer {
         }
     }
 
-    /// The end mark says nothing of an answer that was not finished.
+    /// The end mark of an unfinished answer is ignored.
     fn end(&mut self, draft: &mut Draft) -> Result<()> {
         if !draft.has_finished() {
             return Err(failure::broke_off());
@@ -491,7 +491,8 @@ impl Answer {
         Ok(())
     }
 
-    /// Tells what stood beside the form, as the answer where there is none, and where code ran.
+    /// Emits the text beside the requested format, as the answer if there is no other, and the
+    /// container in which code ran.
     fn tell_rest(&mut self, draft: &mut Draft) {
         self.form.tell_beside(draft);
         if !self.container.is_empty() {

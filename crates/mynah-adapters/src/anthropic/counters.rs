@@ -22,7 +22,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Takes more of them, and tells all.
+    /// Merges more counters, and returns all.
     pub(super) fn add(&mut self, counters: Metadata, draft: &mut Draft) {
         overlay(&mut self.known, counters);
         let mut usage = usage(self.known.iter().cloned().collect());

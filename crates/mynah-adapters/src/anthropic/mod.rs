@@ -23,20 +23,21 @@ use crate::{
 /// to which the prompt is cached; [`Request::prompt_cache`] leaves the place to the provider. Of the options, `stop`,
 /// `parallel_tool_calls` and `reasoning_effort` are understood as other providers mean them, and all others are passed on.
 ///
-/// Instructions that come in the middle of a conversation stay there where the model takes them, behind what the user says: newer
-/// models take their thinking back only where nothing before it has changed. For older ones all instructions stand above.
+/// Instructions inside a conversation stay at their place if the model accepts them there, after
+/// the user's message: newer models accept their earlier thinking only if nothing before it has
+/// changed. For older models all instructions are moved to the top.
 ///
-/// A refusal is told by the provider, which keeps the model from going on: its explanation is the refusal, and what the model
-/// had said before stays the text.
+/// The provider reports a refusal and stops the model. Its explanation is the refusal, and the
+/// earlier output stays the text.
 ///
-/// A JSON schema is enforced by the provider where the model can do that: objects are closed, and what the provider does not
-/// enforce, such as `minimum`, goes into the descriptions. Older models are made to call a tool with that
-/// schema, which must be one of an object, and what they give it is the text of the answer. So is every model that is to give
-/// any JSON object, or one that has an object with members of any name in it; those that cannot be made to call a tool, from
-/// Fable 5.1, Opus 5.5 and Sonnet 5.5 on, take a schema that names all members alone.
-/// Models before Opus 4.8 cannot be made to call it where the options let them think.
-/// That tool changes what the model saw when it thought before, so such a call leaves thoughts away where the provider would refuse
-/// them.
+/// The provider enforces a JSON schema if the model supports it: objects are closed, and
+/// constraints that it does not enforce, such as `minimum`, go into the descriptions. Older models
+/// must call a tool with that schema, which must be an object, and the tool's input becomes the
+/// text of the answer. The same holds for every model that must return any JSON object, or one with
+/// members of any name. Models that cannot be forced to call a tool, from Fable 5.1, Opus 5.5 and
+/// Sonnet 5.5 on, accept only a schema that names all members. Models before Opus 4.8 cannot be
+/// forced to call it while thinking is enabled. That tool changes what the model saw when it
+/// thought before, so such a call omits thinking blocks that the provider would refuse.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Anthropic;

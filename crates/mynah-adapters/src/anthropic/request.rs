@@ -20,10 +20,11 @@ use crate::{
     },
 };
 
-/// The limit for models of which none is known: what every model takes.
+/// The default limit for unknown models: every model accepts it.
 const MAX_TOKENS: u64 = 4096;
 
-/// That of a Claude of which none is known: what each has taken since 4.5. Newer ones think before they answer, within the limit.
+/// The default limit for unknown Claude models: each has accepted it since 4.5. Newer ones think
+/// before they answer, within the limit.
 const MAX_TOKENS_OF_CLAUDE: u64 = 64_000;
 
 /// In the metadata of a call: the code that made it.
@@ -94,7 +95,7 @@ pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     Ok(Value::Object(body))
 }
 
-/// The forms that answers of the model that is asked can have.
+/// The output formats that the model supports.
 fn forms(request: &Request) -> Forms {
     let model = model_name(request);
     Forms { enforced: claude::has_native_schemas(model), open: claude::can_be_forced(model) }
@@ -195,7 +196,8 @@ fn user(message: &Message) -> Result<Vec<Value>> {
     blocks.collect()
 }
 
-/// Where the provider runs the code of a turn that goes on. It may be gone when the next one begins.
+/// The container in which the provider runs the code of a continued turn. It may be gone when the
+/// next turn begins.
 fn container(request: &Request) -> Option<Value> {
     let last = dialogue(request).filter(|message| message.role() != Role::Tool).last()?;
     last.parts().iter().find_map(|part| match part {

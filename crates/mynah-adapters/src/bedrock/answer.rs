@@ -20,7 +20,7 @@ use crate::{
 pub(super) struct Answer {
     form: Form,
     blocks: Vec<Open>,
-    /// How many there were, of which each has its number as its id.
+    /// The number of blocks. Each has its number as its id.
     begun: usize,
 }
 
@@ -35,7 +35,7 @@ enum Kind {
     /// Most blocks say with their first piece what they are.
     New,
     Text,
-    /// Text where a form is asked for.
+    /// Text beside a requested format.
     Beside(String),
     Reasoning {
         signature: String,
@@ -44,7 +44,7 @@ enum Kind {
     Call(CallKey),
     /// The call that is the answer: its input is text.
     Form,
-    /// A call that the provider answers itself, and what nobody has heard of.
+    /// A call that the provider answers itself, and unknown types.
     Foreign,
 }
 
@@ -149,7 +149,7 @@ impl Answer {
         Self { form, blocks: Vec::new(), begun: 0 }
     }
 
-    /// A block begins. Gives back what is not known of it.
+    /// Begins a block. Returns its unknown members.
     fn open(&mut self, index: u64, mut start: Metadata, draft: &mut Draft) -> Metadata {
         let call = start.shift_remove("toolUse");
         let kind = match call {
@@ -185,7 +185,7 @@ impl Answer {
         &mut self.blocks[place]
     }
 
-    /// Adds to a block, and gives back what is not understood.
+    /// Adds to a block. Returns unknown members.
     fn delta(&mut self, index: u64, delta: Delta<'_>, draft: &mut Draft) -> Metadata {
         let mut rest = telling(delta.unknown);
         if let Some(text) = delta.text {
@@ -220,8 +220,8 @@ impl Answer {
         rest
     }
 
-    /// The block of this index that a piece of this kind goes on with. Those that need no beginning have none, and reasoning
-    /// and text that share an index end each other.
+    /// The block of this index that a piece of this kind belongs to. Some blocks have no start
+    /// event. Reasoning and text that share an index end each other.
     fn open_block(&mut self, index: u64, kind: Kind, draft: &mut Draft) -> &mut Open {
         let find = |blocks: &[Open]| blocks.iter().rposition(|open| open.index == index);
         let other = find(&self.blocks).is_some_and(|place| {

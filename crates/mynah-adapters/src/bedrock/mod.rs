@@ -36,14 +36,16 @@ use crate::{
 /// Options that Converse knows go to their places, all others to the model
 /// itself, as `additionalModelRequestFields`: `reasoning_effort` as Claude and Nova have it, and `top_k` as Nova has it.
 ///
-/// The objects of a schema that an answer is to fit are closed, as with [`Anthropic`](crate::anthropic::Anthropic). Models that cannot
-/// be held to a schema, such as Nova, Llama and Claude before 4.5, are given a tool of that form, which must be one of an object, and
-/// what they call it with is the text of the answer. So is every model that is to give any JSON object, or one that has an object with
-/// members of any name in it; but Nova, and Claude models that cannot be made to call a tool, take a schema that names all members alone.
-/// Claude and Nova are made to call that tool. Models that Converse cannot make to, such as Llama, Command and Jamba, are asked to: where
-/// they answer in words, the words are the answer.
+/// The objects of a schema for an answer are closed, as with
+/// [`Anthropic`](crate::anthropic::Anthropic). Models that do not enforce a schema, such as Nova,
+/// Llama and Claude before 4.5, get a tool of that format, which must be an object, and its input
+/// becomes the text of the answer. The same holds for every model that must return any JSON object,
+/// or one with members of any name. But Nova, and Claude models that cannot be forced to call a
+/// tool, accept only a schema that names all members. Claude and Nova are forced to call that tool.
+/// Models that Converse cannot force, such as Llama, Command and Jamba, are instructed to call it.
+/// If they answer in words, the words are the answer.
 ///
-/// Llama's calls come in one piece: it is asked by `Converse` where it is told of tools, for Converse does not stream its calls.
+/// Converse does not stream Llama's tool calls. A request with tools uses `Converse` instead.
 ///
 /// All instructions stand above the conversation. Converse names a role for those within it, which its models refuse so far; and as
 /// words of the user they would be no instructions any more. Claude models that take thoughts back only below the same instructions
@@ -122,7 +124,7 @@ impl Format for Bedrock {
         model::maker(model_name(request))
     }
 
-    /// A model that is to call a tool for the form of its answer is not to call others.
+    /// A model that must call a tool for the format of its answer must not call others.
     fn needs_structured_finalize(&self, request: &Request) -> bool {
         !request.tools.is_empty() && !is_barred(request) && request::form_tool(request).is_some()
     }

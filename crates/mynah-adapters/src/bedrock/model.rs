@@ -29,7 +29,8 @@ pub(super) struct CachePoints {
     pub(super) for_an_hour: bool,
 }
 
-/// How the model takes cache points, if it does. A resource that somebody named may be any model: it is asked as Claude is.
+/// How the model takes cache points, if it does. A resource with a custom name may be any model; it
+/// is treated as Claude.
 pub(super) fn cache_points(model: &str) -> Option<CachePoints> {
     match maker(model) {
         None | Some("anthropic") => {
@@ -51,8 +52,8 @@ pub(super) fn forms(model: &str) -> Forms {
     }
 }
 
-/// The choice that makes the model call this tool, or any, where it can be made to: Converse knows the one of Claude and Nova, and the
-/// other of Mistral Large. All others decide themselves.
+/// The choice that forces a call of this tool, or of any. Converse supports the first for Claude
+/// and Nova, and the second for Mistral Large. All other models decide themselves.
 pub(super) fn forced(model: &str, tool: &str) -> Option<Value> {
     match maker(model) {
         Some("mistral") if model.contains("mistral-large") => Some(json!({"any": {}})),

@@ -288,14 +288,14 @@ fn image_format(kind: &str) -> &str {
     }
 }
 
-/// What the caller's options say of thinking.
+/// The caller's options for thinking.
 fn thinking(options: &Metadata) -> Option<&Value> {
     let fields = ["additionalModelRequestFields", "additional_model_request_fields"];
     let mut passed_on = fields.iter().filter_map(|name| options.get(*name)?.get("thinking"));
     options.get("thinking").or_else(|| passed_on.next())
 }
 
-/// The tool whose input is to be the answer.
+/// The tool whose input becomes the answer.
 pub(super) fn form_tool(request: &Request) -> Option<ToolSpec> {
     forms(model_name(request)).tool(request)
 }

@@ -53,7 +53,7 @@ pub(super) fn headers(
         .collect())
 }
 
-/// Says nothing of the reason, which might hold what must not be told.
+/// Omits the reason, which might contain a secret.
 fn unsignable() -> Error {
     Error::adapter(AdapterReason::InvalidRequest)
         .with_message("adapter error: invalid_request: the call cannot be signed")

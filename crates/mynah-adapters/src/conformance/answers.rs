@@ -116,7 +116,7 @@ pub(super) async fn what_nobody_knows_is_passed_on(subject: &dyn Subject) {
     assert!(raw.any(|chunk| chunk.contains("novelty")), "{:?}", heard.events);
 }
 
-/// However the adapter asks for it: nobody sees a tool that is a detour to the form.
+/// A tool that only enforces the answer's format is not visible in the events.
 pub(super) async fn a_form_is_asked_for_and_the_answer_is_its_text(subject: &dyn Subject) {
     let Some(reply) = reply(subject, Scenario::Form) else { return };
     let server = serving(reply).await;

@@ -63,7 +63,7 @@ use crate::embed::{Embedder, Embeddings};
 
 /// An embedder, and how its provider writes.
 pub trait EmbedderSubject: Send + Sync + 'static {
-    /// The embedder, calling this server with this key, and trying nothing again.
+    /// The embedder, calling this server with this key, without retries.
     fn embedder(&self, base_url: &str, key: &str) -> Arc<dyn Embedder>;
 
     /// The texts of a call.
@@ -186,7 +186,7 @@ async fn a_server_that_is_not_there_is_an_error(subject: &Arc<dyn EmbedderSubjec
     let server = serving(Reply::json(200, "")).await;
     let url = server.url().to_owned();
     drop(server);
-    // The port is free again once the server's task has heard of it.
+    // The port is free again once the server's task has stopped.
     tokio::task::yield_now().await;
     let error = subject.embedder(&url, KEY).embed(texts(1)).await.expect_err("nobody is there");
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError), "{error:?}");

@@ -75,7 +75,7 @@ pub(super) async fn what_cannot_be_said_is_not_sent(subject: &dyn Subject) {
     assert_eq!(server.received().len(), 0, "nobody is asked what cannot be said");
 }
 
-/// However the pieces come, and whether the last of them is closed or not, what they said is told before the error.
+/// All pieces are emitted before the error, whether the last of them is closed or not.
 pub(super) async fn a_stream_without_its_end_is_an_error(subject: &dyn Subject) {
     for scenario in [Scenario::Text, Scenario::ToolCall, Scenario::Reasoning] {
         let Some(pieces) = subject.answer(scenario) else { continue };
@@ -165,8 +165,9 @@ pub(super) async fn a_limit_in_the_middle_is_an_error(subject: &dyn Subject) {
     assert_eq!(heard.response.text(), "Hel", "what was said before stays");
 }
 
-/// A provider that takes a call may still fail before the model says a word. Nobody has heard of it yet, so that is a call like one
-/// that was refused: it is tried again, and nothing of the first try stays.
+/// A provider that accepts a call may still fail before the model's first output. The consumer has
+/// seen nothing yet, so the call is retried like a refused one, and nothing of the first attempt
+/// remains.
 pub(super) async fn a_failure_before_the_first_word_is_tried_again(subject: &dyn Subject) {
     let (Some(pieces), Some(whole)) =
         (subject.answer(Scenario::Overloaded), reply(subject, Scenario::Text))
@@ -221,7 +222,7 @@ pub(super) async fn a_server_that_is_not_there_is_an_error(subject: &dyn Subject
     assert!(error.is_retryable());
 }
 
-/// However a call fails, and whatever the provider repeats of it.
+/// A key is in no error, even if the provider repeats it.
 pub(super) async fn a_key_is_never_repeated(subject: &dyn Subject) {
     let repeated = format!("incorrect API key provided: {KEY}.");
     let refusal = Reply::json(401, subject.error(&repeated)).with_header("x-request-id", KEY);

@@ -46,7 +46,7 @@ pub trait Subject: Sync {
     /// How it writes an error with this message, and the word for it where it has one.
     fn error(&self, message: &str) -> String;
 
-    /// How it writes that the prompt is too long: status and body.
+    /// How it reports that the prompt is too long: status and body.
     fn too_long(&self) -> (u16, String);
 
     /// How it writes that what was asked may not be answered: status and body. None where it never says so.
@@ -55,7 +55,7 @@ pub trait Subject: Sync {
     /// A request that its format cannot express; none if there is none.
     fn unsupported(&self) -> Option<Request>;
 
-    /// Whether it can say in the middle of an answer how long to wait.
+    /// Whether it can report in mid-answer how long to wait.
     fn asks_to_wait(&self) -> bool {
         true
     }
@@ -88,14 +88,15 @@ pub enum Scenario {
     Reasoning,
     /// The text `Hel`, then the news that the provider is overloaded.
     Overloaded,
-    /// The text `Hel`, then the news that there were too many calls, and where the provider can say it that the next is to wait
-    /// for two seconds.
+    /// The text `Hel`, then the error of a rate limit, with a wait of two seconds if the provider
+    /// can express it.
     RateLimited,
     /// The text `Hel`, where the provider stops the model for what it says.
     Filtered,
     /// The beginning of a call `call-1` of `search`, `{"q": "g`, cut off by the token limit.
     CutOff,
-    /// The text `Hello`, and something that nobody has heard of, in an event or a member of its own: `{"novelty": true}`.
+    /// The text `Hello`, and something unknown, in an event or a member of its own: `{"novelty":
+    /// true}`.
     Novelty,
     /// The answer to who asks by a JSON schema for an object with the text `bird`: `{"bird": "mynah"}`, in several pieces where
     /// the format allows it. None where the adapter cannot ask for a form.
@@ -166,7 +167,7 @@ struct Heard {
     error: Option<Error>,
 }
 
-/// Calls the adapter, and hears it out.
+/// Calls the adapter, and reads its whole answer.
 async fn hear(subject: &dyn Subject, server: &Server, request: Request) -> Heard {
     hear_out(open(subject, server.url(), request).await).await
 }
@@ -189,7 +190,7 @@ async fn hear_out(opened: Result<ModelStream>) -> Heard {
     Heard { events, response: answer.into_response(), error }
 }
 
-/// As [`hear`], for an answer that must be whole.
+/// As [`hear`], for an answer that must be complete.
 async fn hear_whole(subject: &dyn Subject, server: &Server, request: Request) -> Heard {
     let heard = hear(subject, server, request).await;
     assert_eq!(heard.error, None, "the answer is whole");

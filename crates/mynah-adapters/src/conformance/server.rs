@@ -1,4 +1,4 @@
-//! A server that answers as it is told to, down to the byte and the broken connection.
+//! A scripted server, down to the byte and the broken connection.
 
 use std::{
     io,
@@ -125,7 +125,7 @@ impl Server {
     /// Starts on a free port of the loopback interface.
     ///
     /// # Errors
-    /// No port is to be had.
+    /// No port is available.
     pub async fn start(
         reply: impl Fn(&Received) -> Reply + Send + Sync + 'static,
     ) -> io::Result<Self> {
@@ -154,7 +154,7 @@ impl Server {
         self.shared.received().clone()
     }
 
-    /// Waits until somebody has asked something.
+    /// Waits until a request has arrived.
     pub async fn is_asked(&self) {
         let mut asked = self.shared.asked.subscribe();
         // The sender lives as long as the server.
@@ -188,7 +188,7 @@ impl Shared {
     }
 }
 
-/// Answers one request after the other, as long as the client stays.
+/// Answers requests in sequence until the client disconnects.
 async fn serve(
     mut connection: TcpStream,
     reply: &(impl Fn(&Received) -> Reply + ?Sized),

@@ -1,4 +1,4 @@
-//! What becomes of a call that nobody waits for any more: the caller, or the server.
+//! Calls that the caller or the server abandons.
 
 use std::{pin::pin, time::Duration};
 
@@ -19,7 +19,7 @@ const STREAM_TIMEOUT: Duration = Duration::from_secs(1);
 /// An adapter that is still waiting after this time waits for ever.
 const FOR_EVER: Duration = Duration::from_secs(30);
 
-/// Before its status, after it, and in the middle of what it says.
+/// Before its status, after it, and in mid-answer.
 pub(super) async fn a_silent_server_is_not_waited_for(subject: &dyn Subject) {
     let nothing: [&[u8]; 0] = [];
     let head = Reply::stream(subject.content_type(), nothing).then_hang();
@@ -54,7 +54,7 @@ pub(super) async fn limits_that_are_not_reached_change_nothing(subject: &dyn Sub
     assert_eq!(sent[0], sent[1], "a time limit is not for the provider");
 }
 
-/// Whoever keeps `request_timeout` drops the call.
+/// The caller enforces `request_timeout` by dropping the call.
 pub(super) async fn a_dropped_call_closes_its_connection(subject: &dyn Subject) {
     let server = serving(Reply::silence()).await;
     let opened = Box::pin(open(subject, server.url(), request()));

@@ -151,7 +151,7 @@ pub struct Fitted {
 }
 
 impl Fitted {
-    /// What a request says of being strict: what the caller says, unless the schema cannot be.
+    /// The `strict` flag of a request: the caller's, unless the schema cannot be strict.
     pub(crate) fn strict_member(&self, tool: &ToolSpec) -> Option<bool> {
         let is_refused = tool.metadata.get("strict") == Some(&Value::Bool(false));
         (self.strict || is_refused).then_some(self.strict)
@@ -188,9 +188,9 @@ impl fmt::Display for Note {
 pub enum Change {
     /// The same constraint in another form.
     Rewritten,
-    /// An annotation, such as a default, which the description tells now.
+    /// An annotation, such as a default, that moved into the description.
     Described,
-    /// A constraint that the schema does not express any more. The description tells it.
+    /// A constraint that the schema no longer expresses. It moved into the description.
     Lost,
     /// Why the provider is not asked to hold the model to the schema.
     NotStrict,
@@ -250,7 +250,7 @@ fn fit_once(schema: &Value, target: Target) -> std::result::Result<Fitted, FitEr
     let is_untyped = !neutral.root.contains_key("type");
     if place == Place::Arguments {
         root::as_object(&mut neutral, dialect != Dialect::Plain)?;
-        // An object of which nothing is said has no members, but for OpenAI: there it would be closed.
+        // An object without any keywords has no members. OpenAI would close it.
         if is_untyped && !dialect.is_openai() && neutral.root.len() == 1 {
             neutral.root.insert("properties".to_owned(), Metadata::new().into());
         }
@@ -305,7 +305,8 @@ fn fit_once(schema: &Value, target: Target) -> std::result::Result<Fitted, FitEr
     if let (true, Place::Arguments, Value::Object(root)) =
         (dialect.is_openai(), place, &mut fitted.schema)
     {
-        // The provider refuses, or drops, an object without properties. Those of this one have any name.
+        // The provider refuses or drops an object without properties. This one has properties of
+        // any name.
         if !root.contains_key("properties") {
             root.insert("properties".to_owned(), Metadata::new().into());
             root.entry("additionalProperties").or_insert(true.into());
@@ -355,7 +356,7 @@ fn finish(
     }
 }
 
-/// Members that say nothing about which values are valid.
+/// Members that do not restrict which values are valid.
 const ANNOTATIONS: [&str; 15] = [
     "$anchor",
     "$comment",

@@ -150,7 +150,7 @@ pub(super) fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// Refuses what is too large or too deep.
+/// Rejects a schema that is too large or too deep.
 fn check(schema: &Value) -> Result<(), FitError> {
     let mut left = MAX_NODES;
     let mut open = vec![(schema, 1)];

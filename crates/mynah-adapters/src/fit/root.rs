@@ -168,7 +168,7 @@ fn alternatives(neutral: &Neutral, base: &Metadata, union: &str, hops: usize) ->
     Some(root)
 }
 
-/// The members that an alternative requires, with those values that tell it from others.
+/// The members that an alternative requires, with the values that distinguish it from others.
 fn told(branch: &Metadata) -> String {
     let properties = branch.get("properties").and_then(Value::as_object);
     let named = strings(branch.get("required")).map(|name| {

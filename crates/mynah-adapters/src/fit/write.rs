@@ -587,7 +587,7 @@ fn admits_null(schema: &Value) -> bool {
             .is_none_or(|listed| listed.contains(&Value::Null))
 }
 
-/// Adds what is not expressed to the description.
+/// Adds constraints that are not expressed to the description.
 fn tell(schema: &mut Metadata, told: &[String]) {
     if !told.is_empty() {
         describe(schema, &format!("{}.", told.join(". ")));

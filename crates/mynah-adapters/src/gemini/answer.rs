@@ -32,7 +32,7 @@ pub(super) struct Answer {
     /// What the next request must have where the answer stops before its end.
     continuation: String,
     counters: Counters,
-    /// What was told last of what is not known of a chunk: they repeat themselves.
+    /// The unknown members of a chunk that were emitted last. Chunks repeat them.
     unknown: Rest,
     /// The same of a candidate. What stands in its content, and its `logprobsResult`, are pieces.
     unknown_of_candidate: Rest,
@@ -196,7 +196,7 @@ impl Answer {
         Ok(())
     }
 
-    /// Takes what the model says, and gives back what is not known of it.
+    /// Reads the model's output, and returns unknown members.
     fn candidate(&mut self, candidate: Candidate<'_>, draft: &mut Draft) -> Rest {
         self.has_candidate = true;
         let mut rest = candidate.unknown;
@@ -206,7 +206,7 @@ impl Answer {
             let mut unknown = content.unknown;
             let mut parts = Vec::new();
             for part in content.parts.0 {
-                // Code is followed by what came of it, even where the provider says that it stopped.
+                // Code is followed by its result, even if the provider reports that it stopped.
                 goes_on = part.unknown.get("executableCode").is_some();
                 let rest = self.part(part, draft);
                 parts.extend((!rest.is_empty()).then(|| Value::from(rest)));
@@ -237,7 +237,7 @@ impl Answer {
         rest
     }
 
-    /// Takes one part, and gives back what is not known of it.
+    /// Reads one part, and returns its unknown members.
     fn part(&mut self, part: Part<'_>, draft: &mut Draft) -> Rest {
         let signature = Some(part.signature.into_text()).filter(|signature| !signature.is_empty());
         let mut rest = part.unknown;
@@ -247,7 +247,7 @@ impl Answer {
                 draft.go_on();
                 rest.add("functionCall", self.call(*call, signature, draft));
             }
-            // Code that the provider ran, images, and what nobody has heard of: it goes back as it came.
+            // Code that the provider ran, images, and unknown parts go back unchanged.
             (None, None) if !rest.is_empty() => {
                 self.close(None, draft);
                 draft.go_on();
@@ -269,8 +269,8 @@ impl Answer {
         rest
     }
 
-    /// A signature belongs to the very piece that it comes with, so that piece stays apart. It is told before its text: it
-    /// stands for what was thought before.
+    /// A signature belongs to the piece that it comes with, so that piece stays separate. It is
+    /// emitted before its text: it covers the thinking before it.
     fn text(&mut self, text: String, signature: Option<String>, draft: &mut Draft) {
         let is_signed = signature.is_some();
         if is_signed {
@@ -323,7 +323,7 @@ impl Answer {
         }
     }
 
-    /// Takes a call or a piece of one, and gives back what is not known of it.
+    /// Reads a call or a piece of one, and returns its unknown members.
     fn call(
         &mut self,
         mut call: FunctionCall<'_>,
@@ -412,7 +412,7 @@ impl Answer {
 fn finish_reason(reason: &str) -> FinishReason {
     match reason {
         "STOP" => FinishReason::Stop,
-        // The second where the provider does not say how it would go on.
+        // The second if the provider does not report how it would continue.
         "MAX_TOKENS" | "CONTINUATION" => FinishReason::Length,
         // The provider itself says STOP.
         "FUNCTION_CALL" => FinishReason::ToolCalls,

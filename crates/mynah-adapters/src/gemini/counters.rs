@@ -15,7 +15,7 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Counters {
     known: Vec<Counter>,
-    /// What those of [`TOKENS`] say.
+    /// The values of [`TOKENS`].
     tokens: [Option<u64>; TOKENS.len()],
     searches: Option<u64>,
     news: News,
@@ -28,7 +28,7 @@ struct Counter {
     written: String,
 }
 
-/// What was not told yet.
+/// Values that were not emitted yet.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum News {
     #[default]
@@ -49,7 +49,7 @@ const TOKENS: [&str; 7] = [
     "cachedContentTokenCount",
 ];
 
-/// Anything but an object says nothing.
+/// Anything but an object is ignored.
 impl<'a> Place<'a> for Counters {
     fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
         if json.peek() != b'{' {
@@ -104,7 +104,8 @@ impl Counters {
         Ok(())
     }
 
-    /// Takes the searches of an answer so far, which nobody counts but who bills them. Empty ones are free.
+    /// Adds the searches of an answer so far. The provider bills them and does not count them.
+    /// Empty ones are free.
     pub(super) fn searched(&mut self, queries: &[Value]) {
         let queries = queries.iter().filter(|query| loose::tells(query)).count() as u64;
         if Some(queries) > self.searches.or(Some(0)) {
@@ -113,7 +114,7 @@ impl Counters {
         }
     }
 
-    /// Tells what is new.
+    /// Emits new values.
     pub(super) fn tell(&mut self, draft: &mut Draft) {
         let news = take(&mut self.news);
         if news == News::None {
@@ -165,7 +166,7 @@ fn token_place(name: &str) -> Option<usize> {
     TOKENS.iter().position(|known| *known == name)
 }
 
-/// Puts a value into its place, and tells whether it is new.
+/// Stores a value, and returns whether it is new.
 fn put<T: PartialEq>(place: &mut T, value: T) -> bool {
     let is_new = *place != value;
     *place = value;

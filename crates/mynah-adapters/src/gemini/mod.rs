@@ -18,9 +18,10 @@ use crate::{
 
 /// The format of `generateContent`, streamed.
 ///
-/// Beside what every format does: signatures of thoughts, code that the provider ran and what came of it go back where they
-/// came. Options go to `generationConfig`, but for those that stand beside it (`cachedContent`, `safetySettings`, `tools`
-/// and their like); `stop`, `max_tokens`, `reasoning_effort` and names in snake case are understood as other providers mean them.
+/// In addition to the common features: signatures of thoughts, code that the provider ran and its
+/// results go back unchanged. Options go to `generationConfig`, except those beside it
+/// (`cachedContent`, `safetySettings`, `tools` and similar). `stop`, `max_tokens`,
+/// `reasoning_effort` and names in snake case have the meaning that other providers give them.
 ///
 /// Models before Gemini 3 cannot call functions and write JSON in one answer.
 ///
@@ -62,7 +63,7 @@ impl Format for Gemini {
     }
 }
 
-/// The number in `gemini-3-pro-preview`; none where the name does not tell.
+/// The number in `gemini-3-pro-preview`; none if the name has none.
 fn generation(model: &str) -> Option<u32> {
     let version = model.rsplit('/').next()?.strip_prefix("gemini-")?;
     version.split(['-', '.']).next()?.parse().ok()

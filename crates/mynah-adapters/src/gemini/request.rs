@@ -26,7 +26,7 @@ pub(super) const WITHOUT_ID: &str = "without_id";
 /// In the metadata of a call: what the provider must get back with it.
 pub(super) const SIGNATURE: &str = "thoughtSignature";
 
-/// Beside an answer that stopped before its end, and beside the request that goes on with it.
+/// Marks an answer that stopped before its end, and the request that continues it.
 pub(super) const CONTINUATION: &str = "continuationToken";
 
 /// What newer models take for the signature of a call that another model made.
@@ -124,7 +124,8 @@ fn member<'n>(
     })
 }
 
-/// How much the model is to think, by the provider's own table for the words of OpenAI. Models before Gemini 3 count tokens.
+/// The thinking budget, by the provider's own table for OpenAI's levels. Models before Gemini 3
+/// count tokens.
 fn thinking(model: &str, effort: Value) -> Metadata {
     /// Models that know the least of the levels. The others refuse it.
     const MINIMAL: [&str; 3] = ["gemini-3-flash", "gemini-3.1-flash", "gemini-3.5-flash"];
@@ -153,7 +154,7 @@ fn instructions(request: &Request) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("\n\n"))
 }
 
-/// What the provider wants back to go on with this answer.
+/// Data that the provider needs to continue this answer.
 fn continuation(message: &Message) -> Option<&Value> {
     message.parts().iter().find_map(|part| match part {
         Part::Reasoning { data: Some(data), .. } => data.get(CONTINUATION),
@@ -161,7 +162,7 @@ fn continuation(message: &Message) -> Option<&Value> {
     })
 }
 
-/// Of an answer that is to go on the provider wants nothing back: it is asked once more for the same.
+/// The provider needs nothing back to continue an answer: the same request is sent again.
 ///
 /// Results of tools that were called together go back together: the provider counts them. What else they hold comes after.
 fn contents(request: &Request, is_third: bool) -> Result<Vec<Value>> {

@@ -48,7 +48,7 @@ pub(super) struct Address {
 pub(super) struct Way {
     pub(super) url: Url,
     pub(super) client: Client,
-    /// What errors say of the address. What else stands in it may be secret.
+    /// The address for errors. Its other parts may be secret.
     server: String,
     proxy: Option<String>,
 }
@@ -70,7 +70,7 @@ impl Address {
         self.way.get().map_or("", |way| &way.server)
     }
 
-    /// The proxy that is asked for it.
+    /// The proxy that is used for it.
     pub(super) fn proxy(&self) -> Option<&str> {
         self.way.get()?.proxy.as_deref()
     }
@@ -96,8 +96,9 @@ pub(super) fn parsed(place: &str, url: &str) -> Result<Url> {
     Ok(url)
 }
 
-/// The address that an environment variable names. Where the server has one of its own, it may be a host or a port alone, and has the
-/// rest from there; where the server is to listen everywhere, it is called here.
+/// The address in an environment variable. If the server has a default, the variable may be a host
+/// or a port alone, and the default provides the rest. A server that listens on all interfaces is
+/// called on this machine.
 pub(super) fn named_by(variable: &str, value: &str, own: Option<&Url>) -> Result<Url> {
     let Some(own) = own else { return parsed(variable, value) };
     let value = value.trim().trim_matches(['"', '\'']);

@@ -1,4 +1,4 @@
-//! An answer as it comes in: bytes from a connection, events to whoever polls.
+//! A streaming answer: bytes from a connection become events for the caller.
 
 use std::{
     pin::Pin,
@@ -44,12 +44,12 @@ pub(super) struct Answering {
     /// While nothing comes.
     silence: Option<Pin<Box<Sleep>>>,
     max_wordless: Duration,
-    /// When the last event was told, or the answer began.
+    /// When the last event was emitted, or the answer began.
     wordless_since: Instant,
-    /// What ended it, until all that was said before is told.
+    /// The error that ended it, held back until all earlier events are emitted.
     failure: Option<Error>,
     has_told: bool,
-    /// Whether an event was told since bytes were last asked for.
+    /// Whether an event was emitted since bytes were last read.
     is_heard: bool,
     context: ErrorContext,
     watch: Watch,
@@ -80,7 +80,7 @@ impl Answering {
             linger: None,
             max_silence: longest_silence(call),
             silence: None,
-            // Whoever polls keeps what the call says.
+            // The caller enforces the limits of the call.
             max_wordless: call.stream_timeout.map_or(MAX_WORDLESS, |_| Duration::MAX),
             wordless_since: Instant::now(),
             failure: None,

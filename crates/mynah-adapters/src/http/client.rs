@@ -14,9 +14,10 @@ use rustls_platform_verifier::Verifier;
 
 /// An HTTP client with a pool of connections. Clones share the pool, which belongs to the runtime that uses it first.
 ///
-/// It speaks HTTP/1.1, where an answer that is abandoned closes its connection and nothing else; it follows no redirects, so
-/// that a key goes nowhere but to the address that was given; and it trusts what the system trusts. Proxies come from
-/// `HTTPS_PROXY` and its like unless one is named here; those of the environment are not asked for a server on this machine.
+/// It speaks HTTP/1.1, where an abandoned answer closes only its own connection. It follows no
+/// redirects, so that a key goes only to the given address. It trusts the system's certificates.
+/// Proxies come from `HTTPS_PROXY` and similar variables unless one is set here; those are not used
+/// for a server on this machine.
 ///
 /// ```
 /// use std::time::Duration;
@@ -48,7 +49,7 @@ impl Http {
         HttpBuilder { connect_timeout: Duration::from_secs(10), proxy: None, roots: Vec::new() }
     }
 
-    /// The proxy that is asked for this address, as far as anybody may know it.
+    /// The proxy for this address, without its secrets.
     pub(super) fn proxy(&self, url: &str) -> Option<String> {
         let is_direct = self.direct.is_some() && is_local(url);
         let asked = self.proxies.intercept(&url.parse().ok()?).filter(|_| !is_direct)?;
@@ -88,13 +89,13 @@ impl fmt::Debug for HttpBuilder {
 }
 
 impl HttpBuilder {
-    /// How long a connection may take to come about, TLS included; 10 seconds unless told otherwise.
+    /// The time limit to connect, TLS included. By default 10 seconds.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
     }
 
-    /// Calls through this proxy, HTTP or SOCKS, whatever the environment says. `NO_PROXY` still counts.
+    /// Uses this proxy, HTTP or SOCKS, instead of the environment's. `NO_PROXY` still applies.
     pub fn proxy(mut self, url: impl Into<String>) -> Self {
         self.proxy = Some(url.into());
         self

@@ -8,7 +8,7 @@ use rustls::InvalidMessage;
 use super::{address::Address, secrets::Secrets};
 use crate::failure;
 
-/// What an error is told on its way out.
+/// Data that is added to an error on its way out.
 pub(super) struct ErrorContext {
     provider: Arc<str>,
     pub(super) secrets: Secrets,

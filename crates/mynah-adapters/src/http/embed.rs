@@ -20,8 +20,8 @@ use crate::{
 
 /// An embedder for a provider that is called over HTTP. Clones share their connections.
 ///
-/// Texts go out in batches that the provider takes, one after the other. A failure that may pass is tried again; dropping the
-/// future ends the call.
+/// Texts are sent in batches that the provider accepts, in sequence. Transient failures are
+/// retried. Dropping the future ends the call.
 ///
 /// ```
 /// use mynah_adapters::http::HttpEmbedder;
@@ -49,7 +49,7 @@ enum Wire {
     Ollama,
 }
 
-/// What one call may have at most. Providers count tokens, of which none is less than a byte.
+/// The limits of one call. Providers count tokens, and a token is at least one byte.
 #[derive(Clone, Copy)]
 struct Batch {
     texts: usize,
@@ -59,7 +59,7 @@ struct Batch {
 /// OpenAI's.
 const BATCH: Batch = Batch { texts: 2048, bytes: 300_000 };
 
-/// Those of providers that take less.
+/// The limits of providers that accept less.
 const BATCHES: [(&str, Batch); 2] =
     [("gemini", Batch { texts: 100, ..BATCH }), ("mistral", Batch { texts: 512, bytes: 16_384 })];
 
@@ -125,7 +125,7 @@ impl HttpEmbedder {
         self
     }
 
-    /// Tries failed calls again as this says.
+    /// Sets the retry policy.
     pub fn with_retry(mut self, policy: RetryPolicy) -> Self {
         self.retry = policy;
         self

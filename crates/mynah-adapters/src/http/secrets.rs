@@ -1,4 +1,4 @@
-//! Keys that a server repeats: nobody is told them.
+//! Redacts keys that a server repeats.
 
 use memchr::memmem;
 use mynah_data::{Error, Event};
@@ -45,7 +45,7 @@ impl Secrets {
         self.keys.extend(keys);
     }
 
-    /// Adds what headers of the caller's own hold that nobody else is to read.
+    /// Adds the secrets in the caller's own headers.
     pub(super) fn add_those_of(&mut self, headers: &HeaderMap) {
         for (name, value) in headers {
             let name = name.as_str();
@@ -64,7 +64,8 @@ impl Secrets {
         self.keys.iter().chain(&self.suspects).map(ExposeSecret::expose_secret)
     }
 
-    /// The keys that nobody says by chance: what a model says of `lm-studio` is to be read, whatever the key is.
+    /// The keys that do not occur by chance. A key such as `lm-studio` must not redact the model's
+    /// text.
     fn unmistakable(&self) -> impl Iterator<Item = &str> + Clone {
         let has_digit = |text: &str| text.bytes().any(|byte| byte.is_ascii_digit());
         let keys = self.keys.iter().map(ExposeSecret::expose_secret);
@@ -140,7 +141,7 @@ fn take_out_of_text<'s>(text: &mut String, secrets: impl Iterator<Item = &'s str
 /// Looks for secrets in the body of an answer as it comes in.
 #[derive(Default)]
 pub(super) struct Watch {
-    /// The end of what came, in which one may have begun.
+    /// The end of the received text, in which a key may have begun.
     end: Vec<u8>,
     /// Whether there was one.
     pub(super) has_seen: bool,

@@ -128,7 +128,7 @@ impl Answer {
         }
     }
 
-    /// Takes what the model says, and gives back what is not known of it.
+    /// Reads the model's output, and returns unknown members.
     fn message(&mut self, said: Said<'_>, draft: &mut Draft) -> Rest {
         draft.reasoning(&self.thinking, said.thinking.into_text());
         let content = said.content.into_text();
@@ -158,7 +158,7 @@ impl Answer {
     }
 }
 
-/// Why the model stopped. It says `stop` of calls too, and older servers say nothing.
+/// Why the model stopped. It reports `stop` for calls too, and older servers report nothing.
 fn finish(reason: &str, draft: &mut Draft) {
     let why = match reason {
         "stop" | "" => FinishReason::Stop,

@@ -17,10 +17,11 @@ use crate::{
 
 /// The format of `/api/chat`.
 ///
-/// Of the options, those that the format has a member for are passed on as such (`think`, `keep_alive`, `truncate`, …), and
-/// `reasoning_effort` says whether to `think`, and how much where the model has levels, as gpt-oss; all others are the model's own and go into its `options`, as do the temperature and the
-/// limit on the answer. Images go as
-/// their bytes: the server fetches nothing. It cannot be told to call a tool, and an answer whose form is given calls none.
+/// Options that the format has a member for are passed on as such (`think`, `keep_alive`,
+/// `truncate`, …). `reasoning_effort` sets `think`, with a level if the model has levels, as
+/// gpt-oss does. All others are the model's own and go into its `options`, as do the temperature
+/// and the limit on the answer. Images are sent as bytes: the server fetches nothing. A tool call
+/// cannot be forced, and an answer with a given format calls none.
 ///
 /// ```
 /// use mynah_adapters::{format::Format, ollama::Ollama};

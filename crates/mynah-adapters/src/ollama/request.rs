@@ -55,7 +55,8 @@ pub(super) fn body(request: &Request) -> Result<Value> {
     Ok(Value::Object(body))
 }
 
-/// Whether and how much the model is to think, in the server's words for those of OpenAI. Models without levels refuse them.
+/// Whether and how much the model thinks, in the server's words for OpenAI's levels. Models without
+/// levels refuse them.
 fn think(model: &str, effort: Value) -> Value {
     let has_levels = model.to_ascii_lowercase().contains("gpt-oss");
     match effort.as_str() {
@@ -83,12 +84,12 @@ fn is_member(name: &str) -> bool {
     MEMBERS.contains(&name)
 }
 
-/// Whether the answer is asked for in a form.
+/// Whether the request has an output format.
 pub(super) fn has_form(request: &Request) -> bool {
     !matches!(request.response_format, None | Some(ResponseFormat::Text))
 }
 
-/// The form of the answer, where one is asked for.
+/// The output format of the request, if it has one.
 fn form(request: &Request) -> Result<Option<Value>> {
     Ok(match &request.response_format {
         Some(ResponseFormat::JsonObject) => Some("json".into()),

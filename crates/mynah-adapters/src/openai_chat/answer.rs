@@ -29,15 +29,16 @@ pub(super) struct Answer {
     /// `reasoning_details`, put together from their pieces.
     details: Vec<Metadata>,
     calls: Vec<Call>,
-    /// A call and its name, which may go on until something else comes.
+    /// A call and its name, which may continue until something else comes.
     naming: Option<(CallKey, String)>,
-    /// The members of a chunk that we do not know, as they were told last: some servers repeat them on every one.
+    /// The unknown members of a chunk that were emitted last. Some servers repeat them in every
+    /// one.
     unknown: Rest,
     /// The same of a choice. What stands in its delta, and its `logprobs`, are pieces, like what the model says.
     unknown_of_choice: Rest,
 }
 
-/// How far back a piece of a detail is matched with what came before.
+/// How far back a piece of a detail is matched with earlier ones.
 const MAX_OPEN_DETAILS: usize = 100;
 
 struct Call {
@@ -104,7 +105,7 @@ members! {
         message: Option<Box<Delta<'a>>> = "message",
         finish_reason: Loose<'a> = "finish_reason",
         native_finish_reason: Loose<'a> = "native_finish_reason",
-        /// What a gateway says of a provider that failed.
+        /// A gateway's report of a provider that failed.
         error: Loose<'a> = "error",
         /// Moonshot counts here.
         usage: Option<Box<Metadata>> = "usage",
@@ -220,7 +221,7 @@ impl Answer {
             rest.leave_told_beside("logprobs", &mut self.unknown_of_choice);
             let (delta, message) = (choice.delta.as_mut(), choice.message.as_deref_mut());
             let mut message = message.filter(|_| !self.has_said);
-            // In a whole message each is a call of its own, whatever they are numbered.
+            // In a whole message each is a separate call, with any numbers.
             for (place, call) in
                 message.iter_mut().flat_map(|said| &mut said.tool_calls.0).enumerate()
             {
@@ -258,7 +259,7 @@ impl Answer {
         Ok(())
     }
 
-    /// Takes what the model says, and gives back what is not known of it.
+    /// Reads the model's output, and returns unknown members.
     fn delta(&mut self, delta: &mut Delta<'_>, draft: &mut Draft) -> Rest {
         let mut reasoning = delta.reasoning_content.take_text();
         if reasoning.is_empty() {
@@ -331,7 +332,8 @@ impl Answer {
         }
     }
 
-    /// Details come in pieces too: those of the same place and type are one. Encrypted data is never cut.
+    /// Merges pieces of details: those with the same place and type are one. Encrypted data is
+    /// never split.
     fn detail(&mut self, piece: Metadata) {
         let said = |detail: &Metadata, name: &str| detail.get(name).cloned().filter(tells);
         let same = |known: &&mut Metadata| {
@@ -359,7 +361,8 @@ impl Answer {
         }
     }
 
-    /// The model goes on to something else. Details may still follow, with the signature among them.
+    /// The model continues with something else. Details may still follow, with the signature among
+    /// them.
     fn interrupt_reasoning(&mut self, draft: &mut Draft) {
         if self.details.is_empty() {
             self.close_reasoning(draft);
@@ -410,7 +413,7 @@ impl Answer {
         delta.unknown
     }
 
-    /// Takes a piece of a call, and gives back what is not known of it.
+    /// Reads a piece of a call, and returns its unknown members.
     fn call(&mut self, mut delta: CallDelta<'_>, draft: &mut Draft) -> Rest {
         if let Some(custom) = delta.custom.take() {
             return self.custom(delta, *custom, draft);
@@ -454,11 +457,12 @@ impl Answer {
         }
     }
 
-    /// The call that a piece belongs to: that of its index. Servers that leave the index away, or give several calls the
-    /// same one, tell calls apart by id, and begin each with its name: where the call so far is whole, another name begins a
-    /// new one, and so does the same with other arguments, though the id be the same. All arguments once more are a call of
-    /// their own where nothing tells that they are the same call's. A piece without a name goes on with a call, even under an
-    /// id of its own, as some servers give to every piece.
+    /// The call that a piece belongs to: that of its index. Some servers omit the index, or use the
+    /// same one for several calls. They distinguish calls by id, and begin each with its name. If
+    /// the call so far is complete, another name begins a new call, and so does the same name with
+    /// other arguments, even under the same id. Repeated arguments are a new call if nothing
+    /// identifies them as the same one. A piece without a name continues a call, even under an id
+    /// of its own, because some servers give each piece an id.
     fn call_key(
         &mut self,
         index: Option<u64>,

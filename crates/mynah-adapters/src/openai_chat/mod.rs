@@ -47,7 +47,7 @@ pub struct ChatDialect {
     pub usage_on_request: bool,
     /// Which models take `max_completion_tokens` for the limit, instead of `max_tokens`.
     pub max_completion_tokens: CompletionTokens,
-    /// How the server is told to cache a prompt.
+    /// How the server is asked to cache a prompt.
     pub prompt_cache: PromptCaching,
     /// Which calls may ask for an answer that fits a JSON schema.
     pub json_schema: JsonSchemas,
@@ -61,11 +61,12 @@ pub struct ChatDialect {
     pub short_call_ids: bool,
     /// How reasoning goes back.
     pub reasoning_back: ReasoningBack,
-    /// Whether a model that is called as one of OpenAI's is one. From gpt-5.6 on, those call tools here only where they do not reason:
-    /// a call with tools says so, unless it says itself how to reason, and is refused for models that cannot be told.
+    /// Whether a model with the name of an OpenAI model is one. From gpt-5.6 on, those call tools
+    /// here only without reasoning. A call with tools switches reasoning off unless it sets it, and
+    /// is refused for models that cannot switch it off.
     pub openai_models: bool,
-    /// Whether users name the models, so that what a name tells of a model is not certain. Where it is, `reasoning_effort` is left
-    /// away for OpenAI's models that do not reason.
+    /// Whether users name the models, so that a name is not reliable. If it is reliable,
+    /// `reasoning_effort` is left out for OpenAI's models that do not reason.
     pub deployments: bool,
     /// The header of the key, where it is not `Authorization`.
     pub key_header: Option<&'static str>,
@@ -95,7 +96,7 @@ pub enum JsonSchemas {
     Always,
 }
 
-/// How a server is told to cache a prompt.
+/// How a server is asked to cache a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PromptCaching {

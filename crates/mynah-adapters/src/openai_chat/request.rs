@@ -141,13 +141,13 @@ pub(super) fn body<'r>(
                 .into_iter()
                 .for_each(|(name, value)| set(name, value));
         }
-        // Where the whole prompt is to be cached, no provider is asked that cannot do it.
+        // If the whole prompt should be cached, providers that cannot do it are excluded.
         (PromptCaching::CacheControl, Some(cache)) if model.starts_with("anthropic/") => {
             set("cache_control", cache_control(cache.retention));
         }
         _ => {}
     }
-    // Who names the maker as well is a gateway, which knows by itself what its models take.
+    // A name with a maker belongs to a gateway, which knows what its models accept.
     let is_openais = dialect.openai_models && !model.contains('/');
     let is_certain = is_openais && !dialect.deployments;
     for (name, value) in &request.options {
@@ -228,7 +228,7 @@ impl<'r> Said<'r> {
         Self { role, tool_call_id, content, reasoning, tool_calls, name }
     }
 
-    /// Whether the model said nothing. Some servers refuse an answer without anything in it.
+    /// Whether the answer is empty. Some servers refuse an empty answer.
     fn is_empty_answer(&self) -> bool {
         let is_empty = matches!(&self.content, Content::Text(text) if text.is_empty());
         self.role == "assistant"

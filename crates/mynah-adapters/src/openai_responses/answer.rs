@@ -18,7 +18,7 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Answer {
     items: Items,
-    /// What was told last of what is not known of the answer: it is repeated as it goes on.
+    /// The unknown members of the answer that were emitted last. Later events repeat them.
     unknown: Metadata,
 }
 
@@ -175,7 +175,7 @@ impl Answer {
         Ok(true)
     }
 
-    /// The answer has ended, one way or another. What was never told of it is told now.
+    /// Ends the answer, in any way. Remaining data is emitted now.
     fn end(&mut self, reply: Reply<'_>, ended: &str, draft: &mut Draft) -> Result<()> {
         let status = if reply.status.text().is_empty() { ended } else { reply.status.text() };
         if reply.error.is_failure() {
@@ -234,7 +234,7 @@ fn finish(status: &str, reason: &str, draft: &mut Draft) {
             draft.finish(FinishReason::Length, reason)
         }
         ("incomplete", "content_filter") => draft.finish(FinishReason::ContentFilter, reason),
-        // It goes on without us: the provider does it in the background.
+        // The provider continues it in the background.
         ("queued" | "in_progress", _) => {}
         (_, "") => draft.finish(FinishReason::Other, status),
         _ => draft.finish(FinishReason::Other, reason),

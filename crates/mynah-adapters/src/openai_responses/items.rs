@@ -1,7 +1,7 @@
 //! The items of an answer: messages, reasoning, calls, and what the provider did itself.
 //!
-//! An item is told in pieces, then again whole when it is done, and once more with the end of the answer. Servers leave away
-//! what they like of that: whatever comes, only what was not yet told is told.
+//! An item comes in pieces, then whole when it is done, and again with the end of the answer.
+//! Servers leave out some of that. Only data that was not emitted yet is emitted.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
 /// The most items of an answer. Each event looks for its own.
 const MAX_ITEMS: usize = 4_096;
 
-/// What is known of a message, and of a call.
+/// The data of a message or a call.
 const OF_MESSAGES: [&str; 6] = ["content", "id", "phase", "role", "status", "type"];
 const OF_CALLS: [&str; 6] = ["arguments", "call_id", "id", "name", "status", "type"];
 
@@ -51,8 +51,8 @@ impl Items {
         Ok(())
     }
 
-    /// All items, as the end of the answer lists them: those that were told stand in the same order, whatever their ids. None
-    /// is written on.
+    /// All items, as the end of the answer lists them. Emitted ones are in the same order,
+    /// regardless of their ids. None is continued.
     pub(super) fn list(&mut self, items: Vec<WireItem<'_>>, draft: &mut Draft) -> Result<()> {
         for item in items.into_iter().filter(|item| !item.members.is_empty()) {
             let (kind, id) = (text_of(&item.members, "type"), item_id(&item.members));
@@ -87,7 +87,7 @@ impl Items {
         self.open(Kind::of(kind, draft), item_id(item), index)
     }
 
-    /// The item that a text belongs to. Servers may leave away to say which, and to say that it begins.
+    /// The item that a text belongs to. Servers may leave out its id, and its start.
     pub(super) fn find(
         &mut self,
         source: Source,
@@ -138,7 +138,8 @@ impl Items {
 #[derive(Default)]
 pub(super) struct WireItem<'a> {
     members: Metadata,
-    /// The arguments of a call, of which `members` only tell what they mean: some servers do not write them as text.
+    /// The arguments of a call. Some servers do not send them as text; then `members` are only
+    /// their meaning.
     arguments: Written<'a>,
 }
 
@@ -204,7 +205,7 @@ impl Kind {
     }
 }
 
-/// Whether we are to answer items of this type.
+/// Whether the caller must answer items of this type.
 fn is_call(name: &str) -> bool {
     name == "function_call" || OTHER_CALLS.contains(&name)
 }
@@ -215,12 +216,13 @@ struct Piece {
     index: u64,
     block: Block,
     told: String,
-    /// Whether it was told whole.
+    /// Whether it was emitted whole.
     is_whole: bool,
     annotated: bool,
 }
 
-/// What was told of one kind before a list came, and up to where the list has it.
+/// The texts of one kind that were emitted before a list came, and how far the list has matched
+/// them.
 struct Told {
     source: Source,
     text: String,
@@ -267,7 +269,7 @@ impl Source {
 impl Item {
     /// Takes what an item holds so far.
     fn read(&mut self, item: WireItem<'_>, is_done: bool, draft: &mut Draft) {
-        // Whoever begins what has begun has nothing to add.
+        // A second start adds nothing.
         if self.is_done || (!is_done && self.is_told()) {
             return;
         }
@@ -320,8 +322,9 @@ impl Item {
         }
     }
 
-    /// Takes a part that a list of so many has at this place, where texts were told that are left to be found. Some servers do
-    /// not number texts by their places, so what counts is their order. Gives how much of them this was.
+    /// Reads a part at this place of a list of this length, if emitted texts are left to be
+    /// matched. Some servers do not number texts by their places, so their order counts. Returns
+    /// how much of them this was.
     fn listed(
         &mut self,
         place: u64,
@@ -339,7 +342,7 @@ impl Item {
             found = left.len();
             self.tell(source, self.pieces[last].index, rest.to_owned(), draft);
         } else if let Some(rest) = self.misnumbered(told, parts) {
-            // Written anew: words that were told stay.
+            // Rewritten text: emitted words stay.
             found = rest;
         } else {
             let known = self.place(source, place);
@@ -365,7 +368,7 @@ impl Item {
 
     /// Takes a part of the item's content, with what it holds so far.
     pub(super) fn part(&mut self, source: Source, index: u64, part: &Metadata, draft: &mut Draft) {
-        // Some servers tell a thought as one thing, and list it as the other.
+        // Some servers stream a thought as one type and list it as another.
         let was_told = |piece: &Piece| piece.source == source && !piece.told.is_empty();
         if self.has_reasoned && !self.pieces.iter().any(was_told) {
             return;
@@ -374,7 +377,7 @@ impl Item {
         self.beside(index, part, draft);
     }
 
-    /// Tells what stands beside the text of a part.
+    /// Emits the members beside the text of a part.
     fn beside(&mut self, index: u64, part: &Metadata, draft: &mut Draft) {
         let rest = part.iter().filter(|(name, value)| {
             tells(value) && !matches!(name.as_str(), "type" | "text" | "refusal")
@@ -385,7 +388,7 @@ impl Item {
         }
     }
 
-    /// Notes that the annotations of a text are told, and what else stands beside it; false if they were already.
+    /// Marks the annotations and other members of a text as emitted; false if they were already.
     pub(super) fn annotate(&mut self, index: u64) -> bool {
         let place = self.place(Source::Text, index);
         !std::mem::replace(&mut self.pieces[place].annotated, true)
@@ -416,8 +419,8 @@ impl Item {
         }
     }
 
-    /// Takes a whole text, of which the beginning was told. Some servers write it anew: words that were told stay, and of
-    /// arguments the last writing counts.
+    /// Reads a whole text whose beginning was emitted. Some servers rewrite it: emitted words stay,
+    /// and for arguments the last version counts.
     pub(super) fn tell_rest(&mut self, source: Source, index: u64, whole: &str, draft: &mut Draft) {
         let is_it = |piece: &Piece| {
             !piece.is_whole || whole.starts_with(&piece.told) || piece.told.ends_with(whole)
@@ -446,7 +449,7 @@ impl Item {
         self.pieces.iter().rposition(|piece| piece.source == source)
     }
 
-    /// Whether anything of it was told.
+    /// Whether any of it was emitted.
     fn is_told(&self) -> bool {
         self.is_done || self.pieces.iter().any(|piece| !piece.told.is_empty())
     }

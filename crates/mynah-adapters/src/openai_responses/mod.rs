@@ -18,18 +18,20 @@ use crate::{
 
 /// The Responses format.
 ///
-/// The provider keeps nothing: calls say `store: false`, and reasoning comes encrypted and goes back with the next call. A
-/// deployment whose name does not tell its model is asked for it where the options say how to reason, or in `include`.
-/// `store`, `previous_response_id`, `conversation` or `background` among the options leave the keeping to the provider.
-/// All options are passed on; `tools` and `include` are added to ours, the members of `text` and `reasoning` go beside ours,
-/// and `reasoning_effort`, `reasoning_summary` and `verbosity` are put where this format has them.
+/// The provider stores nothing: calls have `store: false`, and encrypted reasoning comes back with
+/// the next call. For a deployment whose name does not show its model, reasoning is requested if
+/// the options configure reasoning, or in `include`. With `store`, `previous_response_id`,
+/// `conversation` or `background` among the options the provider stores the conversation. All
+/// options are passed on. `tools` and `include` are added to ours, the members of `text` and
+/// `reasoning` go beside ours, and `reasoning_effort`, `reasoning_summary` and `verbosity` are put
+/// where this format has them.
 ///
-/// Every item that is neither a message nor a call goes back as it came, and so does the phase of a message. Calls of a custom
-/// tool have its text as their argument `input`, those of `apply_patch` its `operation`. What the model does with a computer or a shell
-/// is no call: a shell may be the provider's own, by the same item, and a computer is answered with a picture and nothing else, so
-/// that no failure could be told.
-/// For models from gpt-5.6 on, `cache_control` in the metadata of a text part, an image or a message becomes a
-/// `prompt_cache_breakpoint`.
+/// Every item that is neither a message nor a call goes back unchanged, and so does the phase of a
+/// message. Calls of a custom tool have its text as their argument `input`, those of `apply_patch`
+/// its `operation`. Actions on a computer or a shell are not calls: a shell may be the provider's
+/// own, with the same item, and a computer is answered with a picture only, so that a failure could
+/// not be reported. For models from gpt-5.6 on, `cache_control` in the metadata of a text part, an
+/// image or a message becomes a `prompt_cache_breakpoint`.
 ///
 /// ```
 /// use mynah_adapters::{format::Format, openai_responses::OpenAiResponses};
@@ -62,8 +64,9 @@ pub struct ResponsesDialect {
     pub cache_retention: bool,
     /// What the server takes of JSON Schema.
     pub schemas: fit::Dialect,
-    /// Whether users name the models, so that what a name tells of a model is not certain. Where it is, `reasoning_effort` and
-    /// `reasoning_summary` are left away for OpenAI's models that do not reason.
+    /// Whether users name the models, so that a name is not reliable. If it is reliable,
+    /// `reasoning_effort` and `reasoning_summary` are left out for OpenAI's models that do not
+    /// reason.
     pub deployments: bool,
     /// The header of the key, where it is not `Authorization`.
     pub key_header: Option<&'static str>,

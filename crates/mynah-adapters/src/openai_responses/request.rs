@@ -94,7 +94,7 @@ pub(super) fn body(
     Ok(Value::Object(body))
 }
 
-/// Whether the provider keeps the answer. The caller decides, or goes on from what is kept already.
+/// Whether the provider stores the answer. The caller decides, or continues from a stored one.
 fn is_stored(options: &Metadata) -> bool {
     const KEPT: [&str; 3] = ["previous_response_id", "conversation", "background"];
     match options.get("store").and_then(Value::as_bool) {
@@ -103,8 +103,9 @@ fn is_stored(options: &Metadata) -> bool {
     }
 }
 
-/// Whether this is one of OpenAI's models that reason, by its name or because the caller says how it is to. The others refuse to be
-/// asked for their reasoning, and to be given any. Where nobody tells, nothing is known.
+/// Whether this is a reasoning model of OpenAI, by its name or because the caller configures
+/// reasoning; none if neither shows it. Other models reject requests for reasoning, and reasoning
+/// items.
 fn reasons(dialect: &ResponsesDialect, request: &Request) -> Option<bool> {
     let says_how =
         || ["reasoning", EFFORT, SUMMARY].iter().any(|name| request.options.contains_key(*name));
@@ -218,7 +219,7 @@ fn assistant(message: &Message, stored: bool, with_reasoning: bool, items: &mut 
                     Some("message") => phase = data.get("phase"),
                     Some("reasoning") if !with_reasoning => {}
                     Some("reasoning") => items.extend(reasoning(signature.as_ref(), data, stored)),
-                    // What the provider did itself, and whatever else it told: it goes back as it came.
+                    // The provider's own actions and unknown items go back unchanged.
                     Some(_) => items.push(Value::Object(data.clone())),
                     None => {}
                 }
@@ -260,7 +261,7 @@ fn reasoning(encrypted: Option<&String>, data: &Metadata, stored: bool) -> Optio
     (stored || encrypted.is_some() || item.contains_key("content")).then(|| Value::Object(item))
 }
 
-/// The provider takes a schema for strict unless it is told otherwise, and makes members required that are not.
+/// The provider treats a schema as strict by default, and would make all members required.
 fn tool_spec(tool: &Arc<ToolSpec>, dialect: fit::Dialect) -> Result<Value> {
     let mut spec = json!({"type": "function", "strict": false});
     if let (Value::Object(spec), Value::Object(told)) = (&mut spec, json!(function(tool, dialect)?))
