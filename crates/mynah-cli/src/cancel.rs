@@ -55,7 +55,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     })
 }
 
-/// Why a run was not ended. One that is under way is ended by the process that has it.
+/// Why a run was not ended. A run in progress is ended by the process that holds it.
 fn refused(error: &Error, run: &str) -> Failure {
     match error.kind() {
         ErrorKind::Log(LogReason::Leased) => Failure::file(format!(

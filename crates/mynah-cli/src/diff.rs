@@ -84,7 +84,7 @@ struct Entry {
 
 async fn entries(log: &dyn Log, run: &str) -> Result<Vec<Entry>, Failure> {
     let mut facts = store::facts(log, run).await?;
-    // That another process went on is nothing that the run did, unless another engine did.
+    // A resume is no difference, unless it changed the engine.
     facts.retain(|(_, fact)| match fact {
         Some(Fact::Resumed { about: Some(_), .. }) | None => true,
         Some(fact) => !fact.is_seam(),
@@ -114,7 +114,7 @@ async fn entries(log: &dyn Log, run: &str) -> Result<Vec<Entry>, Failure> {
     Ok(facts.into_iter().map(entry).collect())
 }
 
-/// What a record says in a few words, and with what else the run goes on from there.
+/// A short description of a record, with the changed engine that the run continues with.
 fn told(fact: &Fact, before: &mut Option<Box<About>>) -> String {
     let (Fact::RunStarted { about: Some(about), .. } | Fact::Resumed { about: Some(about), .. }) =
         fact
@@ -138,7 +138,7 @@ fn comparable(fact: &Fact) -> Value {
     forget(value.get_mut("response"), &["request_id", "id"]);
     forget(value.get_mut("partial"), &["request_id", "id"]);
     forget(Some(&mut value), &["cuts", "root"]);
-    // A loop of one's own tells nothing there, and its fork nothing but its parent.
+    // A custom loop has nothing there, and its fork only its parent.
     if matches!(fact, Fact::RunStarted { about: Some(about), .. } if about.is_bare()) {
         forget(Some(&mut value), &["about"]);
     }
@@ -150,7 +150,7 @@ fn comparable(fact: &Fact) -> Value {
 struct Row<'a> {
     left: Option<&'a Entry>,
     right: Option<&'a Entry>,
-    /// Where the two differ; none if that cannot be told.
+    /// Where the two differ; none if that is unknown.
     fields: Option<Vec<Value>>,
 }
 
@@ -200,7 +200,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// What came of a comparison: the first rows that are not the same.
+/// The result of a comparison: the first rows that differ.
 struct Found {
     different: Option<usize>,
     redacted: Option<usize>,
@@ -228,7 +228,7 @@ impl Found {
 /// How far is looked ahead for two records of one kind.
 const WINDOW: usize = 32;
 
-/// Puts the records of two runs side by side: in order, those of one kind together.
+/// Aligns the records of two runs: in order, those of one kind together.
 fn align<'a>(left: &'a [Entry], right: &'a [Entry]) -> Vec<Row<'a>> {
     let mut rows = Vec::with_capacity(left.len().max(right.len()));
     let (mut i, mut j) = (0, 0);

@@ -50,14 +50,14 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let keys = found_keys();
     let found = if keys.is_empty() { "none found".to_owned() } else { keys.join(", ") };
     tell(json, "keys", &found, json!({"keys": keys}))?;
-    // Somebody who names a log expects one.
+    // A log that was named explicitly must exist.
     if url == DEFAULT_LOG && matches!(&place, Place::Sqlite(path) if !Path::new(path).exists()) {
         let none = format!("{url}: none yet; `mynah demo` shows what one is for");
         return tell(json, "log", &none, json!({"log": url, "schema": null}));
     }
     let log = place.open_to_read().inspect_err(|failure| {
         let why = failure.err();
-        // What could not be told is not worse than what is told next.
+        // A failed check does not hide the next ones.
         let _ = tell(json, "log", &format!("{url}: not usable"), json!({"log": url, "err": why}));
     });
     let log = log.map_err(Failure::told)?;
@@ -161,7 +161,7 @@ fn ending(models: &BTreeSet<Arc<str>>) -> BTreeMap<String, String> {
     models.iter().filter_map(find).collect()
 }
 
-/// Tells one thing that was looked at.
+/// Prints the result of one check.
 fn tell(json: bool, what: &str, text: &str, found: Value) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     written(if json {

@@ -146,7 +146,7 @@ impl Exported<'_> {
                 Ok(bundle)
             }
             Err(failure) => {
-                // The failure tells more than this could.
+                // The failure has more detail than this.
                 let _ = fs::remove_file(&part);
                 Err(failure)
             }
@@ -174,7 +174,7 @@ impl Exported<'_> {
     #[cfg(feature = "serve")]
     async fn write_page(&self, out: &mut impl Write) -> Result<Bundle, Failure> {
         use mynah_server::page::{BundleLines, write_head, write_tail};
-        // What the output says of its errors is kept in it.
+        // The output keeps its own errors.
         let unwritten = |error: io::Error| Failure::file(error.to_string());
         write_head(self.run, out).map_err(unwritten)?;
         let bundle = self.write_bundle(&mut BundleLines::new(&mut *out)).await?;

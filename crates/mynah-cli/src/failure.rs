@@ -1,4 +1,4 @@
-//! Why the command ends with something other than 0, and how that is told.
+//! Exit codes other than 0, and their messages.
 
 use std::{
     io::{self, Write as _},
@@ -20,7 +20,7 @@ pub(crate) struct Failure {
 
 /// What a failure is, for `--json`.
 enum Cause {
-    /// What a line of the verb's own has told.
+    /// Already printed by the verb.
     Told,
     /// An error of the library.
     Library(Error),
@@ -40,12 +40,12 @@ impl Failure {
         &self.message
     }
 
-    /// Something that was looked for and found wrong. The verb tells it in a line of its own.
+    /// A problem that the verb looked for. It prints its own line.
     pub(crate) fn finding(message: impl Into<String>) -> Self {
         Self { code: 1, message: message.into(), cause: Cause::Told }
     }
 
-    /// A run that waits. The verb tells it in a line of its own.
+    /// A run that waits. The verb prints its own line.
     pub(crate) fn waits(message: impl Into<String>) -> Self {
         Self { code: 3, message: message.into(), cause: Cause::Told }
     }
@@ -65,14 +65,14 @@ impl Failure {
         Self { code: 4, message: message.into(), cause: Cause::program("unusable") }
     }
 
-    /// A person ended the program, in the middle of this run if one is kept.
+    /// A person ended the program, during this run if one is recorded.
     pub(crate) fn interrupted(message: impl Into<String>, run: Option<&str>) -> Self {
         let run = run.map(|run| ("run_id".to_owned(), run.into()));
         let cause = Cause::Program("interrupted", run.into_iter().collect());
         Self { code: 130, message: message.into(), cause }
     }
 
-    /// What an error of the library means for whoever called the program.
+    /// The exit code of a library error.
     pub(crate) fn of(error: &Error) -> Self {
         let failure = match error.kind() {
             ErrorKind::Log(
@@ -95,7 +95,7 @@ impl Failure {
         failure.because(error.clone())
     }
 
-    /// What an error of a model call means for whoever called the program, and after how many tries.
+    /// The exit code of a failed model call, with the number of attempts.
     pub(crate) fn of_call(error: &Error, tries: u32) -> Self {
         let failure = match error.kind() {
             ErrorKind::Adapter(_) | ErrorKind::Stream(_) if !error.is_unreachable() => {
@@ -119,7 +119,7 @@ impl Failure {
         )
     }
 
-    /// The same failure, with more to say.
+    /// The same failure with a longer message.
     pub(crate) fn adding(self, more: &str) -> Self {
         Self { message: self.message + more, ..self }
     }
@@ -139,12 +139,13 @@ impl Failure {
         Self { code: 4, ..self }
     }
 
-    /// The same failure, of which a line of the verb's own has told.
+    /// The same failure, already printed by the verb.
     pub(crate) fn told(self) -> Self {
         Self { cause: Cause::Told, ..self }
     }
 
-    /// What `--json` tells of it: `{"type", "reason", "message", "metadata"}`; nothing where that was told already.
+    /// Its `--json` form: `{"type", "reason", "message", "metadata"}`; none if it was already
+    /// printed.
     pub(crate) fn err(&self) -> Option<Value> {
         let message = &self.message;
         match &self.cause {
@@ -165,9 +166,9 @@ impl Failure {
         }
     }
 
-    /// Tells it to people, and under `--json` to programs too. This is the only place that does.
+    /// Prints it for people, and with `--json` for programs too. This is the only place that does.
     pub(crate) fn tell(&self, json: bool) -> ExitCode {
-        // Nobody may be left to read it; the exit code still tells.
+        // The output may be closed. The exit code still reports the failure.
         if let Some(err) = self.err().filter(|_| json) {
             let _ = writeln!(io::stdout(), "{}", json!({"err": err}));
         }

@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: place, run, at, agent, vars, allow_changed_agent, budget } = arguments;
-    // A run is not branched for an agent that cannot go on with it.
+    // Check first that the agent can continue the run.
     let fork = runtime()?.block_on(async {
         if let Some(agent) = &agent {
             agent::load(agent, &vars, &[]).await?;
@@ -73,11 +73,11 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Makes the branch, tells of it, and how it goes on if nobody does that now. Gives its id.
+/// Makes the branch, and prints how to resume it unless that happens now. Returns its id.
 async fn branch(place: &LogArgs, run: &str, at: u64, goes_on: bool) -> Result<String, Failure> {
     let log = Place::parse(&place.log)?.open_to_write()?;
     let run = store::find(log.as_ref(), run).await?;
-    // Nobody can go on after the end: nothing but the seal follows it.
+    // A run cannot continue after its end: only the seal follows it.
     let end = run.records.saturating_sub(u64::from(run.seal.is_some()));
     if goes_on && run.status.is_ended() && at == end {
         let last = end.saturating_sub(1);
@@ -132,7 +132,7 @@ async fn branch(place: &LogArgs, run: &str, at: u64, goes_on: bool) -> Result<St
     Ok(forked.run_id.to_string())
 }
 
-/// Whether a run was written by a loop of its caller's own. What was taken away does not tell.
+/// Whether a custom loop wrote the run. Redacted records do not show it.
 async fn is_of_its_own_loop(log: &dyn Log, run: &str) -> Result<bool, Failure> {
     let first = log.read(run, 1, 1).await?;
     Ok(match first.first().and_then(|record| record.fact().ok().flatten()) {

@@ -159,7 +159,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     }
 }
 
-/// What a call came to, and the run that it is kept as.
+/// The result of a call, and the run that recorded it.
 struct Answered {
     response: mynah::Result<Response>,
     run_id: Option<RunId>,
@@ -274,7 +274,7 @@ impl Form {
             .with("response", json!(response)))
     }
 
-    /// What is to be said of an answer that does not fit.
+    /// The message for an answer that does not fit.
     fn fits(&self, text: &str) -> Result<(), String> {
         let answer: Value =
             serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
@@ -323,7 +323,7 @@ pub(crate) fn cut_off(response: &Response) -> Option<&'static str> {
     }
 }
 
-/// What a failed call means for whoever called the program.
+/// The exit code of a failed call.
 pub(crate) fn failed(error: &Error, tries: u32) -> Failure {
     match error.kind() {
         ErrorKind::Engine(EngineReason::BudgetExceeded) => Failure::finding(error.to_string()),
@@ -337,8 +337,8 @@ fn parse<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
     parsed.map_err(|error| Failure::input(format!("{}: {error}", file.display())))
 }
 
-/// What a model is told of a tool. The names that providers give the schema are understood too, and so is what some put around
-/// it.
+/// The specification of a tool. The names that providers give the schema are accepted too, and so
+/// are their wrappers.
 fn described(tool: Value) -> serde_json::Result<ToolSpec> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]

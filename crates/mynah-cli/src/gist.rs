@@ -25,7 +25,7 @@ pub(crate) fn refusal(why: &str) -> String {
     if why.is_empty() { "rejected".to_owned() } else { format!("rejected: {why}") }
 }
 
-/// What a run goes on with that is not what it ran with before: its model, its tools, and the names of what else.
+/// What changed when a run continued: its model, its tools, and the names of other settings.
 pub(crate) fn changes(before: &About, after: &About) -> Vec<String> {
     let mut changes = Vec::new();
     let model = |about: &About| about.model.clone().unwrap_or_else(|| about.adapter.clone());
@@ -56,7 +56,7 @@ pub(crate) fn other_model<'r>(about: Option<&About>, response: &'r Response) -> 
     (!is_it(asked) && !is_it(id)).then_some(answered)
 }
 
-/// The names of what came, went or is not the same.
+/// The names that were added, removed or changed.
 fn marks(before: &Metadata, after: &Metadata) -> Vec<String> {
     let old = before.iter().filter_map(|(name, old)| match after.get(name) {
         None => Some(format!("-{name}")),

@@ -85,7 +85,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The runs that a run goes on from and the log has not. What such a run goes on from itself, nobody here knows.
+/// The runs that a run continues and the log lacks. Runs before those are unknown here.
 async fn missing(log: &dyn Log, run: &str) -> Result<Vec<RunId>, Failure> {
     let mut missing = store::needed(log, run).await?;
     for place in (0..missing.len()).rev() {

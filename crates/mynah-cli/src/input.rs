@@ -48,7 +48,7 @@ pub(crate) fn read(file: &Path) -> Result<String, Failure> {
     })
 }
 
-/// The text of a JSON file; `-` is standard input. What nobody sees in it is named.
+/// The text of a JSON file; `-` is standard input. Invisible characters are named in errors.
 pub(crate) fn read_json(file: &Path) -> Result<String, Failure> {
     let text = read(file)?;
     let why = match text.trim_ascii() {
@@ -87,7 +87,7 @@ pub(crate) fn bundle(file: &Path) -> Result<BufReader<File>, Failure> {
     Err(Failure::input(format!("{}: not a file that `mynah export` wrote{advice}", name(file))))
 }
 
-/// All that comes out of a pipe, in a file of nobody's.
+/// Everything from a pipe, in an anonymous file.
 fn spooled(pipe: &mut impl Read) -> io::Result<File> {
     let mut file = tempfile::tempfile()?;
     io::copy(pipe, &mut file)?;

@@ -1,6 +1,6 @@
 //! Being ended from outside.
 
-/// Waits until somebody ends the program: with control-C, or as systems do that shut down or lose a terminal.
+/// Waits until the program is interrupted: by control-C, by a shutdown, or by a closed terminal.
 #[cfg(unix)]
 pub(crate) async fn interrupted() {
     use futures_util::future::select_all;
@@ -18,8 +18,7 @@ pub(crate) async fn interrupted() {
     }
 }
 
-/// Whether whoever began the program wants it to outlive the terminal, as `nohup` does. Where that is not known, it is not to
-/// be changed.
+/// Whether SIGHUP is ignored, as `nohup` does. If that is unknown, it stays as it is.
 #[cfg(unix)]
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -28,7 +27,7 @@ fn ignores_hangup() -> bool {
     ignored.is_none_or(|mask| mask & 1 == 1)
 }
 
-/// Waits until somebody ends the program with control-C.
+/// Waits for control-C.
 #[cfg(not(unix))]
 pub(crate) async fn interrupted() {
     if tokio::signal::ctrl_c().await.is_err() {

@@ -14,8 +14,8 @@ pub(crate) struct Kin {
     pub(crate) shared: u64,
 }
 
-/// The run, and those of its log that share records with it: each branch stands before what it was branched from, of which only
-/// its own first record tells.
+/// The run, and those of its log that share records with it. Each branch comes before its parent,
+/// which only its own first record names.
 pub(crate) async fn of(log: &dyn Log, run: &str) -> Result<Vec<Kin>, Failure> {
     let (mut runs, mut parents) = (Vec::new(), HashMap::new());
     let mut filter = RunFilter::new();
@@ -51,7 +51,7 @@ fn shared<'p>(run: &'p str, parents: &'p HashMap<RunId, Parent>) -> HashMap<&'p 
     while let Some(run) = open.pop() {
         let so_far = shared[run];
         for &(other, seq) in links.get(run).map_or(&[] as &[_], Vec::as_slice) {
-            // Whoever made the records may have made a circle of them.
+            // Forged records may form a cycle.
             if !shared.contains_key(other) {
                 shared.insert(other, so_far.min(seq));
                 open.push(other);

@@ -1,4 +1,5 @@
-//! The log of a scenario: it knows which run an operation wrote, and ends the process where it is told to.
+//! The log of a scenario: it knows which run an operation wrote, and can kill the process at a
+//! given record.
 
 use std::{
     pin::Pin,
@@ -24,7 +25,7 @@ pub(crate) struct Ledger {
     writing: Arc<RwLock<()>>,
 }
 
-/// What there is to know of the operation under way.
+/// The state of the current operation.
 #[derive(Default)]
 struct Notes {
     run: Option<RunId>,
@@ -52,8 +53,8 @@ impl Ledger {
     }
 }
 
-/// Makes the records up to a place safe, and ends the process in the same moment: nothing that runs on this thread goes on, and
-/// nobody tidies up.
+/// Makes the records up to a place durable, and kills the process at once: nothing on this thread
+/// continues, and no destructor runs.
 fn crash(log: &dyn Log, mut batch: Append, last: u64) -> Result<Head> {
     batch.records.retain(|record| record.seq() <= last);
     if !batch.records.is_empty() {
@@ -68,7 +69,7 @@ fn crash(log: &dyn Log, mut batch: Append, last: u64) -> Result<Head> {
     std::process::exit(KILLED)
 }
 
-/// An append that is done whoever waits for it.
+/// An append that completes even if its future is dropped.
 struct Unstoppable(Option<LogFuture<'static, Head>>);
 
 impl Future for Unstoppable {

@@ -275,7 +275,7 @@ impl RemovalArgs {
         Warrant::new(&*self.by, &*self.reason, now())
     }
 
-    /// The log: to write only if something is to go.
+    /// The log, opened for writing only if something will be removed.
     pub(crate) fn open(&self, log: &str) -> Result<Arc<dyn Log>, Failure> {
         let place = store::Place::parse(log)?;
         if self.yes { place.open_to_write() } else { place.open_to_read() }
@@ -301,7 +301,8 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
         .map_err(|error| Failure::file(format!("the runtime could not start: {error}")))
 }
 
-/// What work comes to; nothing if somebody ends the program before. Work that is left keeps what is recorded.
+/// The result of the work; none if the program is interrupted before. Abandoned work keeps its
+/// records.
 pub(crate) async fn unless_interrupted<T>(work: impl Future<Output = T>) -> Option<T> {
     match select(pin!(interrupt::interrupted()), pin!(work)).await {
         Either::Left(_) => None,
@@ -309,16 +310,16 @@ pub(crate) async fn unless_interrupted<T>(work: impl Future<Output = T>) -> Opti
     }
 }
 
-/// What writing to standard output came to.
+/// The result of writing to standard output.
 pub(crate) fn written(done: io::Result<()>) -> Result<(), Failure> {
     match done {
-        // Whoever reads has seen enough.
+        // The reader closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         done => done.map_err(|error| Failure::file(format!("standard output: {error}"))),
     }
 }
 
-/// What was asked for. A variable that is empty says nothing.
+/// The parsed command line. An empty variable counts as unset.
 fn parse() -> Result<Cli, clap::Error> {
     let is_empty = |name: &OsStr| env::var_os(name).is_some_and(|value| value.is_empty());
     let command = Cli::command().mut_subcommands(|verb| {
@@ -337,7 +338,7 @@ fn refuse(error: &clap::Error) -> ! {
     if error.use_stderr() && asked_for("--json") {
         let told = error.render().to_string();
         let err = Failure::input(told.trim_start_matches("error: ").trim_end()).err();
-        // The parser tells people, and ends the program.
+        // The parser prints the message and exits.
         let _ = writeln!(io::stdout(), "{}", json!({"err": err}));
     }
     error.exit()

@@ -59,7 +59,7 @@ pub(crate) struct CatalogArgs {
 }
 
 impl CatalogArgs {
-    /// What is known of models.
+    /// The model catalog.
     pub(crate) fn catalog(&self) -> Result<Catalog, Failure> {
         let built_in = Catalog::built_in();
         let Some(file) = &self.catalog else { return Ok(built_in) };
@@ -143,7 +143,7 @@ pub(crate) fn script(name: &str) -> Option<&Path> {
     name.strip_prefix("scripted:").map(Path::new)
 }
 
-/// Why no model can go on with a run by itself, be it the one that is named or else the run's own; nothing if one can.
+/// Why no model can continue a run, neither the given one nor the run's own; none if one can.
 pub(crate) fn cannot_go_on(about: &About, name: Option<&str>) -> Option<String> {
     if name.is_none() && Preset::named(&about.adapter).is_none() {
         return Some(format!("no server is known for its model, which is {:?}", about.adapter));
@@ -157,7 +157,7 @@ pub(crate) fn cannot_go_on(about: &About, name: Option<&str>) -> Option<String> 
 }
 
 impl CallArgs {
-    /// The engine that calls a model of this name, and counts its tries.
+    /// The engine that calls a model of this name, and counts its attempts.
     pub(crate) fn engine(&self, name: &str, tries: &Tries) -> Result<Engine, Failure> {
         let engine = match script(name) {
             Some(file) => play::agent(file, &[])?,
@@ -169,7 +169,7 @@ impl CallArgs {
         Ok(engine.catalog(self.catalog.catalog()?))
     }
 
-    /// The engine that goes on with a run: with the model that is named, or else with its own.
+    /// The engine that resumes a run: with the given model, or else with its own.
     pub(crate) fn engine_of(
         &self,
         about: &About,
@@ -256,8 +256,8 @@ impl CallArgs {
         self.reach(HttpAdapter::named(adapter).ok()?).ok()
     }
 
-    /// The options of the adapter with what a flag or the environment says of where the call goes, if they say more than is
-    /// known: a run keeps it. It stays in the region that it began in.
+    /// The adapter options, completed with endpoint settings of flags or the environment. A run
+    /// records them, so it stays in its region.
     pub(crate) fn adapter_opts(&self, adapter: &str, known: Option<&Value>) -> Option<Metadata> {
         let known = known.and_then(Value::as_object).cloned().unwrap_or_default();
         let mut opts = self.reached(adapter).map(|adapter| adapter.environment_opts())?;
@@ -279,8 +279,8 @@ impl CallArgs {
         }
     }
 
-    /// The flags that name the server of a run again, where neither these nor the environment name it, and it is not another's
-    /// model that goes on.
+    /// The flags that name the server of a run again, if neither these flags nor the environment do
+    /// and the model is the run's own.
     pub(crate) fn missing_server(&self, about: &About, name: Option<&str>) -> Option<String> {
         let adapter = name.and_then(|name| Some(name.split_once(':')?.0));
         let is_its_own = adapter.is_none_or(|adapter| adapter == about.adapter);
@@ -300,12 +300,12 @@ impl CallArgs {
     pub(crate) fn spoken(&self, error: Error) -> Error {
         let said = error.message().into_owned();
         if error.kind() == ErrorKind::Engine(EngineReason::MissingKey) {
-            // Nobody can give a key in these places from here.
+            // A key cannot be given in these places from here.
             let said = said.replace("the call, what the program set, ", "");
             let flags = "--api-key-env VAR names another variable, --dotenv=FILE a file with it";
             return error.with_message(format!("{said}; {flags}"));
         }
-        // The server is named where it said nothing itself.
+        // The server is named if its error did not name it.
         let is_nowhere = error.server().is_some() && error.status() == Some(404);
         if is_nowhere && self.base_url.is_some() {
             return error.with_message(format!("{said}; is that the path for --base-url?"));

@@ -1,4 +1,4 @@
-//! `mynah models`: what is known of models.
+//! `mynah models`: lists the model catalog.
 
 use std::{
     collections::BTreeSet,

@@ -56,7 +56,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let done = arguments.removal.yes;
     let then = if done { "it cannot go on now" } else { "it cannot go on then" };
     for run in stranded {
-        // Not among the records, so that whoever reads them need not look for it.
+        // Not among the records, so that readers of the list need not filter it.
         let _ = writeln!(
             io::stderr(),
             "run {} has not ended, and {then}: `mynah cancel` ends it",
@@ -81,7 +81,7 @@ struct Redacted {
     taken: Vec<Taken>,
     /// What stays of it in other runs.
     copies: Vec<Taken>,
-    /// The runs that have not ended, and cannot go on without what goes.
+    /// The runs that have not ended, and could not be resumed without the removed records.
     stranded: Vec<RunId>,
 }
 
@@ -96,7 +96,7 @@ impl Arguments {
         let run = store::find(log, &self.run).await?.run_id;
         // What is wrong with what was asked for is wrong with this run.
         self.asked(&run, u64::MAX).candidates(log).await?;
-        // What is to go may be all that tells.
+        // The records to remove may be the only ones that show it.
         let open = open(log).await?;
         let (mut taken, mut copies) = (Vec::new(), Vec::new());
         for Kin { run: one, shared } in kin::of(log, &run).await? {
@@ -120,7 +120,7 @@ impl Arguments {
         Ok(Redacted { taken, copies, stranded })
     }
 
-    /// What is asked for, in a run that has the same records up to this one.
+    /// The selected records, in a run that has the same records up to this one.
     fn asked(&self, run: &str, shared: u64) -> Redact {
         match &self.kind {
             Some(kind) => Redact::kind(run, kind),
@@ -129,7 +129,7 @@ impl Arguments {
         }
     }
 
-    /// Tells people where else the same content stands, and how it goes from there.
+    /// Prints where else the same content is stored, and how to remove it there.
     fn tell_of(&self, copies: &[Taken]) {
         let mut told = String::new();
         for Taken { run, found } in copies {
@@ -145,13 +145,13 @@ impl Arguments {
             told += &format!("run {} holds {copies}: {command}\n", line(&run.run_id));
         }
         if !copies.is_empty() {
-            // Nobody may be left to read it.
+            // The output may be closed.
             let _ = writeln!(io::stderr(), "{told}--forks redacts them too");
         }
     }
 }
 
-/// Records that a run needs to go on.
+/// Records that a run needs to be resumed.
 struct Need {
     run: RunId,
     until: u64,
@@ -163,8 +163,8 @@ impl Need {
     }
 }
 
-/// The runs that have not ended, the newest first, each with what it needs: its own records, and those of the session's runs
-/// before it.
+/// The runs that have not ended, the newest first, each with what it needs: its own records, and
+/// those of earlier runs of the session.
 async fn open(log: &dyn Log) -> Result<Vec<(RunId, Vec<Need>)>, Failure> {
     let (mut open, mut filter) = (Vec::new(), RunFilter::new());
     loop {
@@ -172,7 +172,7 @@ async fn open(log: &dyn Log) -> Result<Vec<(RunId, Vec<Need>)>, Failure> {
         for RunSummary { run_id, .. } in page.runs.into_iter().filter(|run| !run.status.is_ended())
         {
             let own = Need { run: run_id.clone(), until: u64::MAX };
-            // One that is damaged cannot go on anyway.
+            // A damaged run cannot be resumed anyway.
             let before = store::all_previous(log, &run_id).await.unwrap_or_default();
             let before = before.into_iter().map(|it| Need { run: it.run_id, until: it.seq });
             open.push((run_id, before.chain([own]).collect()));

@@ -155,7 +155,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     })
 }
 
-/// What was found, if the error tells of something that was looked for.
+/// The finding, if the error reports something that was looked for.
 fn finding(error: &Error) -> Option<&'static str> {
     match error.kind() {
         ErrorKind::Replay(_) => Some("mismatch"),
@@ -190,7 +190,7 @@ fn write_difference(run: &str, error: &Error, out: &mut impl Write) -> io::Resul
             writeln!(out, "    produced  {produced}")?;
         }
     }
-    // The call and the tool that it is about, and what came of it.
+    // The call and the tool that it is about, and its outcome.
     let message = error.message();
     let told = message.split_once(&format!("record {seq}: ")).map_or("", |(_, told)| told);
     if expected != Some(produced) || told.starts_with("call ") {

@@ -1,4 +1,4 @@
-//! `mynah resume`: goes on with a run that has no end.
+//! `mynah resume`: resumes a run that has no end.
 
 use std::{
     io::{self, Write as _},
@@ -167,7 +167,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let engine = arguments.engine(&ledger, &found, &tries).await?;
         let mut run = found.run_id;
         let resumed = unless_interrupted(resume(&engine, &ledger, &mut run, &arguments)).await;
-        // Whatever happened, the run is nobody's any more.
+        // In every case the run has no holder any more.
         ledger.begin(None).await;
         match resumed {
             None => {
@@ -184,7 +184,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                     written(writeln!(io::stdout(), "{line}"))?;
                 }
                 let refusal = arguments.refusal(&error, &ledger, &run, tries.count()).await;
-                // The line above is what there is to tell of it.
+                // The line above already reports it.
                 Err(refusal.unwrap_or_else(|failure| failure).told())
             }
         }
@@ -192,7 +192,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 }
 
 impl Arguments {
-    /// Goes on with a run of this log, with nothing to say to it.
+    /// Resumes a run of this log, without a message.
     pub(crate) fn new(log: LogArgs, run: String, agent: PathBuf, vars: VarArgs) -> Self {
         Self {
             log,
@@ -223,12 +223,12 @@ impl Arguments {
         &self.log
     }
 
-    /// The command that goes on with a run in the same way.
+    /// The command that resumes a run in the same way.
     pub(crate) fn command(&self, run: &str) -> String {
         self.log.command("resume", run, &self.who())
     }
 
-    /// The same for a run that was interrupted: a tool that was to be run again may have to be once more.
+    /// The same for an interrupted run: a tool that was to be re-executed may need it again.
     fn command_again(&self, run: &str) -> String {
         let uncertain = match self.on_uncertain {
             Policy::Suspend => "",
@@ -238,7 +238,7 @@ impl Arguments {
         self.log.command("resume", run, &(self.who() + uncertain))
     }
 
-    /// The flags that say who goes on.
+    /// The flags that choose the engine.
     fn who(&self) -> String {
         match self.agent() {
             Some(agent) => {
@@ -252,12 +252,12 @@ impl Arguments {
         }
     }
 
-    /// The file of the agent, if one goes on.
+    /// The agent file, if an agent resumes the run.
     fn agent(&self) -> Option<&Path> {
         self.agent.as_deref().or_else(|| script(self.model.as_deref()?))
     }
 
-    /// Who goes on with a run.
+    /// What resumes a run.
     async fn engine(
         &self,
         log: &Arc<Ledger>,
@@ -298,7 +298,7 @@ impl Arguments {
         }
     }
 
-    /// What it means that a run does not go on so.
+    /// The exit code for a run that cannot be resumed this way.
     async fn refusal(
         &self,
         error: &Error,
@@ -357,7 +357,7 @@ impl Arguments {
         }
     }
 
-    /// What the run's state means for whoever called the program.
+    /// The exit code for the run's state.
     pub(crate) async fn judge(&self, log: &Ledger, run: &str) -> Result<(), Failure> {
         let summary = log.run(run).await?;
         let status = summary.map(|summary| summary.status);
@@ -383,7 +383,7 @@ impl Arguments {
         }
     }
 
-    /// Whether a message was given, and the run came to wait before it could hear it.
+    /// Whether a message was given, and the run suspended before the message was delivered.
     fn is_unheard(&self, facts: &[Fact]) -> bool {
         let since = facts.iter().rposition(|fact| matches!(fact, Fact::Resumed { .. }));
         let is_said = |fact: &Fact| {
@@ -452,7 +452,7 @@ fn spoken(error: Error, run: &str) -> Error {
     error.with_message(said)
 }
 
-/// The code that differs, of which records only tell that there is some.
+/// The code that differs. Records only have a placeholder for it.
 fn lacking_code(error: &Error) -> Option<&str> {
     let diff = error.metadata().get("diff")?.as_array()?;
     let options = diff.iter().filter_map(|place| {
@@ -471,7 +471,7 @@ fn is_of_model(end: &End) -> bool {
     end.reason == HaltReason::Error && end.error().is_some_and(|error| error.is_outage())
 }
 
-/// Why a run did not go on.
+/// Why a run was not resumed.
 enum Stop {
     Refused(Error),
     Failed(Failure),
@@ -489,7 +489,7 @@ impl From<Failure> for Stop {
     }
 }
 
-/// Goes on with a run, and tells what happens.
+/// Resumes a run, and prints its events.
 async fn resume(
     engine: &Engine,
     log: &Arc<Ledger>,
@@ -591,8 +591,8 @@ async fn facts(log: &dyn Log, run: &str) -> Result<Vec<Fact>, Failure> {
     Ok(facts.into_iter().filter_map(|(_, fact)| fact).collect())
 }
 
-/// What its model has answered in a run, and before it in those that it goes on from: one list for each run, the earliest
-/// first.
+/// The model's answers in a run, and in the runs that it continues: one list for each run, the
+/// earliest first.
 pub(crate) async fn answers(log: &dyn Log, run: &str) -> Result<Vec<Vec<Arc<Message>>>, Failure> {
     let answer = |fact| match fact {
         Fact::AssistantCompleted { response, .. } => Some(response.message),

@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
     after: Option<String>,
 }
 
-/// Which runs are asked for.
+/// The selected runs.
 #[derive(Clone, Copy)]
 enum Wanted {
     Status(RunStatus),
@@ -68,7 +68,7 @@ fn wanted(name: &str) -> Result<Wanted, String> {
     }
 }
 
-/// What a run is called that is running, and nobody goes on with.
+/// The status word of a run that is running and has no holder.
 const ABANDONED: &str = "abandoned";
 
 /// Reads the name of a status.
@@ -130,7 +130,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         write_table(&page, &mut out)
     })?;
     if let Some(next) = &page.next {
-        // Not among the runs, so that nobody takes it for one.
+        // Not among the runs, so that it is not mistaken for one.
         let _ = writeln!(io::stderr(), "there are more: --after {next}");
     }
     if page.damaged.is_empty() {
@@ -143,7 +143,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     )))
 }
 
-/// A run as `--json` tells it: what the index knows, whether anybody goes on with it, and where it was branched off another.
+/// A run in `--json`: its index entry, whether a process holds it, and where it was branched off
+/// another.
 pub(crate) async fn told(log: &dyn Log, run: &RunSummary) -> Result<Value, Failure> {
     let parent = mynah::log::parent(log, &run.run_id).await?;
     let parent = parent.map(
@@ -160,7 +161,7 @@ pub(crate) fn shown_status(run: &RunSummary) -> &'static str {
     if run.is_abandoned(now()) { ABANDONED } else { run.status.as_str() }
 }
 
-/// The last line tells where the page ended, if there is more.
+/// The last line has the cursor to the next page, if there is one.
 fn write_json(mut lines: Vec<Value>, page: &RunPage, out: &mut impl Write) -> io::Result<()> {
     let damaged = page.damaged.iter().map(|damaged| {
         let error = Error::from(damaged.clone());

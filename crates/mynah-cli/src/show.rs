@@ -161,7 +161,7 @@ pub(crate) async fn write_records(
     }
 }
 
-/// A record with all there is to it.
+/// A record with all its data.
 fn whole(record: &Record) -> Result<Value, Failure> {
     let view = record.view();
     match view.unreadable {
@@ -196,7 +196,7 @@ fn write_record(record: &Record, started: i64, out: &mut impl Write) -> io::Resu
     writeln!(out, "{:>4}  {after:>10}  {:<20}  {held}", envelope.seq, envelope.kind)
 }
 
-/// What a record tells of the conversation.
+/// The part of the conversation in a record.
 enum Told {
     Before(Previous),
     Message(Message),
@@ -213,7 +213,7 @@ enum Told {
     Redacted { kind: String },
 }
 
-/// What is to be known of the records before one.
+/// State from earlier records.
 #[derive(Default)]
 struct Before {
     /// The last answer.
@@ -222,7 +222,7 @@ struct Before {
     about: Option<Box<About>>,
 }
 
-/// What a record tells that comes after these.
+/// The part of the conversation in a record that follows these.
 fn told(record: &Record, before: &mut Before) -> Result<Vec<Told>, Failure> {
     let Some(fact) = fact(record)? else {
         return Ok(vec![Told::Redacted { kind: record.envelope().kind.to_string() }]);

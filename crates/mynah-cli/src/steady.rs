@@ -2,8 +2,8 @@
 
 use std::io::{self, ErrorKind, Write};
 
-/// A writer for work that goes on though nobody reads: a run costs money, and its end is worth more than what was told of it. The
-/// first failure is kept for the end, and nothing is written after it.
+/// A writer for work that continues without a reader: a run costs money, and its end matters more
+/// than its output. The first failure is kept for the end, and nothing is written after it.
 pub(crate) struct Steady<W> {
     out: W,
     failed: Option<io::Error>,
@@ -14,7 +14,7 @@ impl<W: Write> Steady<W> {
         Self { out, failed: None }
     }
 
-    /// What writing came to.
+    /// The result of writing.
     pub(crate) fn end(&mut self) -> io::Result<()> {
         self.failed.take().map_or(Ok(()), Err)
     }

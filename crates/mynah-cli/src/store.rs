@@ -174,7 +174,7 @@ async fn absent(log: &dyn Log, name: &str) -> mynah::Result<Failure> {
     Ok(not_found(why))
 }
 
-/// The run before a run that goes on from it.
+/// The previous run of a run that continues it.
 pub(crate) fn previous(first: &Fact) -> Option<&Previous> {
     match first {
         Fact::RunStarted { about: Some(about), .. } => {
@@ -184,7 +184,7 @@ pub(crate) fn previous(first: &Fact) -> Option<&Previous> {
     }
 }
 
-/// The runs that a run goes on from, the latest first, as far as the log has them.
+/// The runs that a run continues, the latest first, as far as the log has them.
 pub(crate) async fn needed(log: &dyn Log, run: &str) -> Result<Vec<RunId>, Failure> {
     Ok(all_previous(log, run).await?.into_iter().map(|before| before.run_id).collect())
 }
@@ -196,7 +196,7 @@ pub(crate) async fn all_previous(log: &dyn Log, run: &str) -> Result<Vec<Previou
         let first = log.read(&next, 1, 1).await?;
         let first = first.first().map(fact).transpose()?.flatten();
         let Some(before) = first.as_ref().and_then(previous) else { return Ok(all) };
-        // Whoever made the records may have made a circle of them.
+        // Forged records may form a cycle.
         if all.iter().any(|known| known.run_id == before.run_id) {
             return Ok(all);
         }

@@ -1,4 +1,4 @@
-//! What happens in a call, told while it happens.
+//! Prints the events of a call as they arrive.
 
 use std::io::{self, Write as _};
 
@@ -10,10 +10,12 @@ use crate::{
     text::{for_stdout, plain},
 };
 
-/// Tells events: as text that grows, or one JSON value a line. What cannot be told stops nothing: see [`end`](Self::end).
+/// Prints events: as growing text, or one JSON value a line. A failed write stops nothing; see
+/// [`end`](Self::end).
 pub(crate) struct Teller {
     json: bool,
-    /// What the call is: the calls of a single one are the answer, those of others are told when they run.
+    /// The kind of call. The tool calls of a single call are its answer; those of others are
+    /// printed when they run.
     extent: Extent,
     /// Whether the line has an end yet.
     is_open: bool,
@@ -58,7 +60,7 @@ impl Teller {
         self.out.flush()
     }
 
-    /// Tells of a tool call.
+    /// Prints a tool call.
     fn call(&mut self, id: &str, name: &str, arguments: &str) -> io::Result<()> {
         self.close()?;
         writeln!(self.out, "  > {} {}  [{}]", plain(name), plain(arguments), plain(id))
@@ -69,13 +71,13 @@ impl Teller {
         self.out.flush()
     }
 
-    /// Ends a line that was begun, and gives what telling came to.
+    /// Ends a line that was begun, and returns the result of all writes.
     pub(crate) fn end(&mut self) -> io::Result<()> {
         self.close()?;
         self.out.end()
     }
 
-    /// Ends a line that was begun. What is told no more ends its line too.
+    /// Ends a line that was begun, also after printing stopped.
     fn close(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.is_open) { writeln!(self.out) } else { Ok(()) }
     }
@@ -83,7 +85,7 @@ impl Teller {
 
 impl Drop for Teller {
     fn drop(&mut self) {
-        // Nobody may be left to read it.
+        // The output may be closed.
         let _ = self.close();
     }
 }

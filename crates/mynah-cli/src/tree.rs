@@ -1,4 +1,4 @@
-//! A run as a timeline: turns, the tools in them, their tries, what happened inside.
+//! A run as a timeline: turns, their tools, attempts, and what happened inside.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,8 @@ pub(crate) struct Node {
     seq: u64,
     #[serde(rename = "type")]
     kind: String,
-    /// What tells it from its neighbours: a turn's number, a call's id, a try's number. Empty where nothing has to.
+    /// Its identity among its siblings: a turn's number, a call's id, an attempt's number. May be
+    /// empty.
     id: String,
     says: String,
     started: i64,
@@ -74,7 +75,7 @@ pub(crate) fn tree(records: &[(Record, Option<Fact>)]) -> Vec<Node> {
 
 struct Tree<'f> {
     top: Vec<Node>,
-    /// The place of the last turn, or of where the run went on in the middle of it.
+    /// The place of the last turn, or of the resume inside it.
     turn: Option<usize>,
     /// What was asked for, by the call's id.
     calls: HashMap<String, String>,
@@ -183,7 +184,7 @@ impl<'f> Tree<'f> {
         self.calls.extend(calls);
     }
 
-    /// A try of a call, up to this record.
+    /// An attempt of a call, up to this record.
     fn attempt(&mut self, record: &Record, call_id: &str, attempt: u32) -> &mut Node {
         let place = *self.turn.get_or_insert_with(|| {
             self.top.push(Node::new(record, "turn", "", String::new()));

@@ -62,7 +62,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, run, root } = arguments;
     if let Some(file) = run.as_deref().map(Path::new)
         && (input::is_stdin(file)
-            // Nobody means a run by the path of a folder.
+            // A path of a folder is never a run's name.
             || (file.exists() && (!file.is_dir() || file.components().count() > 1))
             || file.extension().is_some_and(|extension| extension == "ndjson"))
     {
@@ -122,7 +122,7 @@ async fn verify(
     let mut tally = Tally { auditor: Auditor::new(log), runs: 0, corrupt: 0, newer: 0 };
     if let Some(name) = run {
         let run = match log.run(name).await {
-            // It is the one, whatever is wrong with it.
+            // It is the run in question, with any problem.
             Err(error) if is_found(&error) => name.into(),
             _ => store::find(log, name).await?.run_id,
         };
@@ -239,7 +239,7 @@ impl Tally<'_> {
         out: &mut impl Write,
     ) -> Result<(), Failure> {
         let leaves = match self.auditor.leaves_under(root).await {
-            // That was told of the list of seals.
+            // That was reported with the list of seals.
             Err(error) if is_found(&error) => return Ok(()),
             leaves => leaves?,
         };
@@ -259,7 +259,7 @@ fn seals(tree: &Tree, removals: Option<Head>) -> u64 {
     tree.size().saturating_sub(removals.map_or(0, |head| head.seq))
 }
 
-/// Whether it is something that was found: that it is not what it was, or that this version cannot tell.
+/// Whether it is a finding: changed data, or data that this version cannot check.
 fn is_found(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Log(LogReason::Corrupt | LogReason::TooNew))
 }

@@ -50,7 +50,7 @@ impl<'f> Waiting<'f> {
             .map(|left| format!("nothing is said of call {:?}", left.id))
     }
 
-    /// What it waits for, and what to add to the command that goes on with it.
+    /// What it waits for, and what to add to the command that resumes it.
     pub(crate) fn told(&self, command: &str) -> String {
         let calls: Vec<String> =
             self.calls.iter().map(|Call { id, says }| format!("{says} [{id}]")).collect();

@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Loaded {
-    /// What an engine did that had the run, as the records tell it: they answer for models and tools.
+    /// An engine rebuilt from the records of a run. They answer for models and tools.
     pub(crate) fn part(&self, ran: Stretch<'_>, options: &Options) -> Result<Part> {
         let Stretch { about, extent } = ran;
         let asked = Asked {
@@ -30,13 +30,13 @@ impl Loaded {
             past: Past::AtItsPrice(about),
         };
         let mut part = asked.prepare()?;
-        // Which model it was, the records tell by name alone.
+        // The records have only the name of the model.
         part.about = Some(Box::new(about.clone()));
         Ok(part)
     }
 
-    /// The options of a call, as the records tell them: its `halt_when` holds where it held, and of other code they tell what
-    /// came of it.
+    /// The options of a call, from the records. Its `halt_when` holds where it held; for other code
+    /// they have the outcome.
     pub(crate) fn options(&self, about: &About) -> Result<Options> {
         let (mut options, mut told) = (Options::of(about)?, code_of(about));
         options.halt_when =
@@ -79,7 +79,7 @@ impl Loaded {
 }
 
 impl Options {
-    /// What records tell of a call's options, but for code, which only its caller has.
+    /// A call's recorded options, without code, which only its caller has.
     pub(crate) fn of(about: &About) -> Result<Self> {
         let mut values = about.options.clone();
         values.retain(|name, value| !is_code(name, value));
@@ -87,7 +87,7 @@ impl Options {
     }
 }
 
-/// The engine that the records tell of.
+/// The engine that the records describe.
 fn engine(about: &About) -> Engine {
     let adapter = Unneeded { name: about.adapter.clone(), finalizes: about.finalizes };
     let tools = about.tools.iter().map(|spec| Tool::from_spec((**spec).clone()));

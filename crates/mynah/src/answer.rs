@@ -22,7 +22,8 @@ use serde_json::{Value, json};
 use crate::{call::Chat, stream::EventStream};
 
 impl Chat {
-    /// The answer as a value of a type: the model is asked for JSON that fits the type's schema, and its answer is checked against it.
+    /// The answer as a value of a type. The model is asked for JSON that fits the type's schema,
+    /// and its answer is validated.
     ///
     /// ```
     /// # use mynah::{Engine, testing::Scripted};
@@ -45,12 +46,14 @@ impl Chat {
     /// # Ok(()) }
     /// ```
     ///
-    /// The options of the call come before it. It replaces the response format. A type that is not an object, as a `Vec` or an enum, is
-    /// asked for as the member `answer` of one, because providers take only objects.
+    /// Set the call's options before it. It replaces the response format. A type that is not an
+    /// object, such as a `Vec` or an enum, is requested as the member `answer` of one, because
+    /// providers accept only objects.
     ///
     /// # Errors
-    /// `malformed_response` if the answer is not JSON or does not fit; the message names each place, and `response` in its metadata is the
-    /// answer. Also those of [`ChatResult::into_json`].
+    /// `malformed_response` if the answer is not JSON or does not fit. The message names each
+    /// place, and `response` in its metadata is the answer. Also those of
+    /// [`ChatResult::into_json`].
     pub fn answer_as<T: DeserializeOwned + JsonSchema>(self) -> Answer<T> {
         Answer { chat: self, repairs: 0, of: PhantomData }
     }
@@ -65,7 +68,8 @@ pub struct Answer<T> {
 }
 
 impl<T: DeserializeOwned + JsonSchema> Answer<T> {
-    /// How often the model is asked again if its answer is not JSON or does not fit. By default never.
+    /// How often the model is asked to repair an answer that is not JSON or does not fit. By
+    /// default never.
     ///
     /// The model gets its answer back, and what is wrong with it. This is a call of its own with the same options: it has its own budget and,
     /// if the call is recorded, its own run. With a [`run_id`](Chat::run_id) the first one has that id with `-repair-1` after it.
@@ -233,7 +237,7 @@ impl Form {
         self.schema["type"] == "object"
     }
 
-    /// The schema that the model is asked to follow.
+    /// The schema for the model.
     fn asked(&self) -> Value {
         if self.is_object() {
             return self.schema.clone();

@@ -44,10 +44,12 @@ macro_rules! call {
             /// | does not exist | starts it |
             /// | has ended | returns the recorded result; if it failed, the recorded error |
             /// | failed as its provider did | continues it in a [linked run](Engine::resume) |
-            /// | waits for a person or for tool results | returns the recorded result, which tells what it waits for |
+            /// | waits for a person or for tool results | returns the recorded result, which names
+            /// what it waits for |
             /// | was cut off with its process | [resumes](Engine::resume) it |
             /// | is in use, here or in another process | fails with `leased` |
-            /// | began with another input | fails with `run_exists`; `diff` in the error's metadata tells what differs |
+            /// | began with another input | fails with `run_exists`; `diff` in the error's metadata
+            /// has the differences |
             ///
             /// The input is the conversation, the kind of call, its options and the engine's params. Functions, and the engine's
             /// adapter, model and tools, are not compared; to resume a run that was cut off, they must be the same.
@@ -184,7 +186,7 @@ impl IntoFuture for Chat {
     }
 }
 
-/// What a step comes to.
+/// The result of a step.
 pub(crate) async fn stepped(stream: &mut EventStream) -> Result<StepResult> {
     let mut unknown_tool = None;
     let step = stream.drain(|event| match event {
@@ -198,7 +200,7 @@ pub(crate) async fn stepped(stream: &mut EventStream) -> Result<StepResult> {
     unknown_tool.map_or(Ok(step), Err)
 }
 
-/// What a chat comes to.
+/// The result of a chat.
 pub(crate) async fn chatted(stream: &mut EventStream) -> Result<ChatResult> {
     let mut completed = None;
     let run = stream.drain(|event| {
@@ -207,7 +209,7 @@ pub(crate) async fn chatted(stream: &mut EventStream) -> Result<ChatResult> {
         }
     });
     run.await?;
-    // Of a single call or step that is resumed, its run tells the same.
+    // For a resumed single call or step, its run has the same result.
     completed.or_else(|| stream.result()).ok_or_else(ended_early)
 }
 

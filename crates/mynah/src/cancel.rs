@@ -17,7 +17,7 @@ use crate::loaded::Walked;
 
 /// Ends runs from elsewhere: another task, a signal handler, a button.
 ///
-/// A cancelled chat stops where it is, keeps what was said and done, and comes to a result with
+/// A cancelled chat stops where it is, keeps its messages, and returns a result with
 /// `halted_reason: cancelled`. Dropping a stream stops it too, without a result.
 ///
 /// ```
@@ -62,7 +62,7 @@ impl fmt::Debug for CancelHandle {
     }
 }
 
-/// A run's ear for its handle. A run that nobody can cancel pays nothing for it.
+/// A run's receiver for its handle. A run without a handle pays nothing for it.
 #[derive(Default)]
 pub(crate) struct Cancellation(Option<(CancelHandle, Pin<Box<WaitForCancellationFutureOwned>>)>);
 
@@ -87,8 +87,9 @@ impl Cancellation {
     }
 }
 
-/// Ends a run that has no end, from outside: one that waits, or whose process ended. It gets its seal, and can be neither
-/// resumed nor appended to. Tells how it ended: `cancelled`, unless its own end was recorded and only the seal was missing.
+/// Ends an open run from outside: one that waits, or whose process ended. It gets its seal, and can
+/// be neither resumed nor appended to. Returns how it ended: `cancelled`, unless its own end was
+/// recorded and only the seal was missing.
 ///
 /// What was taken out of its records is not needed for it.
 ///
@@ -111,7 +112,8 @@ pub fn cancel_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Cancel {
     Cancel { log, run: run.into(), world: Arc::new(SystemWorld) }
 }
 
-/// What is told of a run that has other records than it had when it was read: its process may have left it a moment ago.
+/// The error for a run whose records changed since they were read: its process may have released it
+/// a moment ago.
 pub(crate) const HAS_MOVED: ErrorKind = ErrorKind::Log(LogReason::HeadMismatch);
 
 /// A run to be ended; see [`cancel_run`].

@@ -1,4 +1,4 @@
-//! What records tell of a call's code, which they cannot hold: that there is some, or by what name.
+//! Placeholders for a call's code in the records: that there is some, or its name.
 
 use std::sync::Arc;
 
@@ -25,14 +25,14 @@ const ENCODER: &str = "tool_result_encoder";
 /// The version of the rules by which the adapter rewrites schemas, where it does.
 pub(crate) const SCHEMA_FIT: &str = "schema_fit";
 
-/// What records tell of code.
+/// The recorded placeholder of code.
 pub(crate) fn code_of(about: &About) -> Metadata {
     let mut code = about.options.clone();
     code.retain(|name, told| is_code(name, told));
     code
 }
 
-/// Whether an option, as it is recorded, tells of code.
+/// Whether a recorded option stands for code.
 pub(crate) fn is_code(name: &str, told: &Value) -> bool {
     match name {
         HALT_WHEN | EXECUTOR | ENCODER | SCHEMA_FIT => true,
@@ -55,7 +55,7 @@ impl Options {
 }
 
 impl Asked<'_> {
-    /// What records are to tell of code, where it is asked.
+    /// The placeholder for code that has a name of its own.
     pub(crate) fn code(&self) -> Metadata {
         let mut code = Metadata::new();
         if let (Some((name, _)), Extent::Chat) = (&self.options.halt_when, self.extent) {

@@ -76,8 +76,8 @@ impl ContextPolicy {
         self
     }
 
-    /// Returns a shorter view of the messages, or none if nothing more can be left out. `tokens` estimates a prompt of which so many
-    /// characters are left out.
+    /// Returns a shorter view of the messages, or none if nothing more can be left out. `tokens`
+    /// estimates a prompt without so many characters.
     pub(crate) fn shorten(
         &self,
         messages: &Messages,

@@ -240,7 +240,7 @@ impl Engine {
         self.adapter_opt("base_url", url.into())
     }
 
-    /// The same engine with a fallback: the model that is asked if the one before cannot be reached. See
+    /// The same engine with a fallback: the model to use if the one before cannot be reached. See
     /// [`Fallback`](crate::Fallback).
     ///
     /// ```
@@ -260,7 +260,7 @@ impl Engine {
         })
     }
 
-    /// The same engine with one more entry for its tools to see.
+    /// The same engine with one more entry of context data for its tools.
     ///
     /// ```
     /// # use mynah::Engine;
@@ -513,7 +513,8 @@ impl Engine {
         Turn::reply(self.clone(), session.clone(), text.into())
     }
 
-    /// Goes on with a session, with a message or without one: after tool results were submitted, for one.
+    /// Continues a session, with or without a message: for example after tool results were
+    /// submitted.
     ///
     /// ```
     /// # use mynah::{Engine, Message, Status, testing::Scripted};
@@ -548,7 +549,7 @@ impl Engine {
         StepTurn::new(self.clone(), session.clone())
     }
 
-    /// The model that a call with these options uses, with what the engine's catalog knows of it.
+    /// The model of a call with these options, with facts from the engine's catalog.
     ///
     /// ```
     /// use mynah::{Engine, Options};
@@ -570,8 +571,8 @@ impl Engine {
         options.values.model.clone().or_else(|| self.0.model.clone())
     }
 
-    /// The tools that a call with these options uses: the engine's in their order, those of the same name replaced in
-    /// place, new ones at the end.
+    /// The tools of a call with these options: the engine's in their order, those of the same name
+    /// replaced in place, new ones at the end.
     ///
     /// ```
     /// # use mynah::{Engine, Options, Tool};

@@ -222,7 +222,7 @@ impl Follow {
     fn had(&mut self, record: &Record, events: usize) -> usize {
         let answer = match record.kind() {
             Kind::AssistantCompleted => events,
-            // The last tells how the run or the answer was stopped.
+            // The last event shows how the run or the answer was stopped.
             Kind::Cancelled | Kind::BudgetExceeded => events.saturating_sub(1),
             _ => 0,
         };
@@ -249,7 +249,7 @@ impl Follow {
     }
 }
 
-/// What the events of a record depend on besides the record.
+/// State that the events of a record depend on, in addition to the record.
 #[derive(Default)]
 struct Derived {
     /// The calls that may run, by id.

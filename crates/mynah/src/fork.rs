@@ -13,11 +13,12 @@ use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
 use crate::loaded::Walked;
 
-/// Copies a run up to a record into a new run, which can be resumed to go on differently.
+/// Copies a run up to a record into a new run, which can be resumed differently.
 ///
-/// A seal cannot be copied, as nothing can follow it; what ends there can be branched at any record before. A branch of a
-/// session's turn goes on from the same turns before, and is not listed among the session's own. It has spent what its copy
-/// of the run spent, time included. It holds what its records hold by itself: [redact](mynah_log::Redact) it too.
+/// A seal cannot be copied, because nothing can follow it; an ended run can be branched at any
+/// record before. A branch of a session's turn continues the same earlier turns, and is not listed
+/// among the session's own. It has spent what its copy of the run spent, time included. It has its
+/// own copy of the data: [redact](mynah_log::Redact) it too.
 ///
 /// ```
 /// # use mynah::{Engine, testing::Scripted};
@@ -63,7 +64,7 @@ pub struct Fork {
 pub struct Forked {
     /// The new run.
     pub run_id: RunId,
-    /// Where it was branched off. As JSON without the time, which says nothing of the place.
+    /// Where it was branched off. Its JSON has no time, because that does not identify the place.
     #[serde(serialize_with = "place")]
     pub parent: Parent,
 }

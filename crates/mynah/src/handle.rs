@@ -34,7 +34,7 @@ pub enum Waiting {
     /// A decision about each of these calls, whose outcome is unknown because the process died while they ran. Continue with
     /// [`Run::decide`]; [`Decision::Approve`] runs a call again.
     Unknown(Vec<ToolCall>),
-    /// Somebody to look at it: its processes died too often. Continue with [`Run::resume`].
+    /// A person's attention: its processes died too often. Continue with [`Run::resume`].
     CrashLoop,
 }
 

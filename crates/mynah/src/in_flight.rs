@@ -69,7 +69,7 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// A run's own place. Dropping it tells readers that nothing more comes.
+/// A run's own entry. Dropping it ends the readers' streams.
 pub(crate) struct Flight {
     all: InFlight,
     run: RunId,

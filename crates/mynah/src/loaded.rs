@@ -17,7 +17,8 @@ use crate::run::RunState;
 /// How the fact of a record is read, unless its body was taken away.
 type ReadFact = fn(&Record) -> std::result::Result<Option<RecordedFact>, Corrupt>;
 
-/// A run that was read to its end, verified, whoever wrote it and whatever was taken out of it.
+/// A run that was read to its end and verified. Any loop may have written it, and parts may be
+/// redacted.
 pub(crate) struct Walked {
     pub(crate) verifier: Verifier,
     /// What its records come to.
@@ -27,7 +28,8 @@ pub(crate) struct Walked {
 }
 
 impl Walked {
-    /// Reads a run, and holds what the log's index says of it against its records. Each of them is shown.
+    /// Reads a run, and compares its records with the log's index. Passes each record to the
+    /// caller.
     pub(crate) async fn whole(
         log: &dyn Log,
         run: &str,
@@ -53,7 +55,7 @@ impl Walked {
     }
 }
 
-/// The records of a run with what they tell, verified, whoever wrote them.
+/// The verified records of a run with their facts. Any loop may have written them.
 pub(crate) struct Kept {
     pub(crate) run: RunId,
     pub(crate) records: Vec<RecordedFact>,
@@ -138,24 +140,25 @@ pub(crate) struct Stretch<'a> {
 }
 
 impl Loaded {
-    /// Reads a run, and of the runs before it in its session what it goes on from.
+    /// Reads a run, and the conversation that it continues from earlier runs of its session.
     pub(crate) async fn read(log: &dyn Log, run: &str) -> Result<Self> {
         Self::of(Kept::read(log, run).await?)?.after_what_was(log).await
     }
 
-    /// The same, to be performed again: what the loop always makes again is read when it is compared.
+    /// The same for a replay: facts that the loop always makes are decoded when they are compared.
     pub(crate) async fn to_compare(log: &dyn Log, run: &str) -> Result<Self> {
         let kept = Kept::whole(log, run, RecordedFact::to_compare).await?;
         Self::of(kept)?.after_what_was(log).await
     }
 
-    /// With the conversation that it goes on from.
+    /// With the conversation that it continues.
     async fn after_what_was(mut self, log: &dyn Log) -> Result<Self> {
         self.before = self.conversation_before(log).await?;
         Ok(self)
     }
 
-    /// Reads a run whose conversation is known to whoever asks, so that the runs before it need not be read.
+    /// Reads a run whose conversation the caller already has, so that earlier runs need not be
+    /// read.
     pub(crate) async fn read_knowing(
         log: &dyn Log,
         run: &str,
@@ -168,12 +171,12 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// Reads a run up to where another goes on from it.
+    /// Reads a run up to the record that another continues from.
     pub(crate) async fn read_until(log: &dyn Log, previous: &Previous) -> Result<Self> {
         Self::until(log, previous).await?.after_what_was(log).await
     }
 
-    /// Where the run before is, whatever this one takes from it.
+    /// The previous run, whether or not this one uses its conversation.
     pub(crate) fn previous(&self) -> Option<&Previous> {
         self.about.session.as_ref()?.previous.as_ref()
     }
@@ -237,7 +240,7 @@ impl Loaded {
         self.about.parent.as_ref()?.continues.as_ref()
     }
 
-    /// Whether it came to something that its caller was told.
+    /// Whether its caller received a result.
     pub(crate) fn was_told(&self) -> bool {
         matches!(self.kept.last(), Some(Fact::Sealed(_) | Fact::Suspended(_)))
     }
@@ -258,7 +261,7 @@ impl Loaded {
         session
     }
 
-    /// The conversation with which the call began that the run is, or that last went on with it.
+    /// The conversation at the start of the call that the run is, or that last continued it.
     pub(crate) fn thread_of_call(self) -> Thread {
         let is_call = |kept: &RecordedFact| {
             let fact = kept.fact();
@@ -278,7 +281,7 @@ impl Loaded {
         state
     }
 
-    /// What the caller was told of a run that waits.
+    /// The result that the caller of a waiting run received.
     pub(crate) fn waiting(&self) -> Option<ChatResult> {
         matches!(self.kept.last(), Some(Fact::Suspended(_))).then(|| {
             let mut result = self.state().chat_result();
@@ -309,8 +312,8 @@ impl Loaded {
         Some(self)
     }
 
-    /// The session after the turn that this run is; none if the caller was told of none, as the turn has no end yet, or
-    /// was refused.
+    /// The session after this turn; none if its caller received none, because the turn has no end
+    /// yet, or was refused.
     pub(crate) fn session_after(self) -> Option<Session> {
         if !self.was_told() || self.refusal().is_some() {
             return None;
@@ -332,7 +335,7 @@ impl Loaded {
         Some(session)
     }
 
-    /// Whether the turn that this run is came to an end that left its session as it was before.
+    /// Whether the turn ended without changing its session.
     pub(crate) fn left_session_as_it_was(self) -> bool {
         let (_, Stretch { extent, .. }) = self.stretches();
         // The caller of a step with an unknown tool got an error in place of a session.
@@ -347,10 +350,10 @@ impl Loaded {
         self.was_told() && (unknown_tool || self.session_after().is_none())
     }
 
-    /// The error of a run whose call was refused, or that is not told in a result.
+    /// The error of a run whose call was refused, or whose result has no place for it.
     pub(crate) fn refusal(&self) -> Option<Error> {
         let (_, Stretch { extent, .. }) = self.stretches();
-        // A step that goes on after it waited, or with what a person says, is a call like the first.
+        // A step that continues after waiting, or with a message of a person, counts as a new call.
         let is_call = |kept: &RecordedFact| match kept.fact() {
             fact @ Fact::Resumed { request_id: None, .. } => {
                 extent != Extent::Chat && !fact.is_seam()
@@ -404,7 +407,7 @@ impl Loaded {
         Err(corrupt(&previous.run_id, previous.seq, what))
     }
 
-    /// The conversation that this run goes on from, folded from the runs that hold it.
+    /// The conversation that this run continues, folded from the runs that hold it.
     async fn conversation_before(&self, log: &dyn Log) -> Result<Messages> {
         let from = |loaded: &Self| loaded.previous().filter(|run| run.messages > 0).cloned();
         let (mut earlier, mut next) = (Vec::new(), from(self));
@@ -446,7 +449,7 @@ fn corrupt(run: &str, seq: u64, what: impl Into<String>) -> Error {
     Corrupt::new(run, seq, what).into()
 }
 
-/// Nobody else knows what a run would do next that an engine did not write.
+/// The error for a run that a custom loop wrote: an engine cannot continue it.
 fn own_loop(run: &str) -> Error {
     Error::log(LogReason::OwnLoop)
         .with_message(format!(

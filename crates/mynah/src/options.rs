@@ -44,7 +44,7 @@ pub struct Options {
     pub(crate) in_flight: Option<InFlight>,
     pub(crate) executor: Option<Arc<dyn ToolExecutor>>,
     pub(crate) encoder: Option<Arc<dyn ToolResultEncoder>>,
-    /// What records say of code that need not be given again.
+    /// Placeholders in the records for code that need not be given again.
     pub(crate) told: Metadata,
     pub(crate) api_key: Option<SecretString>,
     pub(crate) cancel: Option<CancelHandle>,
@@ -101,7 +101,7 @@ impl Options {
         cancel
     }
 
-    /// Keeps only the options that tell how the caller watches a run and stops it.
+    /// Keeps only the options for observing and stopping a run.
     pub(crate) fn as_watched(&self) -> Self {
         let values = self.values.clone().unrecorded();
         let (on_event, cancel) = (self.on_event.clone(), self.cancel.clone());
@@ -324,8 +324,9 @@ macro_rules! setters_of {
             $self_
         }
 
-        /// How often processes may die in succession before a recorded run makes progress. Then the run is suspended with the reason
-        /// `crash_loop` when it is resumed, until it is resumed once more. By default 10.
+        /// How often processes may die in succession before a recorded run makes progress. The next
+        /// resume then suspends the run with the reason `crash_loop`; another resume continues it.
+        /// By default 10.
         pub fn max_crashes(mut $self_, crashes: u32) -> Self {
             $options.values.max_crashes = Some(u64::from(crashes));
             $self_
@@ -394,7 +395,7 @@ macro_rules! setters_of {
             $self_
         }
 
-        /// Observes every event of the model, whatever is streamed.
+        /// Observes every event of the model, regardless of filters.
         pub fn on_event(mut $self_, observe: impl Fn(&mynah_data::Event) + Send + Sync + 'static) -> Self {
             $options.on_event = Some(std::sync::Arc::new(observe));
             $self_
@@ -413,7 +414,8 @@ macro_rules! setters_of {
         }
     };
     (data, $self_:ident => $options:expr) => {
-        /// One more entry of the caller's own data for tools. A call that has any does not show tools the session's or the engine's.
+        /// Adds one entry of context data for tools. A call with any entry hides the session's and
+        /// the engine's.
         pub fn context(mut $self_, key: &str, value: impl Into<serde_json::Value>) -> Self {
             let context = $options.values.context.get_or_insert_default();
             context.insert(key.to_owned(), value.into());
@@ -543,9 +545,9 @@ macro_rules! setters_of {
             $self_
         }
 
-        /// How long the log may take to append records of this call, failed attempts included. A run whose log takes longer ends
-        /// with an `Err`. If not set, an append may take as long as it likes, and a log that is unavailable is retried for five
-        /// minutes.
+        /// How long the log may take to append records of this call, failed attempts included. A
+        /// run whose log takes longer ends with an `Err`. If not set, an append has no time limit,
+        /// and an unavailable log is retried for five minutes.
         pub fn emit_timeout(mut $self_, limit: std::time::Duration) -> Self {
             $options.emit_timeout = Some(limit);
             $self_

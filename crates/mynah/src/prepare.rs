@@ -134,12 +134,12 @@ impl Input {
 /// A run, or what one engine does of it, that may be performed.
 pub(crate) struct Part {
     pub(crate) setup: Setup,
-    /// What it is performed with; none where nobody keeps it.
+    /// Its recorded configuration; none in unrecorded runs.
     pub(crate) about: Option<Box<About>>,
     pub(crate) filter: Filter,
 }
 
-/// What is asked of an engine.
+/// A request to an engine.
 pub(crate) struct Asked<'a> {
     pub(crate) engine: &'a Engine,
     /// The conversation with which the run begins.
@@ -151,11 +151,11 @@ pub(crate) struct Asked<'a> {
     pub(crate) past: Past<'a>,
 }
 
-/// Whether there are records of what is asked.
+/// Whether the request is live or has records.
 pub(crate) enum Past<'a> {
     /// It is new.
     New { session: Option<&'a SessionLink>, request_id: Option<String>, is_kept: bool },
-    /// It was performed with this, and is performed again.
+    /// It ran with this configuration, and is replayed.
     Again(&'a About),
     /// The same, and at the price that it had.
     AtItsPrice(&'a About),
@@ -245,7 +245,7 @@ impl Asked<'_> {
         let first = matches!(self.past, Past::New { .. }).then(|| request.clone());
         let requests = (request, final_request);
         let setup = self.setup(values, adapter, requests, tools, pricing, request_id);
-        // A run that is performed again may have its answers in its records.
+        // A replayed run may have its answers in its records.
         if let Some(request) = first {
             setup.adapter.preflight(&request, &setup.call)?;
         }
@@ -256,7 +256,7 @@ impl Asked<'_> {
     fn values(&self) -> Result<(Values, Values)> {
         let mut own = self.given.as_deref().map(said_by).unwrap_or_default();
         let mut said = self.options.values.clone();
-        // The recorded options of a call have those of its request among them.
+        // The recorded options of a call include those of its request.
         if self.past.about().is_none() {
             said.shared.clear();
         }
@@ -283,7 +283,7 @@ impl Asked<'_> {
         options
     }
 
-    /// The tools of the request itself, of which no more is known than what the model is told.
+    /// The tools of the request itself, with only their specifications.
     fn described(&self) -> Vec<Tool> {
         let tool = |spec: &Arc<ToolSpec>| Tool::from_spec((**spec).clone());
         match (&self.given, self.past.about()) {
@@ -295,8 +295,8 @@ impl Asked<'_> {
         }
     }
 
-    /// Refuses tools whose arguments could not be checked. A single answer runs none; a run that began with one goes on, and
-    /// its calls fail.
+    /// Refuses tools whose arguments could not be checked. A single answer runs none. A run that
+    /// began with one continues, and its calls fail.
     fn check_schemas(&self, tools: &[Tool]) -> Result<()> {
         if self.extent == Extent::Generate || matches!(self.past, Past::AtItsPrice(_)) {
             return Ok(());
@@ -324,7 +324,8 @@ impl Asked<'_> {
         Err(Error::validation(ValidationReason::InvalidRequest, errors).because(&why))
     }
 
-    /// Refuses tools of which no call could run: those without a handler that are not handed to the caller.
+    /// Refuses tools that could never run: those without a handler that are not handed to the
+    /// caller.
     fn check_handlers(&self, tools: &[Tool], mode: Option<ToolMode>) -> Result<()> {
         let runs_elsewhere = self.options.executor.is_some() || self.engine.0.executor.is_some();
         let hands_over = self.extent == Extent::Generate || mode == Some(ToolMode::Manual);
@@ -339,7 +340,7 @@ impl Asked<'_> {
         )))
     }
 
-    /// What the model is asked first.
+    /// The first request to the model.
     fn request(&mut self, values: &mut Values, tools: &[Tool]) -> Request {
         let parts = &self.engine.0;
         let model = values.model.take().or_else(|| parts.model.clone());
@@ -356,7 +357,8 @@ impl Asked<'_> {
             temperature: values.temperature,
             max_tokens: values.max_tokens,
             stream: true,
-            // A chat finalizes by itself, and without a form there is nothing to finalize.
+            // A chat finalizes automatically, and without an output format there is nothing to
+            // finalize.
             structured_finalize: values.structured_finalize.unwrap_or(false)
                 && response_format.is_some()
                 && self.extent != Extent::Chat,
@@ -507,7 +509,7 @@ fn clamped(count: u64) -> u32 {
 /// Options that are about tools. A provider refuses them where there are none.
 const OF_TOOLS: [&str; 3] = ["tools", "tool_choice", "parallel_tool_calls"];
 
-/// The request of the conversation, and that of the finalizing call if there is to be one.
+/// The request of the conversation, and that of the finalizing call if there is one.
 fn split_passes(
     request: Request,
     values: &Values,
@@ -537,7 +539,7 @@ fn schema_size(tool: &Tool) -> u64 {
     tool.spec().schema.to_string().len() as u64
 }
 
-/// Refuses what the model is known not to be able to do. What is not known is not refused.
+/// Refuses features that the model is known to lack. Unknown ones are not refused.
 fn check_capabilities(request: &Request) -> Result<()> {
     let Some(model) = request.model.as_ref().filter(|model| !model.capabilities.is_empty()) else {
         return Ok(());

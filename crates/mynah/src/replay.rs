@@ -16,7 +16,7 @@ use crate::{
     stream::{EventStream, Filter},
 };
 
-/// What a run that was performed again came to.
+/// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Replayed {
@@ -94,10 +94,10 @@ impl Rerun {
     }
 }
 
-/// A run to be performed again; see [`Engine::replay`].
+/// A run to replay; see [`Engine::replay`].
 #[must_use = "a replay does nothing unless it is awaited"]
 pub struct Replay {
-    /// None where the records tell which engine it was.
+    /// None if the records describe the engine.
     engine: Option<Engine>,
     log: Arc<dyn Log>,
     run: RunId,
@@ -107,7 +107,7 @@ pub struct Replay {
     options: Options,
 }
 
-/// A conversation that is to begin otherwise.
+/// A replacement for the beginning of the conversation.
 enum RunChange {
     Thread(Thread),
     System(String),
@@ -121,11 +121,13 @@ impl Engine {
     /// Tools are not run either: their records answer. [`Replay::rerun_tools`] runs the idempotent ones again, and
     /// [`Replay::rerun_tool`] those that are named.
     ///
-    /// Against a changed engine it tells the first thing that would be different: a test for prompts and tools. That is what the
-    /// engine is, unless [`Replay::allow_changed_engine`] asks for what it does. Its order of tools, and prices, are no difference.
+    /// Against a changed engine it reports the first difference: a test for prompts and tools. By
+    /// default it compares the engine itself; [`Replay::allow_changed_engine`] compares its
+    /// behaviour. The order of tools and prices are ignored.
     ///
-    /// A tool that asks its context for something that is not recorded there, such as the time once more, differs at once if nothing else can
-    /// move the replay, and after ten seconds otherwise: until then another tool may come first.
+    /// A tool that requests something from its context that is not recorded there, such as the time
+    /// again, differs at once if nothing else can move the replay. Otherwise it differs after ten
+    /// seconds: until then another tool may come first.
     ///
     /// ```
     /// # use mynah::{Engine, testing::Scripted};
@@ -152,13 +154,14 @@ impl Engine {
     }
 }
 
-/// Performs a run again from its records alone: they tell the engine's tools, params and options, and answer for the model
-/// and every tool. It is equal if this version of the loop makes the same of it.
+/// Replays a run from its records alone: they have the engine's tools, params and options, and
+/// answer for the model and every tool. The replay is equal if this version of the loop produces
+/// the same records.
 ///
 /// To run tools again, use [`Engine::replay`]: with [`rerun_tools`](Replay::rerun_tools) this replay is refused.
 ///
-/// What a run had of code (an error policy, an executor, an encoder) is not asked again: what came of it is recorded. Its
-/// `halt_when` is taken to say what it said.
+/// Code of the run (an error policy, an executor, an encoder) is not called: its outcome is
+/// recorded. Its `halt_when` returns what it returned.
 ///
 /// ```
 /// # use mynah::{Engine, testing::Scripted};
@@ -177,7 +180,7 @@ pub fn replay_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Replay {
 }
 
 impl Replay {
-    /// A run that is performed again from its records alone.
+    /// A run that is replayed from its records alone.
     pub(crate) fn alone(log: Arc<dyn Log>, run: RunId, options: Options) -> Self {
         let (engine, rerun, change) = (None, Rerun::default(), None);
         Self { engine, log, run, rerun, change, allow_changed: false, options }
@@ -225,8 +228,9 @@ impl Replay {
         self
     }
 
-    /// Compares with what other instructions would have begun: in place of the first system message, or before all others. In a
-    /// later turn of a session these are places in the whole conversation, of which the run has only what is new.
+    /// Compares with other instructions: they replace the first system message, or precede all
+    /// others. In a later turn of a session these are places in the whole conversation, and the run
+    /// has only its new messages.
     ///
     /// ```
     /// # use mynah::{Engine, Thread, log::MemoryLog, testing::Scripted};
@@ -246,8 +250,8 @@ impl Replay {
         self
     }
 
-    /// Passes over what the records say the run ran with, its model, tools, params and options, and tells the first thing that
-    /// another engine would do differently, if there is one.
+    /// Ignores differences in the recorded model, tools, params and options, and reports the first
+    /// difference in behaviour.
     ///
     /// ```
     /// # use mynah::{Engine, log::MemoryLog, testing::Scripted};
@@ -303,7 +307,7 @@ impl Replay {
             loaded.thread.messages = changed.since(loaded.before.len()).cloned().collect();
         }
         let (earlier, last) = loaded.stretches();
-        // What is said here is said to the last engine; whoever watches sees all of them.
+        // These settings apply to the last engine. Observers see all of them.
         let mut watching = Options::new();
         watching.on_event.clone_from(&self.options.on_event);
         let earlier = earlier.into_iter().map(|ran| loaded.part(ran, &watching));
@@ -339,7 +343,7 @@ impl Replay {
         Ok((Driver::replay(earlier, setup, beginning, cancel, records), filter))
     }
 
-    /// What the engine is asked to perform again of a run that last ran with this.
+    /// The request to replay a run that last ran with this.
     fn asked<'a>(
         &self,
         engine: &'a Engine,

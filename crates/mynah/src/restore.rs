@@ -7,14 +7,15 @@ use mynah_log::{Extent, Hash, Log, RunFilter};
 
 use crate::loaded::{Loaded, Stretch};
 
-/// A session as its records tell it.
+/// A session, restored from its records.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Restored {
-    /// The session after the last turn that came to something.
+    /// The session after the last turn with a result.
     pub session: Session,
-    /// The run of a later turn that has no end: somebody is at it, or its process ended. [`Engine::resume`](crate::Engine::resume)
-    /// goes on with it; then the session can be restored again, with what came of it.
+    /// The run of a later turn without an end: a process works on it, or its process ended.
+    /// [`Engine::resume`](crate::Engine::resume) continues it; then the session can be restored
+    /// again, with the outcome.
     pub unfinished: Option<RunId>,
 }
 
@@ -61,8 +62,8 @@ pub async fn restore_session<L: Log>(log: &L, id: &str) -> Result<Restored> {
     session_of(log, turn).await
 }
 
-/// Gives the session back whose turn this run is: the one that its caller held after it, whatever came later. So a session
-/// without an id can be found again.
+/// Restores the session after the turn of this run, as its caller had it, without later turns. This
+/// finds a session without an id.
 ///
 /// ```
 /// # use mynah::{Engine, testing::Scripted};
@@ -92,7 +93,7 @@ pub async fn restore_turn<L: Log>(log: &L, run: impl AsRef<str>) -> Result<Resto
     session_of(log, loaded).await
 }
 
-/// The call that a run is, or that last went on with it.
+/// The call that a run is, or that last continued it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct KeptCall {
@@ -100,18 +101,19 @@ pub struct KeptCall {
     pub extent: Extent,
     /// The whole conversation with which it began, whichever runs hold it.
     pub thread: Thread,
-    /// Where the run waits, what it came to, as its caller was told: with the question, or with the calls and their arguments.
-    /// None while it is under way or its process ended in its midst, which [`Engine::resume`](crate::Engine::resume) goes on
-    /// with, and none after its end.
+    /// The result of a waiting run, as its caller received it: with the question, or with the calls
+    /// and their arguments. None while it is in progress or after its process died, which
+    /// [`Engine::resume`](crate::Engine::resume) continues, and none after its end.
     pub waiting: Option<ChatResult>,
     /// The digest of each call that the run waits for, by the call's id: what an approval of it is bound to. See
     /// [`Resume::approve_digest`](crate::Resume::approve_digest).
     pub digests: BTreeMap<String, Hash>,
 }
 
-/// Tells what a run was asked, and what it waits for, from its records and those of the turns before it in its session.
+/// Reads a run's request and what it waits for, from its records and those of earlier turns of its
+/// session.
 ///
-/// So a process that did not begin the run can ask the person who is to decide:
+/// A process that did not start the run can thus ask the person who decides:
 ///
 /// ```
 /// # use mynah::{Engine, Tool, testing::Scripted};
@@ -165,7 +167,7 @@ async fn session_of<L: Log>(log: &L, loaded: Loaded) -> Result<Restored> {
     let told = if loaded.was_told() && loaded.refusal().is_none() {
         Some(loaded)
     } else {
-        // The turn came to nothing yet: the session is what it was before.
+        // The turn has no result yet: the session is unchanged.
         match (loaded.previous().cloned(), loaded.until_it_waited()) {
             (_, Some(waiting)) => Some(waiting),
             (Some(previous), None) => Some(Loaded::read_until(log, &previous).await?),

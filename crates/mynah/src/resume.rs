@@ -1,4 +1,4 @@
-//! Going on with a run that has no end.
+//! Resuming a run that has no end.
 
 use std::{
     future::IntoFuture,
@@ -32,7 +32,7 @@ mod approved;
 const UNCERTAIN: &str =
     "it waits for what came of its uncertain tools; give results, or say rerun or fail";
 
-/// A run to go on with; see [`Engine::resume`].
+/// A run to resume; see [`Engine::resume`].
 #[must_use = "a run does not go on unless it is awaited or streamed"]
 pub struct Resume {
     engine: Engine,
@@ -54,7 +54,7 @@ pub struct Resume {
     request_id: Option<String>,
     /// How far it goes from here, if it is a call of its own.
     extent: Option<Extent>,
-    /// The session as it is now, if that goes on.
+    /// The current session, if the run belongs to one.
     session: Option<Session>,
     /// The lease that a worker has, and the messages that the run takes in.
     claimed: Mutex<Option<(Released, Vec<String>)>>,
@@ -64,11 +64,12 @@ pub struct Resume {
 option_setters!(Resume, self => self.options; model tools chat call data key tool_code approval chat_code keep);
 
 impl Engine {
-    /// Goes on with a run that has no end: at the exact point where its process ended, or where it waits. Completed model
-    /// calls and tools are not repeated. The engine must be the one that the run ran with.
+    /// Resumes a run that has no end: at the exact point where its process ended, or where it
+    /// waits. Completed model calls and tools are not repeated. The engine must be the one that the
+    /// run ran with.
     ///
-    /// Awaited, it comes to what the call would have come to that it goes on with; a single call or step comes to a result with
-    /// that step alone, and a step that waited goes on with one more.
+    /// Awaited, it returns what the resumed call would have returned. A single call or step returns
+    /// a result with that step alone, and a step that waited continues with one more.
     ///
     /// A run that was released or waits continues at once, and so does one whose process ended on this machine. A run that a
     /// process elsewhere holds is watched for three seconds; it is refused (`leased`) if that process lives.
@@ -79,9 +80,9 @@ impl Engine {
     /// continue. What the failed call spent counts in the new run, and its tools keep their
     /// [idempotency keys](crate::ToolContext::idempotency_key). The result's `run_id` names the new run.
     ///
-    /// A run that waits is refused (`invalid_status`) without what it waits for. The error's metadata tells what that is:
-    /// `pending_question`, `manual_tool_calls` with names and arguments, or the ids of `uncertain_tool_calls`.
-    /// [`kept_call`](crate::kept_call) tells it without an engine.
+    /// A run that waits is refused (`invalid_status`) without what it waits for. The error's
+    /// metadata has it: `pending_question`, `manual_tool_calls` with names and arguments, or the
+    /// ids of `uncertain_tool_calls`. [`kept_call`](crate::kept_call) returns it without an engine.
     ///
     /// ```
     /// # use mynah::{Engine, Tool, ToolOutcome, testing::Scripted};
@@ -134,9 +135,10 @@ impl Resume {
         self
     }
 
-    /// What a person says, as a message of the user: the answer where the run waits for one. To one that does not wait, as
-    /// its process ended or it is a fork, it is said before the model is called next, after the calls that were
-    /// under way, and in place of the end that the run would have come to. A run that comes to wait first has not heard it.
+    /// Adds a user message: the answer, if the run waits for one. In a run that does not wait,
+    /// because its process ended or it is a fork, the message comes before the next model call,
+    /// after the calls in flight, and instead of the end of the run. If the run suspends first, the
+    /// message is not delivered.
     ///
     /// ```
     /// # use mynah::{Engine, Message, fork_run, testing::Scripted};
@@ -158,8 +160,8 @@ impl Resume {
         self
     }
 
-    /// What came of a call that the run waits for. Every call that it waits for needs a result, an approval or a rejection.
-    /// A run whose process ended in a tool waits for what came of that.
+    /// Sets the outcome of a call that the run waits for. Every such call needs a result, an
+    /// approval or a rejection. A run whose process ended in a tool waits for the tool's outcome.
     pub fn tool_result(mut self, id: impl Into<String>, content: impl Into<Value>) -> Self {
         let id = id.into();
         let message = Message::tool_result(&id, content);
@@ -226,7 +228,8 @@ impl Resume {
         self.approve(id)
     }
 
-    /// Runs a call that the run waits for if it has this digest with this engine's tool, whatever the run recorded when it asked.
+    /// Approves a call that the run waits for if it has this digest with this engine's tool,
+    /// regardless of the recorded one.
     ///
     /// [`kept_call`](crate::kept_call) returns the digests of the calls that a run waits for. The error `approval_stale` has that of a tool
     /// that changed since, as `digest` in its metadata, and the recorded one as `recorded_digest`.
@@ -254,9 +257,10 @@ impl Resume {
         self
     }
 
-    /// Goes on with an engine whose model, tools or params are not those that the run ran with; options that this call says
-    /// itself need no leave. What was done stays as it was, and the records tell what it goes on with. [`Engine::replay`] then
-    /// holds its engine against what the last one did; for the engines before it their records answer.
+    /// Allows an engine whose model, tools or params differ from those of the run. Options that
+    /// this call sets need no permission. Completed work stays, and the records note the new
+    /// engine. [`Engine::replay`] then compares its engine with the last one; for earlier engines
+    /// their records answer.
     pub fn allow_changed_engine(mut self) -> Self {
         self.allow_changed = true;
         self
@@ -268,8 +272,8 @@ impl Resume {
         self
     }
 
-    /// Goes on as a call of its own would, as far as that goes, with its own engine and options, and the session's data as they are
-    /// now: the run keeps nothing of what was said before but its budget, and the result tells only of what comes now.
+    /// Continues the run like a new call, with its own engine and options, and the session's
+    /// current data. The run keeps only its budget, and the result covers only what follows.
     pub(crate) fn with_call(
         mut self,
         request_id: String,
@@ -307,7 +311,7 @@ impl Resume {
         }
     }
 
-    /// A run that goes on, its lease taken.
+    /// A run that continues, with its lease.
     pub(crate) async fn prepare(&self, loaded: Loaded) -> Result<(Driver, Filter)> {
         let world = Arc::clone(&self.engine.0.world);
         let message = self.said(&loaded)?;
@@ -381,7 +385,7 @@ impl Resume {
         let recorded = &recorded;
         let options = match self.request_id {
             None => Options::of(recorded)?,
-            // What may be spent is the run's, and not the call's, unless it says otherwise.
+            // The budget belongs to the run, unless the call sets another.
             Some(_) => {
                 let mut options = Options::of(recorded)?;
                 options.values.retain(|name| name == "budget");
@@ -397,7 +401,7 @@ impl Resume {
             extent: self.extent.unwrap_or(last.extent),
             past,
         };
-        // A run that goes on with the same engine keeps the price that it had.
+        // A run that continues with the same engine keeps its price.
         let part = asked(Past::AtItsPrice(recorded)).prepare()?;
         if loaded.difference(part.about.as_deref()).is_none() {
             return Ok((part, None));
@@ -426,8 +430,8 @@ impl Resume {
         Ok((part, about))
     }
 
-    /// What the engine runs with, but for the options that this call says: whoever says them means them. Rules for schemas that came
-    /// with a newer version of the library are no other engine.
+    /// The engine's configuration, without the options that this call sets explicitly. Schema rules
+    /// of a newer version of the library do not make another engine.
     fn unsaid(&self, about: &About, recorded: &About) -> About {
         let is_said = |name: &String| self.options.says(name) || name == SCHEMA_FIT;
         let mut options = about.options.clone();
@@ -487,7 +491,7 @@ impl Resume {
         Error::log(LogReason::Sealed).with_message(message).with("run_id", self.run.as_str())
     }
 
-    /// What the run goes on with; none where it does not wait.
+    /// What the run continues with; none if it does not wait.
     fn resumption(&self, loaded: &Loaded) -> Result<Option<Fact>> {
         let uncertain;
         let (end, status) = match loaded.kept.last() {
@@ -555,8 +559,8 @@ impl Resume {
         }))
     }
 
-    /// What a run is to wait for whose process ended in its tools: for what came of those of which nobody knows whether they
-    /// ran, and of those of which something was said.
+    /// The tool calls that a resumed run waits for: those with an unknown outcome, because the
+    /// process died while they ran, and those that the caller decided about.
     fn uncertain(&self, loaded: &Loaded) -> Option<End> {
         let state = loaded.state();
         let tools = self.engine.resolve_tools(&self.options);

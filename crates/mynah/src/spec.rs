@@ -15,7 +15,7 @@ use crate::{engine::Engine, values::Values};
 /// The param that is a field of a stored engine.
 const RETRY: &str = "retry";
 
-/// An engine as plain data. What is code is named, and a [`EngineRegistry`] knows the names.
+/// An engine as plain data. Code is referred to by name, and an [`EngineRegistry`] has the names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for Middleware {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ToolEntry {
-    /// What the model is told of it.
+    /// Its description for the model.
     pub tool: ToolSpec,
     /// The name of its handler; none for a tool that has none.
     #[serde(default)]
@@ -98,7 +98,7 @@ pub struct EngineRegistry {
 }
 
 impl EngineRegistry {
-    /// A registry that knows nothing.
+    /// An empty registry.
     pub fn new() -> Self {
         Self::default()
     }
@@ -177,11 +177,11 @@ impl Engine {
         })
     }
 
-    /// An engine from plain data, with the code that the registry knows.
+    /// Builds an engine from plain data, with code from the registry.
     ///
     /// # Errors
-    /// `invalid_engine`, naming the field, if the registry does not know an adapter, handler, executor or encoder, or if `retry`
-    /// is not a policy.
+    /// `invalid_engine`, naming the field, if the registry lacks an adapter, handler, executor or
+    /// encoder, or if `retry` is not a policy.
     pub fn from_spec(spec: &EngineSpec, registry: &EngineRegistry) -> Result<Self> {
         let adapter = find(&registry.adapters, "adapter", spec.adapter.as_deref())?;
         let executor = find(&registry.executors, "tool_executor", spec.tool_executor.as_deref())?;

@@ -34,7 +34,7 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// The events of the run, whoever started it.
+    /// The events of the run, from any process that started it.
     pub(crate) fn events(mut self) -> EventStream {
         let Some(log) = self.options.log.take() else {
             return EventStream::new(Err(refused(
@@ -70,7 +70,8 @@ impl Start {
                 }
             }
             let (mut driver, filter) = self.prepare(Some(&log))?;
-            // Only the log knows whether the id is free, so no model is asked before it has the first record.
+            // Only the log can decide whether the id is free, so no model is called before the log
+            // has the first record.
             match poll_fn(|cx| driver.poll_begun(cx)).await {
                 Ok(()) => return Ok((driver, filter)),
                 Err(error) if log.head(&self.run_id).await?.is_none() => return Err(error),
@@ -99,8 +100,8 @@ impl Start {
         Ok((driver, filter))
     }
 
-    /// Refuses another input than the one that the run began with. The adapter, model and tools of the engine are no input, and
-    /// of functions records tell nothing that could be compared.
+    /// Refuses an input that differs from the one that the run began with. The adapter, model and
+    /// tools of the engine are not part of the input, and functions cannot be compared.
     pub(crate) fn compare(&self, loaded: &Loaded) -> Result<()> {
         let (thread, made) =
             first_record(&self.engine, self.input.clone(), self.options.clone(), self.extent)?;

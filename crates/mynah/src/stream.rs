@@ -33,12 +33,13 @@ impl Filter {
 
 /// A run as it happens.
 ///
-/// Nothing happens before the first poll, and nothing runs while it is not polled, except tools on threads of their own.
-/// What came of a tool is on its way to the log, where the run is kept, before it is told: whoever polls no further loses nothing
-/// that they were told of.
-/// An `Err` is always the last item. As the first it says that the call was refused before there was anything to stream;
-/// later, that a single call or step passed its budget, or in a run that is kept or performed again that its log failed or its
-/// records say otherwise. What else fails is an [`Event::Error`], and the result says `error`. Dropping the stream frees everything at once.
+/// Nothing happens before the first poll, and nothing runs while it is not polled, except tools on
+/// threads of their own. In a recorded run, the outcome of a tool is on its way to the log before
+/// it is emitted: a caller that stops polling loses nothing that it has seen. An `Err` is always
+/// the last item. As the first item it means that the call was refused. Later it means that a
+/// single call or step passed its budget, or that the log of a recorded or replayed run failed or
+/// contradicts it. All other failures are an [`Event::Error`], and the result has `error`. Dropping
+/// the stream frees everything at once.
 ///
 /// ```
 /// # use mynah::{Engine, Tool, testing::{self, Scripted}};
@@ -57,14 +58,14 @@ impl Filter {
 pub struct EventStream(State);
 
 enum State {
-    /// Whether and how the run goes on is looked up in its log.
+    /// Whether and how the run continues is looked up in its log.
     Starting {
         run: BoxFuture<Result<(Driver, Filter)>>,
         cancel: CancelHandle,
         watched: bool,
     },
     Running(Box<Driver>, Filter),
-    /// Refused, until it was told.
+    /// Refused; the error was not returned yet.
     Refused(Option<Error>),
 }
 
@@ -117,18 +118,19 @@ impl EventStream {
         self.driver()?.run_id()
     }
 
-    /// Up to which record a run that is performed again was found equal so far.
+    /// The last record up to which a replay was found equal.
     pub fn compared(&self) -> Option<u64> {
         self.driver()?.compared()
     }
 
-    /// What the last step so far came to. A chat that ended has put its steps into its result.
+    /// The result of the last step so far. A chat that ended has moved its steps into its result.
     pub fn last_step(&self) -> Option<&StepResult> {
         self.driver()?.last_step()
     }
 
-    /// Why the call was refused before it began, as long as polling has not told it. What the adapter's
-    /// [preflight](crate::Adapter::preflight) finds is part of it; what the provider says is not, as it is asked when the stream is polled.
+    /// Why the call was refused before it began, until polling returns it. It includes errors of
+    /// the adapter's [preflight](crate::Adapter::preflight), but not those of the provider, which
+    /// is called when the stream is polled.
     pub fn refusal(&self) -> Option<&Error> {
         match &self.0 {
             State::Refused(error) => error.as_ref(),
@@ -167,7 +169,8 @@ impl EventStream {
         }
     }
 
-    /// What a run came to that was polled to its end and told no result of a chat: a single call or step.
+    /// The result of a run that was polled to its end and has no result of a chat: a single call or
+    /// step.
     pub(crate) fn result(&mut self) -> Option<ChatResult> {
         match &mut self.0 {
             State::Running(driver, _) => Some(driver.result()),
@@ -182,7 +185,8 @@ impl EventStream {
         }
     }
 
-    /// Polls to the end and gives the last step. Shows the model's events and the result to `see`; nobody sees the others.
+    /// Polls to the end and returns the last step. Passes the model's events and the result to
+    /// `see`, and drops the others.
     pub(crate) async fn drain(&mut self, mut see: impl FnMut(Event)) -> Result<Option<StepResult>> {
         match &mut self.0 {
             State::Starting { watched, .. } => *watched = false,

@@ -32,13 +32,13 @@ use crate::{
 
 /// A session's chat: a future of the session after it and the result, or a stream.
 ///
-/// The session that it starts from never changes. Context and session id for the tools are the session's, unless the call
-/// says otherwise.
+/// The session that it starts from never changes. Tools get the session's context and id, unless
+/// the call sets others.
 ///
-/// Kept in a log, the turn is a run that names the run of the turn before and holds only what joined since. Where that run
-/// waits for this turn (for an answer, or for tool results that were submitted), the turn goes on with it instead: with its
-/// own engine and options and the session's data as they are now, and within the budget of the run unless it says another, of
-/// which what the run spent is spent.
+/// In a log, the turn is a run that names the run of the previous turn and holds only new messages.
+/// If that run waits for this turn (for an answer, or for tool results that were submitted), the
+/// turn continues it instead: with its own engine and options, the session's current data, and the
+/// run's budget unless it sets another. Either way, what the run has spent counts.
 ///
 /// A recorded session is continued once from each of its states. If another turn was faster (a button clicked twice, two
 /// requests at once, a session value that is out of date), this one fails with `session_moved` before it asks a model or runs a
@@ -155,8 +155,8 @@ impl IntoFuture for Turn {
     }
 }
 
-/// A session's single step: a future of the session after it and the result, or a stream. Kept in a log, it is a run as a
-/// [`Turn`] is one, or goes on with the one that waits for it.
+/// A session's single step: a future of the session after it and the result, or a stream. In a log
+/// it is a run like a [`Turn`], or continues the one that waits for it.
 ///
 /// ```
 /// # use mynah::{Engine, Session, testing::{self, Scripted}};
@@ -253,7 +253,7 @@ fn begin(
     EventStream::starting(Box::pin(next.after(log, run)), cancel)
 }
 
-/// A turn that is to begin.
+/// A turn before its start.
 #[derive(Clone)]
 struct Next {
     engine: Engine,
@@ -384,7 +384,7 @@ impl Next {
         }
     }
 
-    /// What the waiting run goes on with, if all that joined the conversation since can be told so.
+    /// What the waiting run continues with, if the new messages can be expressed that way.
     fn answer(&self, log: &Arc<dyn Log>, run: &SessionRun) -> Option<Resume> {
         let resume = Resume::new(self.engine.clone(), log.clone(), run.run_id.clone());
         let resume = resume.with_call(self.request_id.clone()?, self.extent, self.session.clone());
@@ -402,7 +402,7 @@ impl Next {
         })
     }
 
-    /// Whether the run is a turn of this session, whatever the session's data are by now.
+    /// Whether the run is a turn of this session, regardless of the session's current data.
     fn is_of(&self, loaded: &Loaded) -> bool {
         loaded.about.session.as_ref().is_some_and(|link| link.id == self.session.id)
     }
@@ -434,7 +434,7 @@ impl Next {
     }
 }
 
-/// Where a session's last run was left, when that was, and the latest time that the run tells.
+/// Where and when a session's last run ended, and the latest time in its records.
 #[derive(Clone, Copy)]
 struct Left {
     head: Head,
@@ -573,7 +573,7 @@ impl SessionStream {
         self.events.cancel_handle()
     }
 
-    /// Why the turn was refused before there was anything to stream; polling tells it too.
+    /// Why the turn was refused before it began. Polling returns it too.
     pub fn refusal(&self) -> Option<&Error> {
         self.events.refusal()
     }

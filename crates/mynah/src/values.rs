@@ -61,7 +61,8 @@ impl From<ToolErrors> for ErrorPolicy {
 /// Declares the options: name, type, the function that reads it from JSON, and the code of the error where that fails.
 macro_rules! values {
     ($($name:ident: $type:ty, $read:path, $code:literal;)*) => {
-        /// Options as plain data. What is not set comes from the engine, then from the library.
+        /// Options as plain data. If one is not set, the engine's value applies, then the library's
+        /// default.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub(crate) struct Values {
             $(pub(crate) $name: Option<$type>,)*
@@ -226,7 +227,7 @@ fn retry(value: Value, code: &str) -> Read<RetryPolicy> {
     RetryPolicy::from_json(&value).map(Some).map_err(|_| vec![broken(code)])
 }
 
-/// Only merging uses them, and it ignores what is not a map.
+/// Only merging uses them, and it ignores values that are not maps.
 fn params(value: Value, _: &str) -> Read<Metadata> {
     match value {
         Value::Object(params) => Ok(Some(params)),
@@ -273,7 +274,7 @@ impl Values {
         let heat = heat.map(|_| FieldError::new("temperature", "out_of_range"));
         let broken = self.invalid.iter().map(|(_, error)| error.clone());
         let mut errors: Vec<FieldError> = broken.chain(zero).chain(dollars).chain(heat).collect();
-        // In the order of the options, whatever the order in which they were set.
+        // In the order of the options, not in the order in which they were set.
         let place = |error: &FieldError| {
             let is_of = |name: &&str| error.path.first() == Some(&PathSegment::from(*name));
             NAMES.iter().position(is_of).unwrap_or(NAMES.len())

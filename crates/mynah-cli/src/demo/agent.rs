@@ -20,21 +20,21 @@ pub(super) const GOAL: &str = "A berth on tonight's train to Vienna for ada@exam
 
 const MODEL: &str = "scripted";
 
-/// What a process of the agent is to do.
+/// The task of an agent process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Act {
     /// Begin, and never come to the end of a tool.
     Begin,
-    /// Go on where the run stopped.
+    /// Resume the run.
     GoOn,
 }
 
-/// What the agent tells whoever started it, one a line.
+/// Messages of the agent process to its parent, one a line.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Said {
     Event(Box<Event>),
-    /// It is in the middle of a tool, and stays there.
+    /// It is inside a tool, and stays there.
     InTheMiddle,
 }
 
@@ -70,7 +70,7 @@ async fn tell(mut stream: EventStream) -> Result<(), Failure> {
 }
 
 fn agent(act: Act, folder: &Path) -> Result<Engine, Failure> {
-    // What the model has answered is in the records; whoever asks it again finds that it has nothing to say.
+    // The scripted model's answers are in the records; a new one would have nothing left to play.
     let answers = answers().into_iter().skip(if act == Act::GoOn { 2 } else { 0 });
     Ok(Engine::new(Scripted::new(answers)?)
         .model(MODEL)

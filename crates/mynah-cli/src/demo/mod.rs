@@ -1,4 +1,4 @@
-//! `mynah demo`: the main job, told as a story, without a key.
+//! `mynah demo`: shows a crash and its recovery, without a key.
 
 mod agent;
 mod story;
@@ -93,7 +93,7 @@ impl Demo {
         self.story.tell(&Told::Ends { folder: &self.folder })
     }
 
-    /// Lets the agent work until it is in the middle of a tool, and kills it there.
+    /// Runs the agent until it is inside a tool, and kills it there.
     fn run_and_kill(&mut self) -> Result<(), Failure> {
         let mut agent = self.start(Act::Begin)?;
         let in_the_middle = self.listen(&mut agent)?;
@@ -106,7 +106,7 @@ impl Demo {
         self.story.tell(&Told::Killed { status: status.to_string(), records, charges })
     }
 
-    /// Lets another process go on.
+    /// Resumes the run in another process.
     fn resume(&mut self) -> Result<(), Failure> {
         self.story.tell(&Told::GoesOn)?;
         let mut agent = self.start(Act::GoOn)?;
@@ -167,7 +167,7 @@ impl Demo {
             .map_err(|error| unusable(&program, &error))
     }
 
-    /// Tells what the agent says, until it says no more or is in the middle of a tool.
+    /// Prints the agent's messages, until it ends or is inside a tool.
     fn listen(&mut self, agent: &mut Child) -> Result<bool, Failure> {
         let Some(said) = agent.stdout.take() else { return Ok(false) };
         for line in BufReader::new(said).lines() {

@@ -1,4 +1,4 @@
-//! How the demonstration is told: as a story, or one JSON value a line.
+//! The output of the demonstration: text, or one JSON value a line.
 
 use std::{
     collections::HashMap,
@@ -35,7 +35,7 @@ pub(super) struct Story {
     model_calls: u64,
     /// What was asked for, by the call's id.
     calls: HashMap<String, String>,
-    /// The call under way.
+    /// The current call.
     open: Option<String>,
 }
 
@@ -45,7 +45,7 @@ impl Story {
         Self { json, out: io::stdout(), model_calls: 0, calls, open: None }
     }
 
-    /// Tells a part.
+    /// Prints a section.
     pub(super) fn tell(&mut self, told: &Told<'_>) -> Result<(), Failure> {
         let model_calls = match told {
             Told::Killed { .. } | Told::Resumed { .. } => std::mem::take(&mut self.model_calls),
@@ -62,7 +62,7 @@ impl Story {
         written(told.and_then(|()| self.out.flush()))
     }
 
-    /// Tells what an agent does.
+    /// Prints an action of an agent.
     pub(super) fn hear(&mut self, event: Event) -> Result<(), Failure> {
         match event {
             Event::MessageStarted { .. } => self.model_calls += 1,

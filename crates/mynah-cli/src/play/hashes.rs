@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// How the hashes of records are told. They depend on a salt.
+/// How hashes of records are printed. They depend on a salt.
 pub(super) enum Hashes {
     /// As they are.
     Shown,
@@ -15,7 +15,7 @@ impl Hashes {
         Self::Counted(Vec::new())
     }
 
-    /// The same value with the hashes in it as they are to be told.
+    /// The same value with printable hashes.
     pub(super) fn name(&mut self, mut told: Value) -> Value {
         if let Self::Counted(known) = self {
             count(&mut told, known);

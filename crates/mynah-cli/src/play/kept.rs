@@ -87,7 +87,7 @@ impl<W: Write> Stage<'_, W> {
         Told::Kept(self.hashes.name(json!(said)))
     }
 
-    /// Goes on with a run, and gives what the operation that it continues would have given.
+    /// Resumes a run, and returns what the resumed operation would have returned.
     async fn resume(
         &mut self,
         log: &Arc<Ledger>,
@@ -109,7 +109,7 @@ impl<W: Write> Stage<'_, W> {
         let options = self.options_of(log, run, options, &call).await?;
         let mut thread = call.thread.clone();
         if watch.take.is_some() {
-            // What was told before the run goes on is not told again, and belongs to the partial result.
+            // Events before the resume are not repeated, and belong to the partial result.
             thread = thread_so_far(log, run, thread).await?;
             let results =
                 tool_results.iter().map(|(id, content)| Message::tool_result(id, content.clone()));
@@ -150,7 +150,8 @@ impl<W: Write> Stage<'_, W> {
             return Err(error.into());
         }
         let told = match (call.extent, stream.last_step(), completed.into_inner()) {
-            // A step that waits for word on its tools has no result yet, and its run tells why.
+            // A step that waits for the outcome of its tools has no result yet. Its run has the
+            // reason.
             (Extent::Chat, _, Some(result)) | (_, None, Some(result)) => {
                 Told::Chat(Box::new(result))
             }
@@ -179,7 +180,7 @@ impl<W: Write> Stage<'_, W> {
         })
     }
 
-    /// What the records do not hold of the options of a run that is performed again, and what the operation adds.
+    /// Options of a replayed run that the records lack, and those that the operation adds.
     async fn options_of(
         &self,
         log: &Ledger,
@@ -208,7 +209,7 @@ async fn thread_so_far(log: &Arc<Ledger>, run: &str, mut thread: Thread) -> Resu
     Ok(thread)
 }
 
-/// The error that whoever awaits a step gets in place of it. Of one who watches it the events tell.
+/// The error that an awaited step returns. A stream has it in its events.
 fn unknown_tool(step: &StepResult) -> Option<Error> {
     let error = step.error()?;
     (error.kind() == ErrorKind::Engine(EngineReason::UnknownTool)).then_some(error)

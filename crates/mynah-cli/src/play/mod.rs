@@ -83,8 +83,8 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
     Err(Failure::interrupted(told, run.as_deref()))
 }
 
-/// The engine of a scenario, with its scripts and tools: an agent, until there are files for those alone. Its model goes on
-/// after these answers, which are those of one run after the other.
+/// The engine of a scenario, with its scripts and tools. Its model continues after these answers,
+/// which are those of the runs in order.
 pub(crate) fn agent(file: &Path, answers: &[Vec<Arc<Message>>]) -> Result<Engine, Failure> {
     scenario::agent(&read_json(file)?, answers)
         .map_err(|why| Failure::input(format!("{}: {why}", name(file))))

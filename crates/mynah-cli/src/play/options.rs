@@ -16,8 +16,8 @@ enum HaltWhen {
     TextContains(String),
     /// From 0.
     Step(usize),
-    /// When the conversation has so many answers. A step is recorded so, since whoever goes on with the run need not know
-    /// with how many it began.
+    /// When the conversation has this many answers. A step is recorded this way, because a process
+    /// that resumes the run need not know how many it began with.
     Answers(usize),
 }
 
@@ -58,8 +58,8 @@ pub(super) fn read(mut values: Metadata, thread: &Thread) -> Result<Options> {
     Ok(options)
 }
 
-/// What a run runs with, as its records tell it last; nothing where they do not. Whether they are what they were is found out
-/// when the run goes on.
+/// The last recorded configuration of a run; none if the records have none. The records are
+/// verified when the run is resumed.
 pub(crate) async fn last_about(log: &dyn Log, run: &str) -> Result<About> {
     let (mut next, mut last) = (1, About::default());
     loop {

@@ -91,7 +91,7 @@ enum Line<'a> {
     },
 }
 
-/// What an operation came to.
+/// The result of an operation.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(super) enum Told {
@@ -102,7 +102,7 @@ pub(super) enum Told {
         session: Box<Session>,
         result: Option<Box<Told>>,
     },
-    /// What there is to say of a run beside its content.
+    /// Data about a run in addition to its content.
     Kept(Value),
 }
 
@@ -134,7 +134,7 @@ impl Told {
     }
 }
 
-/// Why an operation came to nothing.
+/// Why an operation has no result.
 pub(super) enum Stop {
     Refused(Error),
     Unwritten(io::Error),
@@ -159,12 +159,12 @@ pub(super) struct Stage<'a, W> {
     pub(super) world: Arc<dyn World>,
     pub(super) log: Option<Arc<Ledger>>,
     pub(super) hashes: Hashes,
-    /// The tools that were said last of each run: their records do not tell what they do.
+    /// The tools that were last given for each run: their records do not have the code.
     pub(super) tools: HashMap<RunId, Value>,
     session: Option<Session>,
     /// The thread of the operation before.
     pub(super) thread: Thread,
-    /// The index of the operation under way.
+    /// The index of the current operation.
     op: usize,
     stable: bool,
     out: &'a mut W,
@@ -319,7 +319,7 @@ impl<W: Write> Stage<'_, W> {
         }
     }
 
-    /// Follows a stream to its end, or as far as it is to be followed.
+    /// Follows a stream to its end, or to the requested event.
     pub(super) async fn follow(
         &mut self,
         stream: &mut (impl Stream<Item = Result<Event>> + Unpin),
@@ -359,7 +359,7 @@ impl<W: Write> Stage<'_, W> {
         Told::Session { session: Box::new(session), result: result.map(Box::new) }
     }
 
-    /// Whoever reads sees each line as it comes.
+    /// Flushes each line.
     fn write(&mut self, line: &Line<'_>) -> io::Result<()> {
         if self.stable {
             let mut line = serde_json::to_value(line)?;
@@ -389,7 +389,7 @@ impl Fold {
     }
 
     pub(super) fn saw(&self, event: &Event) {
-        // An error may be the step's own, and hearing one twice changes nothing.
+        // The error may be the step's own. Handling it twice changes nothing.
         if !event.is_from_model() || matches!(event, Event::Error { .. }) {
             self.apply(event);
         }
@@ -409,7 +409,7 @@ impl Fold {
     }
 }
 
-/// Says of a time limit that it was passed, and not by how much: no two runs take equally long.
+/// Reports that a time limit was passed, without the amount: no two runs take equally long.
 fn forget_time(value: &mut Value) {
     match value {
         Value::Object(members) if members.get("limit") == Some(&json!("wall_clock")) => {

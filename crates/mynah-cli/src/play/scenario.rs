@@ -27,7 +27,7 @@ pub(super) struct Op {
     pub(super) crash_after: Option<u64>,
 }
 
-/// What is to be done.
+/// The operation.
 #[derive(Debug)]
 pub(super) enum Verb {
     Call {
@@ -58,7 +58,7 @@ pub(super) enum Verb {
     },
 }
 
-/// What is to be done with a run that is kept.
+/// The operation on a recorded run.
 #[derive(Debug)]
 pub(super) enum Act {
     Verify,
@@ -67,7 +67,7 @@ pub(super) enum Act {
     Fork { at: u64 },
 }
 
-/// What a run goes on with.
+/// What a run is resumed with.
 #[derive(Debug)]
 pub(super) struct GoOn {
     pub(super) message: Option<Value>,
@@ -109,7 +109,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Whether anything is to be done while the operation runs.
+    /// Whether anything must happen while the operation runs.
     pub(super) fn is_needed(&self) -> bool {
         self.print || self.take.is_some() || self.cancel_after.is_some()
     }
@@ -144,8 +144,8 @@ fn each<U>(
     indexed.map(|(index, item)| read(item).map_err(|why| format!("{name}.{index}{why}"))).collect()
 }
 
-/// How many scripts were played until the last of these answers. Those of the earliest runs may be from elsewhere; none is
-/// counted if one of the last run is.
+/// How many scripts were played until the last of these answers. Those of the earliest runs may be
+/// from elsewhere; none is counted if one of the last run is.
 fn used(scripts: &[Value], answers: &[Vec<Arc<Message>>]) -> usize {
     let played = |used: usize, answer: &Arc<Message>| {
         let passed = scripts[used..].iter().position(|script| gives(script, answer))?;
@@ -169,7 +169,7 @@ fn gives(script: &Value, answer: &Message) -> bool {
         && calls.eq(answer.tool_calls().map(|call| (&*call.id, &*call.name)))
 }
 
-/// The engine with what the file says of it.
+/// The engine with the settings of the file.
 fn equip(mut engine: Engine, said: Metadata) -> Result<Engine, String> {
     let mut said = Fields(said);
     let model: Option<String> = said.optional("model")?;
@@ -283,7 +283,7 @@ impl Fields {
         let tools = self.optional::<Vec<Value>>("tools")?.unwrap_or_default();
         let used = used(&scripts, answers);
         let mut scripts = each("scripts", scripts, |script| {
-            // An error begins with the entry's place, if it is an entry's.
+            // An error begins with the index of its entry, if it has one.
             Script::from_json(&script).map_err(|error| match script {
                 Value::Array(_) => format!(".{error}"),
                 _ => ": expected a list of entries".to_owned(),
@@ -339,7 +339,7 @@ impl Fields {
         each("messages", messages, |message| check(message).map_err(|why| format!(": {why}")))
     }
 
-    /// What is to be done with a run that is kept.
+    /// The operation on a recorded run.
     fn act(&mut self, name: &str) -> Result<Act, String> {
         Ok(match name {
             "verify" => Act::Verify,

@@ -25,7 +25,7 @@ pub(super) struct SimulatedTool {
     returns: Option<Arc<[Return]>>,
 }
 
-/// What one call comes to.
+/// The outcome of one call.
 #[derive(Clone, Debug)]
 struct Return {
     delay: Duration,
@@ -60,7 +60,7 @@ const OUTCOMES: [&str; 4] = ["ok", "error", "ask_user", "halt"];
 const MADE: [&str; 8] =
     ["panic", "echo", "context", "session_id", "now", "random", "side_effect", "hang"];
 
-/// The only value of a form that has nothing more to say.
+/// The only value of a variant without further members.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "bool")]
 struct True;
@@ -187,7 +187,7 @@ async fn run(planned: Return, arguments: Value, context: ToolContext) -> ToolOut
     }
     let effect = match planned.form {
         Form::Outcome(outcome) => return outcome,
-        // The panic hook is passed by: a panic that the scenario asks for is told in the output.
+        // The panic hook is bypassed: a panic of the scenario is reported in the output.
         Form::Panic(text) => std::panic::resume_unwind(Box::new(text)),
         Form::Echo(True) => Ok(arguments),
         Form::Context(key) => Ok(context.context.get(&key).cloned().unwrap_or_default()),

@@ -26,8 +26,8 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Goes on where the runs of a log ended: none gets an id that another has or had, each is newer than those before, and
-    /// what was taken for a while by a process that is gone is free again.
+    /// Continues where the runs of a log ended: ids are never reused, each run is newer than those
+    /// before, and leases of dead processes are free.
     pub(super) async fn after(log: &dyn Log) -> mynah::Result<Self> {
         const PAUSE: u64 = 3600;
         let (mut numbers, mut newest) = (0, None);
@@ -54,7 +54,7 @@ impl Counters {
 /// The number in an id of this world.
 fn number(run: &str) -> Option<u64> {
     let number = run.strip_prefix("run-")?.parse().ok();
-    // Nobody has counted that far.
+    // No counter gets that far.
     number.filter(|number| *number < u64::MAX / 2)
 }
 

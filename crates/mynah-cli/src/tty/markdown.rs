@@ -50,7 +50,7 @@ impl Markdown {
 
     /// The rows that may still change.
     pub(crate) fn pending(&self, columns: usize) -> Vec<String> {
-        // Marks of which it is not known yet what they mean would only flicker.
+        // Markup that is still ambiguous would flicker.
         let is_mark =
             !self.line.is_empty() && self.line.trim().chars().all(|c| "`~*_#-".contains(c));
         let line = if is_mark { "" } else { &*self.line };
@@ -305,7 +305,7 @@ impl Page {
             return;
         }
         let text = std::mem::take(&mut self.text);
-        // A loose item ends with a paragraph, and has nothing more to say.
+        // A loose item ends with a paragraph, which already ended the line.
         if text.is_empty() && self.code.is_none() && !has_mark {
             return;
         }

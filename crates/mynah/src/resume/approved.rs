@@ -11,7 +11,7 @@ use super::Resume;
 use crate::loaded::Loaded;
 
 impl Resume {
-    /// Of the calls that the run waits for, those of which nothing was said.
+    /// The calls that the run waits for and the caller did not decide about.
     pub(super) fn unanswered(
         &self,
         mut waiting: Vec<Cow<'_, ToolCall>>,

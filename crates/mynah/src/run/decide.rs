@@ -21,7 +21,7 @@ use super::{
 };
 use crate::context_policy::{ContextPolicy, ContextView};
 
-/// What a run is to do next.
+/// The next action of a run.
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
     /// Record that the next model call starts.
@@ -53,7 +53,7 @@ pub(super) enum Action {
 }
 
 impl Action {
-    /// Whether a user message may come first: the model is to be called, or nothing more is to be done.
+    /// Whether a user message may come first: the model is called next, or nothing is left to do.
     pub(super) fn leaves_the_word(&self) -> bool {
         match self {
             Self::StartTurn | Self::Finalize { .. } => true,
@@ -80,7 +80,7 @@ pub enum OnUnknownTool {
     /// The step fails, before any tool runs.
     #[default]
     Fail,
-    /// The call gets an error result that lists the tools, and the model goes on.
+    /// The call gets an error result that lists the tools, and the model continues.
     Answer,
 }
 
@@ -90,9 +90,9 @@ const LISTED_TOOLS: usize = 100;
 /// The caller's own condition for halting.
 #[derive(Clone)]
 pub(crate) enum HaltWhen {
-    /// It is asked after each step.
+    /// It is evaluated after each step.
     Asked(Arc<dyn Fn(&StepResult) -> bool + Send + Sync>),
-    /// It held after so many steps, as the records tell; none if it never did.
+    /// It held after so many steps, according to the records; none if it never did.
     After(Option<usize>),
 }
 
@@ -125,7 +125,7 @@ impl ApprovalPolicy {
 
 /// The engine's and the call's settings, as far as they decide what comes next.
 ///
-/// `halt_when` is asked again when a run is performed again, so it must depend on its argument alone.
+/// `halt_when` is evaluated again in a replay, so it must depend on its argument alone.
 pub(crate) struct Policy {
     pub(crate) mode: ToolMode,
     pub(crate) max_turns: u32,
@@ -139,14 +139,14 @@ pub(crate) struct Policy {
     /// How often a process may die before the run made any progress.
     pub(crate) max_crashes: u32,
     pub(crate) tools: Arc<[Tool]>,
-    /// Characters of the tools' schemas, which stand in every prompt; 0 where nobody asks.
+    /// Characters of the tools' schemas, which are in every prompt; 0 if not needed.
     pub(crate) schema_size: u64,
 }
 
 /// The second pass, which gives the answer its form.
 #[derive(Clone, Debug)]
 pub(crate) struct Finalize {
-    /// What the model is told first; nothing if it is empty.
+    /// The instruction for the model; none if it is empty.
     pub(crate) nudge: String,
 }
 
@@ -166,7 +166,7 @@ impl Policy {
         self.tools.iter().find(|tool| !finalizing && tool.name() == name)
     }
 
-    /// What the model is told of a call to a tool that is not there: which tools it has.
+    /// The error for a call of a tool that does not exist: it lists the tools.
     pub(super) fn unknown(&self, name: &str, finalizing: bool) -> Error {
         let tools: Vec<_> = match finalizing {
             true => Vec::new(),
@@ -182,7 +182,7 @@ impl Policy {
         error.with_message(message)
     }
 
-    /// What is to happen with the calls of an answer.
+    /// The plan for the calls of an answer.
     pub(super) fn plan(&self, state: &RunState, response: &Response, paused: bool) -> Plan {
         if response.error().is_some() || state.extent == Extent::Generate {
             return Plan::Nothing;
@@ -274,7 +274,7 @@ impl RunState {
         }
     }
 
-    /// What comes next, whatever it costs.
+    /// The next action, regardless of budgets.
     fn next(&self, policy: &Policy) -> Action {
         if self.end.is_some() {
             return Action::Stop;
@@ -370,10 +370,10 @@ impl RunState {
         }
     }
 
-    /// The end of a chat: where the answer is given a form, it tells how the conversation ended.
+    /// The end of a chat. If the answer is formatted, it keeps how the conversation ended.
     pub(super) fn end_of_chat(&self, mut end: End, policy: &Policy) -> End {
         if policy.finalize.is_some() {
-            // What stops a chat before the call that gives its answer a form does not end the conversation once more.
+            // A stop before the formatting call does not end the conversation a second time.
             let last = self.steps_of_pass().last().and_then(|step| self.terminal(step, policy));
             let last = last.filter(|end| leads_to_finalize(&end.reason));
             let conversation = self.conversation.as_ref().map(|pass| &pass.end).or(last.as_ref());
@@ -414,7 +414,7 @@ impl RunState {
             .then(|| end(HaltReason::MaxTurns, "max_turns", json!(max_turns)))
     }
 
-    /// How a step itself ends or suspends the run; none where the model is to be called again.
+    /// How a step itself ends or suspends the run; none if the model is called again.
     fn end_after(&self, step: &StepResult) -> Option<End> {
         if let Some(halt) = self.halt() {
             return Some(halted(halt));
@@ -443,7 +443,7 @@ impl RunState {
         }
     }
 
-    /// The place of the last step among those of the result.
+    /// The index of the last step among those of the result.
     fn step_index(&self) -> usize {
         self.steps_of_call().len().saturating_sub(1)
     }

@@ -35,7 +35,7 @@ pub(crate) struct Driver {
     refusal: Option<Error>,
     /// A failure of the log, or a difference from the records: it ends the run.
     fault: Option<Error>,
-    /// Whether the caller knows what the run came to.
+    /// Whether the caller has the result.
     told: bool,
     span: Span,
     /// The step in progress.
@@ -44,7 +44,7 @@ pub(crate) struct Driver {
 
 enum Phase {
     Running,
-    /// The end is told when its records are durable.
+    /// The end is emitted when its records are durable.
     Closing(Option<Event>),
     Done,
 }
@@ -154,7 +154,7 @@ impl Driver {
         self.journal.as_ref().map(|journal| journal.run_id())
     }
 
-    /// Of a recorded run whose end was told: where its records end, and whether it waits.
+    /// For a recorded run whose end was emitted: its last record, and whether it waits.
     pub(crate) fn stopped(&self) -> Option<(&RunId, Head, bool)> {
         let head = self.journal.as_ref()?.head().filter(|_| self.told)?;
         Some((self.run_id()?, head, self.machine.state.end.as_ref().is_some_and(End::waits)))
@@ -198,12 +198,12 @@ impl Driver {
         self.cancel.handle()
     }
 
-    /// What the last step of the run came to.
+    /// The result of the last step.
     pub(crate) fn last_step(&self) -> Option<&StepResult> {
         self.machine.last_step()
     }
 
-    /// What the run came to, as the result of a chat. Its steps are in it from then on.
+    /// The result of the run as a chat. Its steps move into it.
     pub(crate) fn result(&mut self) -> ChatResult {
         let run_id = self.run_id().cloned();
         self.machine.result(run_id.as_ref())
@@ -234,7 +234,8 @@ impl Driver {
                 self.phase = Phase::Done;
                 return Poll::Ready(Some(Err(fault)));
             }
-            // What happened is on its way to the log before the caller is told of it. Tools continue meanwhile.
+            // Facts are on their way to the log before their events are emitted. Tools continue
+            // meanwhile.
             let tells = !self.machine.events.is_empty() || self.machine.is_hearing();
             let journal = self.journal.as_ref().filter(|journal| tells && journal.has_debts());
             if journal.is_some_and(|journal| journal.poll(cx, Recorder::poll_sent).is_pending()) {
@@ -280,7 +281,7 @@ impl Driver {
                 if !self.machine.is_hearing() {
                     self.door.call_model(&self.machine);
                     self.machine.begin_hearing();
-                    // That the model is called is on its way to the log before anything of its answer is told.
+                    // The request is on its way to the log before any of its answer is emitted.
                     return Poll::Ready(Ok(None));
                 }
                 match ready!(self.door.poll_model(cx, &self.machine))? {
@@ -358,7 +359,7 @@ impl Driver {
         }
     }
 
-    /// Tells what the run came to, when its records are durable.
+    /// Emits the result when its records are durable.
     fn close(&mut self) {
         let state = &self.machine.state;
         if state.extent == Extent::Chat
@@ -403,7 +404,7 @@ impl Driver {
         }
     }
 
-    /// Writes into the run's span what it came to.
+    /// Writes the result into the run's span.
     fn tell_span(&self, steps: &[StepResult]) {
         let Some(last) = steps.last().filter(|_| !self.span.is_disabled()) else { return };
         let mut usage = Usage::default();

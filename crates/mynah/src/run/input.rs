@@ -21,8 +21,8 @@ pub(super) enum Input {
     Resumed(Fact),
     /// A user message to a run that was not waiting.
     Said(Arc<Message>),
-    /// The caller or a deadline stops the run. If that was recorded, with the end that it came to and whether an answer was
-    /// cut off: who ends a run from outside knows neither the engine nor what was being said.
+    /// The caller or a deadline stops the run. A recorded stop has its end and whether an answer
+    /// was cut off: a process that ends a run from outside knows neither the engine nor the answer.
     Interrupted { reason: HaltReason, end: Option<(End, bool)> },
     /// The limit on time is passed. Every other limit is computed from the state.
     LimitReached(Breach),

@@ -145,7 +145,7 @@ impl Live {
         (self.model, self.limits) = (Model::Idle, CallLimits::default());
     }
 
-    /// Tells whoever watches how a model call or the run went.
+    /// Reports a model call or the end of the run to the metrics sink.
     fn observe(&mut self, fact: &Fact) {
         let usage = |response: &Option<Box<Response>>| {
             response.as_ref().map(|response| response.usage.clone())
@@ -366,7 +366,7 @@ impl CallLimits {
         Self { whole, max_silence, silence: None }
     }
 
-    /// Silence is counted anew.
+    /// Restarts the timer for silence.
     fn heard(&mut self) {
         let Some(limit) = self.max_silence else { return };
         match &mut self.silence {

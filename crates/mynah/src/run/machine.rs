@@ -53,7 +53,7 @@ pub(super) struct Machine {
 enum Stop {
     /// The model could not be reached.
     NotOpened(Error),
-    /// The caller or a deadline stopped the run. If that was recorded, with the end that it came to.
+    /// The caller or a deadline stopped the run. A recorded stop has its end.
     Interrupted(HaltReason, Option<End>),
 }
 
@@ -108,7 +108,7 @@ impl Machine {
         }
     }
 
-    /// The facts that an action makes by itself.
+    /// The facts that an action produces without an input.
     pub(super) fn perform(&mut self, action: Action) -> Vec<Fact> {
         match action {
             Action::StartTurn => {
@@ -203,7 +203,7 @@ impl Machine {
         }
     }
 
-    /// Folds a committed fact into the state. If it completes a step, the caller is told.
+    /// Folds a committed fact into the state. Emits an event if it completes a step.
     pub(super) fn take_in(&mut self, fact: Fact) {
         let before = self.state.steps.len();
         match &fact {
@@ -267,7 +267,8 @@ impl Machine {
         self.flight.iter().for_each(Flight::begin);
     }
 
-    /// Whether a user message may come before an action: nothing is in flight, and the model is to be called or the run ends.
+    /// Whether a user message may come before an action: nothing is in flight, and the model is
+    /// called or the run ends.
     pub(super) fn leaves_the_word(&self, action: &Action) -> bool {
         action.leaves_the_word() || (*action == Action::CallModel && !self.is_hearing())
     }
@@ -277,7 +278,7 @@ impl Machine {
         self.hearing.is_some()
     }
 
-    /// Whether the model has said all of its answer, of which there is no fact yet. No caller is told before there is one.
+    /// Whether the answer is complete and has no fact yet. Nothing is emitted before there is one.
     pub(super) fn is_answered_in_full(&self) -> bool {
         self.watched && self.hearing.as_ref().is_some_and(Hearing::has_completed)
     }
@@ -399,7 +400,7 @@ impl Machine {
         }
     }
 
-    /// A call was started. The caller is told unless it may not have run.
+    /// A call was started. An event is emitted unless it may not have run.
     pub(super) fn started(&mut self, call: &ToolCall, ran: bool) {
         self.running += 1;
         if self.watched && ran {
@@ -421,7 +422,7 @@ impl Machine {
         let setup = &self.setup;
         let policy = match setup.policy.tool(&call.name, self.state.conversation.is_some()) {
             Some(_) => &setup.on_tool_error,
-            // The caller chose that the model is told of tools that do not exist.
+            // By the caller's choice, the model gets an error for tools that do not exist.
             None => &ErrorPolicy::Continue,
         };
         let remembered = self.watched || self.recorded;
@@ -432,7 +433,7 @@ impl Machine {
         fact
     }
 
-    /// Whether nothing is left that could be interrupted: a single step has all that it comes to.
+    /// Whether nothing is left to interrupt: a single step has its result.
     pub(super) fn is_over(&self) -> bool {
         self.stop.is_some()
             || self.state.end.is_some()
@@ -458,7 +459,7 @@ impl Machine {
 
     /// The last event of a run that has its end: the result of a chat, or of a single step.
     pub(super) fn completed(&mut self, run_id: Option<&RunId>) -> Option<Event> {
-        // A step whose tools are not done has no result, and its run tells why.
+        // A step with unfinished tools has no result. Its run has the reason.
         if self.state.extent != Extent::Chat && self.state.open.is_none() {
             // A run whose end was recorded by another process has its result in the state.
             let is_step = self.state.extent == Extent::Step && self.last_step().is_some();
@@ -468,14 +469,14 @@ impl Machine {
         Some(Event::ChatCompleted { result: Box::new(self.result(run_id)) })
     }
 
-    /// What the run came to, as the result of a chat. Its steps are in it from then on.
+    /// The result of the run as a chat. Its steps move into it.
     pub(super) fn result(&mut self, run_id: Option<&RunId>) -> ChatResult {
         let mut result = self.state.chat_result();
         result.run_id = run_id.cloned();
         result
     }
 
-    /// What the last step of the run came to.
+    /// The result of the last step.
     pub(super) fn last_step(&self) -> Option<&StepResult> {
         self.state.last_step()
     }

@@ -34,7 +34,7 @@ pub(super) struct PlannedCall {
     pub(super) failed: u32,
     /// Whether the last attempt may have run in a process that died.
     pub(super) lost: bool,
-    /// Whether a person allowed it to be run once more after that.
+    /// Whether a person allowed another attempt after that.
     pub(super) approved: bool,
     /// What it continues with, if it asked a person.
     pub(super) continuation: Option<Arc<Continuation>>,
@@ -46,7 +46,7 @@ pub(super) struct PlannedCall {
 }
 
 impl OpenTurn {
-    /// An answer of which these calls are to be run.
+    /// An answer with these calls to run.
     pub(super) fn new(response: Response, plan: Plan, approved: bool) -> Self {
         let ids: &[String] = match &plan {
             Plan::Tools { run, .. } => run,

@@ -132,7 +132,7 @@ impl Door for Replay {
                 ) => answer(cuts, response),
                 Some(Fact::FinalizeFailed { error }) => failed(error.clone()),
                 Some(Fact::Failed(end)) => failed(recorded_error(end.metadata.get("error"))),
-                // Whatever else is recorded is not what follows, unless it may stand anywhere.
+                // Any other record does not follow here, unless it may be at any place.
                 Some(_) => VecDeque::new(),
             })
         };
@@ -219,7 +219,7 @@ impl Door for Replay {
     }
 }
 
-/// The run was stopped, and came to this end.
+/// The run was stopped, with this end.
 fn interrupted(end: &End, cut_off: bool) -> Input {
     Input::Interrupted { reason: end.reason.clone(), end: Some((end.clone(), cut_off)) }
 }

@@ -12,7 +12,7 @@ use mynah_step::{
 use super::{ErrorPolicy, Policy};
 use crate::{in_flight::InFlight, replay::Rerun};
 
-/// Sees every event of the model, whatever the filters say.
+/// Sees every event of the model, regardless of filters.
 pub(crate) type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// Everything a run needs that does not change while one engine has it.

@@ -20,7 +20,7 @@ pub(crate) struct RunState {
     pub(super) extent: Extent,
     pub(crate) thread: Thread,
     pub(super) steps: Vec<StepResult>,
-    /// What the conversation came to, once the answer is given its form.
+    /// The result of the conversation, while the answer is being formatted.
     pub(super) conversation: Option<Conversation>,
     /// A model call that was started and has no answer yet.
     pub(super) calling: Option<Calling>,
@@ -29,7 +29,7 @@ pub(crate) struct RunState {
     /// How the last completed step went, beyond what its result says.
     pub(super) last: Option<ClosedTurn>,
     pub(super) end: Option<End>,
-    /// The limit that was passed, and what the caller of a single call is told of it.
+    /// The limit that was passed, and the error for the caller of a single call.
     pub(super) exceeded: Option<(Breach, Error)>,
     pub(super) spent: Spent,
     /// What happens with calls whose outcome is unknown.
@@ -47,10 +47,11 @@ pub(crate) struct RunState {
     partial: Option<Response>,
     /// The calls that were answered in place of a tool.
     repaired: Vec<String>,
-    /// How many steps there were when the run last went on with what it had waited for: limits are counted from there, as
-    /// they are in a call of its own.
+    /// The number of steps when the run last continued after waiting. Limits are counted from
+    /// there, as in a separate call.
     answered_at: usize,
-    /// How many steps there were when a call of its own last went on with the run: its result tells those that follow.
+    /// The number of steps when a separate call last continued the run. Its result has those that
+    /// follow.
     called_at: usize,
 }
 
@@ -180,7 +181,7 @@ impl RunState {
         }
     }
 
-    /// Joins what the run begins with to the conversation that it goes on from.
+    /// Appends the run's own messages to the conversation that it continues.
     fn begin(&mut self, thread: Thread, extent: Extent) {
         self.extent = extent;
         if self.thread.messages.is_empty() {
@@ -244,7 +245,8 @@ impl RunState {
         self.settle(message, halt);
     }
 
-    /// Goes on where the run waited: with a person's answer, or with what is to come of the calls that it waited for.
+    /// Continues after waiting: with a person's answer, or with outcomes of the calls that it
+    /// waited for.
     fn resume(
         &mut self,
         message: Option<Arc<Message>>,
@@ -252,7 +254,7 @@ impl RunState {
         approved: Vec<String>,
         edited: Vec<(String, String)>,
     ) {
-        // Whoever reports an unknown outcome does not begin another conversation.
+        // Reporting an unknown outcome does not begin another conversation.
         let waited = self.end.take().map(|end| end.reason);
         if let (Some(HaltReason::AskUser), Some(answer)) = (&waited, &message)
             && let Some(ClosedTurn { halt, waiting, .. }) =
@@ -339,7 +341,7 @@ impl RunState {
         self.planned(id)?.continuation.clone()
     }
 
-    /// Goes on with what a person says where the run did not wait.
+    /// Continues with a message of a person while the run did not wait.
     fn hear_person(&mut self, message: Arc<Message>) {
         self.calling = None;
         self.begin_anew();
@@ -356,7 +358,8 @@ impl RunState {
         self.repaired.clear();
     }
 
-    /// The result of a chat that ended: of the call that last went on with the run, if that was one of its own.
+    /// The result of an ended chat: of the call that last continued the run, if that was a separate
+    /// one.
     pub(crate) fn chat_result(&mut self) -> ChatResult {
         let end =
             self.end.clone().unwrap_or_else(|| End::new(HaltReason::Cancelled, Metadata::new()));
@@ -379,7 +382,7 @@ impl RunState {
         result
     }
 
-    /// What the last step came to, since the run last went on with what it had waited for.
+    /// The result of the last step since the run last continued after waiting.
     pub(crate) fn last_step(&self) -> Option<&StepResult> {
         self.steps_since_answer().last()
     }
@@ -423,7 +426,8 @@ impl RunState {
         planned.map_or(Try::FIRST, |call| Try::new(call.attempt, call.failed))
     }
 
-    /// Whether the call of this place in the open turn is to be started: it is announced, and has no outcome.
+    /// Whether the call at this place in the open turn must be started: it is announced, and has no
+    /// outcome.
     pub(super) fn startable(&self, place: usize) -> Option<&PlannedCall> {
         let call = self.open.as_ref()?.calls.get(place)?;
         (call.settled.is_none() && !call.lost).then_some(call)
@@ -463,12 +467,12 @@ impl RunState {
         self.last.as_ref()?.halt.as_ref()
     }
 
-    /// The steps since the run last went on with what it had waited for.
+    /// The steps since the run last continued after waiting.
     pub(super) fn steps_since_answer(&self) -> &[StepResult] {
         self.steps.get(self.answered_at..).unwrap_or_default()
     }
 
-    /// The steps since a call of its own last went on with the run.
+    /// The steps since a separate call last continued the run.
     pub(super) fn steps_of_call(&self) -> &[StepResult] {
         &self.steps[self.called_at..]
     }
@@ -562,7 +566,7 @@ impl RunState {
             Halt::winner(settled.iter().filter_map(|(_, halt)| halt.as_ref()), &response.message)
                 .cloned();
         if approved {
-            // Its step was told when it was handed to the caller.
+            // Its step was emitted when it was handed to the caller.
             self.last = Some(ClosedTurn { plan, halt, waiting });
             return;
         }
@@ -585,7 +589,7 @@ impl RunState {
     }
 
     fn finish(&mut self, mut end: End) {
-        // What the run waits for is answered when it goes on.
+        // What the run waits for is answered when it continues.
         if end.reason != HaltReason::ManualToolCalls && !is_after_crash(&end.reason) {
             let why = match end
                 .metadata
@@ -606,7 +610,7 @@ impl RunState {
         if !self.repaired.is_empty() {
             end.metadata.insert("repaired_tool_calls".to_owned(), json!(self.repaired));
         }
-        // A step tells the question in its result alone.
+        // The question is only in the step's result.
         if let (
             Extent::Chat,
             HaltReason::AskUser,
@@ -626,7 +630,7 @@ impl RunState {
         self.calling = None;
         match partial {
             Some(response) => self.answer(response, Plan::Nothing),
-            // The step of an approved call was told when it was handed to the caller.
+            // The step of an approved call was emitted when it was handed to the caller.
             None if self.runs_approved() => {
                 return self.close(None);
             }

@@ -239,7 +239,7 @@ fn an_unknown_tool_stops_the_whole_batch_before_anything_runs() {
     let (reason, metadata) = run.finish();
     assert_eq!(reason, "error");
     assert_eq!(metadata["error"]["reason"], "unknown_tool");
-    // The calls get results, so that the conversation can go on.
+    // The calls get results, so that the conversation can continue.
     run.end();
     assert!(run.state.thread.messages.unanswered().is_empty());
     assert_eq!(run.state.chat_result().metadata["repaired_tool_calls"], json!(["c0", "c1"]));

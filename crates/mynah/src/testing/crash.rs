@@ -40,7 +40,8 @@ type Closure<'a, T> = Box<dyn Fn() -> T + Send + Sync + 'a>;
 /// What decides about a call that the run waits for.
 type Decide<'a> = Box<dyn Fn(Resume, &ToolCall) -> Resume + Send + Sync + 'a>;
 
-/// Lets the process of a chat die at each of its records, resumes it, and checks what the resumed run came to.
+/// Lets the process of a chat die at each of its records, resumes it, and checks the result of the
+/// resumed run.
 ///
 /// The closure makes the engine of one process, as the program does when it starts. The chat is performed once in a
 /// [`MemoryLog`], and then once for every moment at which its process can die: before and after each record. A process that dies before a
@@ -122,7 +123,7 @@ pub struct CrashEverywhere<'a> {
     caller: &'static Location<'static>,
 }
 
-/// What was tried when no violation was found.
+/// What was tested when no violation was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CrashReport {
@@ -189,8 +190,9 @@ impl<'a> CrashEverywhere<'a> {
 
     /// Sets what happens with a call whose outcome is unknown, if its tool is not idempotent.
     ///
-    /// By default the run waits for a person, and its conversation up to there is compared. With [`OnUncertain::Rerun`] it must come to the
-    /// same end. With [`OnUncertain::Fail`] the model is told that the outcome is unknown; all other messages are compared.
+    /// By default the run waits for a person, and its conversation up to there is compared. With
+    /// [`OnUncertain::Rerun`] it must end in the same way. With [`OnUncertain::Fail`] the model
+    /// reads that the outcome is unknown; all other messages are compared.
     pub fn on_uncertain(mut self, policy: OnUncertain) -> Self {
         self.on_uncertain = policy;
         self
@@ -249,7 +251,7 @@ impl<'a> CrashEverywhere<'a> {
         self
     }
 
-    /// Returns what was tried, or the first violation.
+    /// Returns what was tested, or the first violation.
     ///
     /// # Errors
     /// The first violation.
@@ -377,7 +379,7 @@ impl<'a> CrashEverywhere<'a> {
         (engine, options)
     }
 
-    /// Starts or continues the run, until it ends or waits for something that nobody decides.
+    /// Starts or continues the run, until it ends or waits for something that has no decision.
     async fn perform(&self, engine: &Engine, log: &Arc<dyn Log>, options: &Options) -> Result<()> {
         loop {
             let mut stream = match log.head(RUN).await? {
@@ -401,7 +403,7 @@ impl<'a> CrashEverywhere<'a> {
         }
     }
 
-    /// How the run continues; none if it has ended, or waits for something that nobody decides.
+    /// How the run continues; none if it has ended, or waits for something that has no decision.
     fn decided(&self, engine: &Engine, log: &Arc<dyn Log>, run: &Loaded) -> Option<Resume> {
         let resume = engine.resume(log, RUN).on_uncertain(self.on_uncertain);
         match run.kept.last() {

@@ -109,7 +109,7 @@ impl Log for Process {
         })
     }
 
-    /// The process before is dead, so nobody waits for a sign of life.
+    /// The earlier process is dead, so the lease is taken without waiting.
     fn take(&self, run: &str, owner: &str, term: Duration, _: Option<i64>) -> LogFuture<'_, Lease> {
         let (run, owner) = (run.to_owned(), owner.to_owned());
         Box::pin(async move {
@@ -135,7 +135,7 @@ pub(super) struct Ran(Mutex<RanState>);
 struct RanState {
     /// The attempts that began, by the key of their call.
     begun: HashMap<String, HashSet<u32>>,
-    /// What calls came to when they first ran.
+    /// The outcomes of calls when they first ran.
     outcomes: HashMap<String, ToolOutcome>,
     violation: Option<CrashViolation>,
 }
@@ -174,7 +174,7 @@ impl Ran {
         self.report(CrashViolation::new(kind, what).of_tool(tool.name()));
     }
 
-    /// Notes what an attempt came to.
+    /// Notes the outcome of an attempt.
     fn end(&self, tool: &Tool, context: &ToolContext, outcome: &ToolOutcome) {
         // The next attempt may succeed, and that is another outcome.
         if matches!(outcome, ToolOutcome::Error { transient: true, .. }) {
