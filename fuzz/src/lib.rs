@@ -4,6 +4,9 @@
 mod answers;
 #[path = "../../crates/mynah-log/tests/targets/mod.rs"]
 mod records;
+#[path = "../../crates/mynah-sqlite/tests/targets/mod.rs"]
+mod sqlite;
 
 pub use answers::{answer, event_stream, lines, sse};
-pub use records::{bundle, cbor, record, rows};
+pub use records::{bundle, cbor, record};
+pub use sqlite::rows;

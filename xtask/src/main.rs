@@ -186,7 +186,7 @@ fn perform(task: Task<'_>) -> Result<(), String> {
                         --test handover --test outside --test effects";
             run_with("PROPTEST_CASES", "10000", line)?;
             run_with("MYNAH_KILLS", "5000", "cargo test -p mynah-cli --test crash")?;
-            run("cargo bench -p mynah-log --bench million")?;
+            run("cargo bench -p mynah-sqlite --bench million")?;
             fuzz()
         }
     }

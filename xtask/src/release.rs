@@ -9,6 +9,7 @@ const CRATES: &[&str] = &[
     "mynah-data",
     "mynah-log",
     "mynah-postgres",
+    "mynah-sqlite",
     "mynah-step",
     "mynah-adapters",
     "mynah-macros",

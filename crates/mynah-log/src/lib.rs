@@ -8,8 +8,6 @@
 //! A [`Log`] keeps records. [`Prune`] and [`Redact`] take some away again, so that what is left still verifies; a [`bundle`] is
 //! one run as a file.
 
-#![cfg_attr(docsrs, feature(doc_cfg))]
-
 mod audit;
 pub mod backend;
 pub mod bundle;
@@ -30,8 +28,6 @@ mod queue;
 mod record;
 mod removal;
 mod runs;
-#[cfg(feature = "sqlite")]
-mod sqlite;
 mod tail;
 mod verify;
 mod view;
@@ -56,8 +52,6 @@ pub use removal::{
     Tombstone, Warrant,
 };
 pub use runs::{RunFilter, RunPage, RunStatus, RunSummary};
-#[cfg(feature = "sqlite")]
-pub use sqlite::SqliteLog;
 pub use tail::Tail;
 pub use verify::{Corrupt, Report, Verifier, VerifyStatus, verify};
 pub use view::{RecordView, parent};

@@ -44,15 +44,6 @@ proptest! {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
-
-    #[test]
-    fn any_rows_are_read_or_refused(bytes in vec(any::<u8>(), 0..200)) {
-        targets::rows(&bytes);
-    }
-}
-
 #[test]
 fn a_claim_of_more_than_there_is_is_refused_and_nothing_is_made_ready_for_it() {
     for major in [2, 3, 4, 5] {

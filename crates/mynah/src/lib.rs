@@ -55,8 +55,6 @@ pub use mynah_data::{
     StreamReason, Thread, ToolCall, ToolChoice, ToolMode, ToolOutcome, ToolReason, ToolSpec,
     TurnResult, Usage, ValidationReason, decode, validate,
 };
-#[doc(inline)]
-pub use mynah_log as log;
 #[cfg(feature = "typed")]
 #[doc(inline)]
 pub use mynah_macros::{tool, tools};
@@ -88,6 +86,15 @@ pub use spec::{EngineRegistry, EngineSpec, ToolEntry};
 pub use stream::EventStream;
 pub use turn::{SessionStream, StepTurn, Turn};
 pub use worker::{Signal, Worker, WorkerReport, deliver};
+
+/// What happened in a run, as data, and where it is kept: facts, records, logs and verification.
+pub mod log {
+    #[doc(inline)]
+    pub use mynah_log::*;
+    #[cfg(feature = "sqlite")]
+    #[doc(inline)]
+    pub use mynah_sqlite::SqliteLog;
+}
 
 /// For loops of one's own, and for adapters and tools of one's own.
 ///

@@ -10,7 +10,7 @@ use mynah_data::Result;
 use rusqlite::{Connection, OptionalExtension as _};
 use tokio::sync::oneshot;
 
-use super::file::{File, PATIENCE, unavailable};
+use crate::file::{File, PATIENCE, unavailable};
 
 /// How long whoever reads what was there before is waited for.
 const READERS: Duration = Duration::from_secs(2);
@@ -18,13 +18,13 @@ const READERS: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Notes that what was taken away up to this tombstone is to be wiped.
-pub(super) fn note(connection: &Connection, tombstone: u64) -> rusqlite::Result<usize> {
+pub(crate) fn note(connection: &Connection, tombstone: u64) -> rusqlite::Result<usize> {
     let insert = "INSERT OR IGNORE INTO unwiped (tombstone) VALUES (?1)";
     connection.prepare_cached(insert)?.execute([tombstone.cast_signed()])
 }
 
 /// Wipes what is noted, if nobody is in the way. Tells whether nothing is left to wipe.
-pub(super) fn attempt(connection: &Connection) -> rusqlite::Result<bool> {
+pub(crate) fn attempt(connection: &Connection) -> rusqlite::Result<bool> {
     let select = "SELECT tombstone FROM unwiped ORDER BY tombstone DESC LIMIT 1";
     let noted = connection.query_row(select, [], |row| row.get::<_, i64>(0)).optional()?;
     let Some(noted) = noted else { return Ok(true) };
@@ -42,7 +42,7 @@ pub(super) fn attempt(connection: &Connection) -> rusqlite::Result<bool> {
 }
 
 /// Wipes what is noted, and waits for readers, on a thread of its own.
-pub(super) async fn patiently(file: File) -> Result<()> {
+pub(crate) async fn patiently(file: File) -> Result<()> {
     let (reply, answer) = oneshot::channel();
     let thread = thread::Builder::new().name("mynah-log-wiper".to_owned());
     let wiper = thread.spawn(move || {

@@ -9,20 +9,20 @@ use std::{
 };
 
 use mynah_data::{Error, LogReason, Result};
+use mynah_log::Durability;
 use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, TransactionBehavior, config::DbConfig};
 
-use super::{
+use crate::{
     Answer,
     place::{self, Identity},
     row::is_unsound,
 };
-use crate::Durability;
 
 /// In the header of every file of ours.
 const APPLICATION: i32 = i32::from_be_bytes(*b"Myna");
 
 /// The version of the tables.
-pub(super) const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 
 const TABLES: [&str; 9] =
     ["runs", "beats", "inbox", "heads", "older", "records", "seals", "pruned", "unwiped"];
@@ -34,14 +34,14 @@ const PAGE: u32 = 16384;
 const STATEMENTS: usize = 32;
 
 /// How long to wait for another process that has the file locked.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A file that is, or may become, a log.
 #[derive(Clone, Debug)]
-pub(super) struct File(Arc<PathBuf>);
+pub(crate) struct File(Arc<PathBuf>);
 
 impl File {
-    pub(super) fn new(path: &Path) -> Result<Self> {
+    pub(crate) fn new(path: &Path) -> Result<Self> {
         if path.as_os_str().is_empty() || path == Path::new(":memory:") {
             let why = "a SQLite log needs a file; for a log in memory, take a MemoryLog";
             return Err(unavailable(why));
@@ -63,12 +63,12 @@ impl File {
         Ok(Self(Arc::new(path)))
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
     /// Opens it, and makes its tables if there are none.
-    pub(super) fn open_to_write(&self, durability: Durability) -> Result<Connection> {
+    pub(crate) fn open_to_write(&self, durability: Durability) -> Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let mut connection = self.open(&self.0, flags)?;
         self.has_tables(&connection)?;
@@ -85,7 +85,7 @@ impl File {
     }
 
     /// Which file the path leads to.
-    pub(super) fn identity(&self) -> Result<Identity> {
+    pub(crate) fn identity(&self) -> Result<Identity> {
         place::identity(&self.0).map_err(|error| {
             unavailable(format!("{}: {error}; see that it may be read", self.0.display()))
                 .caused_by(error)
@@ -93,7 +93,7 @@ impl File {
     }
 
     /// Refuses to go on with a file to which the path does not lead any more: what is written there, nobody would find.
-    pub(super) fn is_still(&self, opened: Identity) -> Result<()> {
+    pub(crate) fn is_still(&self, opened: Identity) -> Result<()> {
         let what = match place::identity(&self.0) {
             Ok(found) if found == opened => return Ok(()),
             Ok(_) => "replaced by another file",
@@ -109,13 +109,13 @@ impl File {
     }
 
     /// Opens a log that is open already, to wipe what is left in the file beside it.
-    pub(super) fn open_to_wipe(&self) -> Result<Connection> {
+    pub(crate) fn open_to_wipe(&self) -> Result<Connection> {
         self.open(&self.0, OpenFlags::SQLITE_OPEN_READ_WRITE)
     }
 
     /// Opens it to read alone. Where it lies in a folder that cannot be written, it is read as it stands: then nobody is
     /// known to write it.
-    pub(super) fn open_to_read(&self) -> Result<Connection> {
+    pub(crate) fn open_to_read(&self) -> Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
         let mut connection = self.open(&self.0, flags)?;
         if let Err(error) = header(&connection)
@@ -214,7 +214,7 @@ impl File {
     }
 
     /// Looks whether SQLite can make sense of every page, and of every index.
-    pub(super) fn check(&self, connection: &Connection) -> Answer<()> {
+    pub(crate) fn check(&self, connection: &Connection) -> Answer<()> {
         // Once it is damaged, more of the same is no news.
         let mut check = connection.prepare("PRAGMA integrity_check(3)")?;
         let found = check.query_map([], |row| row.get(0))?;
@@ -254,7 +254,7 @@ impl File {
     }
 
     /// What a failure of SQLite means, and what to do.
-    pub(super) fn failure(&self, error: rusqlite::Error) -> Error {
+    pub(crate) fn failure(&self, error: rusqlite::Error) -> Error {
         let path = self.0.display().to_string();
         let (code, what) = match &error {
             // Without the statement, which is for nobody to read.
@@ -351,19 +351,19 @@ fn write_ahead(connection: &Connection) -> rusqlite::Result<String> {
 }
 
 /// Refuses a file, or the place where it lies, for good.
-pub(super) fn unusable(why: impl std::fmt::Display) -> Error {
+pub(crate) fn unusable(why: impl std::fmt::Display) -> Error {
     Error::log(LogReason::Unusable).with_message(format!("log error: unusable: {why}"))
 }
 
-pub(super) fn unavailable(why: impl std::fmt::Display) -> Error {
+pub(crate) fn unavailable(why: impl std::fmt::Display) -> Error {
     Error::log(LogReason::Unavailable).with_message(format!("log error: unavailable: {why}"))
 }
 
 /// Makes what is committed from here on this safe.
-pub(super) fn make(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
+pub(crate) fn make(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
     let synchronous = match durability {
-        Durability::Full => "full",
         Durability::Relaxed => "normal",
+        _ => "full",
     };
     connection.pragma_update(None, "synchronous", synchronous)
 }

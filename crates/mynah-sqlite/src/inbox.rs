@@ -1,28 +1,28 @@
 //! Rows of messages and of beats, runs that can be claimed, and runs that changed.
 
+use mynah_log::{
+    Changes, Corrupt, InboxMessage, MAINTENANCE, Queue, Record,
+    backend::{nanos, not_a_cursor},
+};
 use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
 
-use super::{
+use crate::{
     Answer,
     row::{attempt, lossy, sound},
     runs,
-};
-use crate::{
-    Changes, Corrupt, InboxMessage, MAINTENANCE, Queue, Record,
-    backend::{nanos, not_a_cursor},
 };
 
 /// How long a beat is kept after its term, in nanoseconds. A run whose owner has none was left long ago.
 const KEPT: i64 = nanos(std::time::Duration::from_secs(86_400));
 
 /// Until when the last beat of a process counts.
-pub(super) fn beat(connection: &Connection, process: &str) -> rusqlite::Result<Option<i64>> {
+pub(crate) fn beat(connection: &Connection, process: &str) -> rusqlite::Result<Option<i64>> {
     let mut select = connection.prepare_cached("SELECT until FROM beats WHERE process = ?1")?;
     select.query_row([process], |row| row.get(0)).optional()
 }
 
 /// Writes the beat of a process. The first clears away those of processes that ended long ago.
-pub(super) fn keep_beat(
+pub(crate) fn keep_beat(
     connection: &Connection,
     process: &str,
     until: i64,
@@ -39,29 +39,29 @@ pub(super) fn keep_beat(
 }
 
 /// Puts a message into an inbox; false if the run had one with this id before.
-pub(super) fn insert(
+pub(crate) fn insert(
     connection: &Connection,
     run: i64,
-    InboxMessage { id, at, payload }: &InboxMessage,
+    InboxMessage { id, at, payload, .. }: &InboxMessage,
 ) -> rusqlite::Result<bool> {
     let insert = "INSERT OR IGNORE INTO inbox (run, id, at, payload) VALUES (?1, ?2, ?3, ?4)";
     Ok(connection.prepare_cached(insert)?.execute(params![run, id, at, payload])? > 0)
 }
 
 /// Whether a run ever had a message with this id.
-pub(super) fn knows(connection: &Connection, run: i64, id: &str) -> rusqlite::Result<bool> {
+pub(crate) fn knows(connection: &Connection, run: i64, id: &str) -> rusqlite::Result<bool> {
     connection
         .prepare_cached("SELECT 1 FROM inbox WHERE run = ?1 AND id = ?2")?
         .exists(params![run, id])
 }
 
-pub(super) fn has_messages(connection: &Connection, run: i64) -> rusqlite::Result<bool> {
+pub(crate) fn has_messages(connection: &Connection, run: i64) -> rusqlite::Result<bool> {
     let select = "SELECT 1 FROM inbox WHERE run = ?1 AND payload IS NOT NULL";
     connection.prepare_cached(select)?.exists([run])
 }
 
 /// Removes messages; their ids stay.
-pub(super) fn consume(connection: &Connection, run: i64, ids: &[String]) -> rusqlite::Result<()> {
+pub(crate) fn consume(connection: &Connection, run: i64, ids: &[String]) -> rusqlite::Result<()> {
     let update = "UPDATE inbox SET payload = NULL WHERE run = ?1 AND id = ?2";
     for id in ids {
         connection.prepare_cached(update)?.execute(params![run, id])?;
@@ -70,12 +70,12 @@ pub(super) fn consume(connection: &Connection, run: i64, ids: &[String]) -> rusq
 }
 
 /// Removes all messages of a run; their ids stay.
-pub(super) fn clear(connection: &Connection, run: i64) -> rusqlite::Result<()> {
+pub(crate) fn clear(connection: &Connection, run: i64) -> rusqlite::Result<()> {
     let update = "UPDATE inbox SET payload = NULL WHERE run = ?1 AND payload IS NOT NULL";
     connection.prepare_cached(update)?.execute([run]).map(drop)
 }
 
-pub(super) fn list(connection: &Connection, run: &str, limit: usize) -> Answer<Vec<InboxMessage>> {
+pub(crate) fn list(connection: &Connection, run: &str, limit: usize) -> Answer<Vec<InboxMessage>> {
     let mut select = connection.prepare_cached(
         "SELECT inbox.id, at, payload FROM inbox JOIN runs ON runs.key = run \
          WHERE runs.id = ?1 AND payload IS NOT NULL ORDER BY inbox.key LIMIT ?2",
@@ -93,17 +93,17 @@ pub(super) fn list(connection: &Connection, run: &str, limit: usize) -> Answer<V
 }
 
 /// Looks for messages of runs that are not there.
-pub(super) fn check(connection: &Connection) -> Answer<()> {
+pub(crate) fn check(connection: &Connection) -> Answer<()> {
     let select = "SELECT id FROM inbox WHERE run NOT IN (SELECT key FROM runs)";
     let stray = connection.prepare(select)?.query_row([], |row| Ok(lossy(row, 0))).optional()?;
     Ok(stray.map_or(Ok(()), |id| {
         let what = format!("message {id} is in the inbox of a run that is not there");
-        Err(Corrupt { run: "".into(), seq: 0, what }.into())
+        Err(Corrupt::new("", 0, what).into())
     }))
 }
 
 /// The runs of some queues that can continue at this time and that no living owner holds, those to be claimed first before others.
-pub(super) fn ready(
+pub(crate) fn ready(
     connection: &Connection,
     queues: &[String],
     now: i64,
@@ -128,7 +128,7 @@ pub(super) fn ready(
 }
 
 /// How many runs with this concurrency key have a living owner.
-pub(super) fn held(connection: &Connection, key: &str, now: i64) -> rusqlite::Result<i64> {
+pub(crate) fn held(connection: &Connection, key: &str, now: i64) -> rusqlite::Result<i64> {
     let select = format!(
         "SELECT count(*) FROM runs WHERE shared = ?1 AND owner IS NOT NULL AND {} > ?2",
         runs::UNTIL
@@ -137,7 +137,7 @@ pub(super) fn held(connection: &Connection, key: &str, now: i64) -> rusqlite::Re
 }
 
 /// The runs with records or messages after those of a cursor: the keys of the last record and of the last message.
-pub(super) fn changes(
+pub(crate) fn changes(
     connection: &Connection,
     cursor: Option<&str>,
     limit: usize,

@@ -4,7 +4,8 @@
 
 use std::{fs, time::Instant};
 
-use mynah_log::{Append, Chain, Durability, Extent, Fact, Log as _, SqliteLog, verify_run};
+use mynah_log::{Append, Chain, Durability, Extent, Fact, Log as _, verify_run};
+use mynah_sqlite::SqliteLog;
 
 type Failure = Box<dyn std::error::Error>;
 

@@ -4,30 +4,30 @@ use std::{fs, io, path::Path};
 
 use mynah_data::Result;
 
-use super::file::unusable;
+use crate::file::unusable;
 
 /// Tells a file from every other file of the machine, whatever its name.
 #[cfg(unix)]
-pub(super) type Identity = (u64, u64);
+pub(crate) type Identity = (u64, u64);
 
 #[cfg(unix)]
-pub(super) fn identity(path: &Path) -> io::Result<Identity> {
+pub(crate) fn identity(path: &Path) -> io::Result<Identity> {
     use std::os::unix::fs::MetadataExt as _;
     fs::metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
 /// A file that is open can neither be removed nor replaced on other systems.
 #[cfg(not(unix))]
-pub(super) type Identity = ();
+pub(crate) type Identity = ();
 
 #[cfg(not(unix))]
-pub(super) fn identity(path: &Path) -> io::Result<Identity> {
+pub(crate) fn identity(path: &Path) -> io::Result<Identity> {
     fs::metadata(path).map(drop)
 }
 
 /// Refuses a folder on a network file system. Locks and shared memory do not work there as SQLite needs them, and a log would be
 /// damaged as soon as two machines use it.
-pub(super) fn check_local(folder: &Path) -> Result<()> {
+pub(crate) fn check_local(folder: &Path) -> Result<()> {
     match network_file_system(folder) {
         None => Ok(()),
         Some(name) => Err(unusable(format!(

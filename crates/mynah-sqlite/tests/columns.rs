@@ -6,9 +6,10 @@ use std::{fs, io::Cursor, path::Path, time::Duration};
 
 use mynah_data::{Error, ErrorKind, LogReason};
 use mynah_log::{
-    Append, Durability, Log, Prune, Queue, Redact, RunFilter, SqliteLog, Warrant, bundle,
-    conformance::Sample, verify_run, verify_seals,
+    Append, Durability, Log, Prune, Queue, Redact, RunFilter, Warrant, bundle, conformance::Sample,
+    verify_run, verify_seals,
 };
+use mynah_sqlite::SqliteLog;
 use rusqlite::{Connection, types::Value};
 
 use crate::tables::Head;

@@ -5,25 +5,24 @@
 //! appends change no more than the end of the table and that row, however many runs grow side
 //! by side and however long they are. Keys are packed, a byte or two each, so that the rows of many runs share a page.
 
-use mynah_data::RunId;
 use std::{collections::HashSet, ops::Range};
 
+use mynah_log::{Corrupt, Record};
 use rusqlite::{Connection, Error, Row, params, types::Type};
 
-use super::{
+use crate::{
     Answer,
     heads::{self, State},
     row::{attempt, blob, lossy, sound, unsigned},
     varint,
 };
-use crate::{Corrupt, Record};
 
 /// How many keys are handed over at once, at least; always fewer than twice as many.
 const CHUNK: usize = 64;
 
 /// The keys of a run's newest records, as they are in its row.
 #[derive(Debug, Default)]
-pub(super) struct Recent {
+pub(crate) struct Recent {
     bytes: Vec<u8>,
     count: usize,
     last: i64,
@@ -31,13 +30,13 @@ pub(super) struct Recent {
 
 impl Recent {
     /// From a row, where the run has so many records.
-    pub(super) fn from_bytes(bytes: &[u8], records: u64) -> Option<Self> {
+    pub(crate) fn from_bytes(bytes: &[u8], records: u64) -> Option<Self> {
         let keys = unpack(bytes)?;
         let (count, last) = (keys.len(), keys.last().copied().unwrap_or_default());
         (count as u64 <= records).then(|| Self { bytes: bytes.to_vec(), count, last })
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
@@ -46,7 +45,7 @@ impl Recent {
     }
 
     /// Takes in the key of the record in this place, and hands older ones over.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         connection: &Connection,
         run: i64,
@@ -68,7 +67,7 @@ impl Recent {
 
     /// The keys of a run's records in these places, none of which is beyond the last. They end early
     /// where one is missing.
-    pub(super) fn find(
+    pub(crate) fn find(
         &self,
         connection: &Connection,
         run: i64,
@@ -92,7 +91,7 @@ impl Recent {
 }
 
 /// Looks for records that belong to no run, and for keys of no record.
-pub(super) fn check(connection: &Connection) -> Answer<()> {
+pub(crate) fn check(connection: &Connection) -> Answer<()> {
     let _snapshot = connection.unchecked_transaction()?;
     attempt!(check_strays(connection, "older")?);
     let mut select =
@@ -109,7 +108,7 @@ pub(super) fn check(connection: &Connection) -> Answer<()> {
         }
         if head.seq != keys as u64 {
             let what = "it has more or fewer keys than records".to_owned();
-            return Ok(Err(Corrupt { run: run.into(), seq: 0, what }.into()));
+            return Ok(Err(Corrupt::new(run, 0, what).into()));
         }
         total += head.seq;
     }
@@ -141,7 +140,7 @@ pub(super) fn check(connection: &Connection) -> Answer<()> {
             Err(_) => (String::new(), 0),
         };
         let what = format!("row {key} of table records belongs to no run");
-        return Ok(Err(Corrupt { run: run.into(), seq, what }.into()));
+        return Ok(Err(Corrupt::new(run, seq, what).into()));
     }
     Ok(Ok(()))
 }
@@ -151,7 +150,7 @@ fn check_strays(connection: &Connection, table: &str) -> Answer<()> {
     let strays = format!("SELECT 1 FROM {table} WHERE run NOT IN (SELECT key FROM runs)");
     if connection.prepare(&strays)?.exists([])? {
         let what = format!("rows of table {table} belong to no run");
-        return Ok(Err(Corrupt { run: RunId::from(""), seq: 0, what }.into()));
+        return Ok(Err(Corrupt::new("", 0, what).into()));
     }
     Ok(Ok(()))
 }

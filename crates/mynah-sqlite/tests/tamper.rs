@@ -5,7 +5,8 @@
 use std::{collections::HashMap, path::PathBuf, time::Duration};
 
 use mynah_data::{ErrorKind, HaltReason, LogReason};
-use mynah_log::{Log, Record, RunFilter, SqliteLog, conformance::Sample, verify_run, verify_seals};
+use mynah_log::{Log, Record, RunFilter, conformance::Sample, verify_run, verify_seals};
+use mynah_sqlite::SqliteLog;
 use proptest::{collection::vec, prelude::*, sample::select};
 use rusqlite::{Connection, Row, params, types::Value};
 use tempfile::TempDir;

@@ -11,7 +11,7 @@ use mynah_data::Result;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::{
+use crate::{
     Answer,
     file::{File, unavailable},
 };
@@ -21,7 +21,7 @@ const THREADS: usize = 4;
 
 type Job = Box<dyn FnOnce(Result<&Connection>) + Send>;
 
-pub(super) struct Readers {
+pub(crate) struct Readers {
     desk: Arc<Desk>,
 }
 
@@ -40,13 +40,13 @@ struct Queue {
 }
 
 impl Readers {
-    pub(super) fn new(file: File) -> Self {
+    pub(crate) fn new(file: File) -> Self {
         let desk = Desk { file, queue: Mutex::default(), changed: Condvar::new() };
         Self { desk: Arc::new(desk) }
     }
 
     /// Reads something.
-    pub(super) async fn perform<T: Send + 'static>(
+    pub(crate) async fn perform<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Answer<T> + Send + 'static,
     ) -> Result<T> {
@@ -137,8 +137,9 @@ impl Desk {
 
 #[cfg(test)]
 mod tests {
+    use mynah_log::Durability;
+
     use super::*;
-    use crate::Durability;
 
     #[tokio::test]
     async fn however_many_jobs_panic_the_next_is_done() {

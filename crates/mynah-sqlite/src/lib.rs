@@ -1,4 +1,16 @@
-//! A log in a SQLite file.
+//! A log in a SQLite file, for runs on one machine.
+//!
+//! ```
+//! use mynah_log::{Log, RunFilter};
+//! use mynah_sqlite::SqliteLog;
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let path = folder.path().join("mynah.db");
+//! let log = SqliteLog::open(&path)?;
+//! assert_eq!(log.runs(RunFilter::new()).await?.runs, []);
+//! # Ok(()) }
+//! ```
 
 mod file;
 mod heads;
@@ -19,14 +31,13 @@ mod writer;
 use std::{fmt, path::Path, sync::Arc, time::Duration};
 
 use mynah_data::{Error, LogReason, Result, RunId};
-
-use crate::{
-    Append, BoxFuture, Changes, Durability, Head, InboxMessage, Lease, Log, Record, RunFilter,
+use mynah_log::{
+    Append, Changes, Durability, Head, InboxMessage, Lease, Log, LogFuture, Record, RunFilter,
     RunPage, RunSummary, SealedRun,
     backend::{self, Checked, Clock, Waiters},
 };
 
-use self::{
+use crate::{
     file::File, readers::Readers, row::attempt, store::Work, watcher::Watcher, writer::Writer,
 };
 
@@ -47,7 +58,8 @@ type Answer<T> = rusqlite::Result<Result<T>>;
 /// A clone is the same log; the last of them closes the file.
 ///
 /// ```
-/// use mynah_log::{Log, RunFilter, SqliteLog};
+/// use mynah_log::{Log, RunFilter};
+/// use mynah_sqlite::SqliteLog;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
 /// # let folder = tempfile::tempdir().unwrap();
@@ -155,7 +167,7 @@ impl fmt::Debug for SqliteLog {
 }
 
 impl Log for SqliteLog {
-    fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>> {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
         Box::pin(async move {
             let writer = self.writer()?;
             let checked = Checked::new(batch, || self.1.now())?;
@@ -164,14 +176,14 @@ impl Log for SqliteLog {
         })
     }
 
-    fn read(&self, run: &str, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>>> {
+    fn read(&self, run: &str, from: u64, limit: usize) -> LogFuture<'_, Vec<Record>> {
         let run = RunId::from(run);
         Box::pin(
             self.0.readers.perform(move |connection| records::read(connection, &run, from, limit)),
         )
     }
 
-    fn head(&self, run: &str) -> BoxFuture<'_, Result<Option<Head>>> {
+    fn head(&self, run: &str) -> LogFuture<'_, Option<Head>> {
         let run = RunId::from(run);
         Box::pin(async move {
             self.settled(&run).await;
@@ -179,7 +191,7 @@ impl Log for SqliteLog {
         })
     }
 
-    fn wait(&self, run: &str, beyond: u64) -> BoxFuture<'_, Result<()>> {
+    fn wait(&self, run: &str, beyond: u64) -> LogFuture<'_, ()> {
         let run = RunId::from(run);
         Box::pin(async move {
             let mut waiting = self.0.waiters.join(&run);
@@ -194,7 +206,7 @@ impl Log for SqliteLog {
         })
     }
 
-    fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>> {
+    fn run(&self, run: &str) -> LogFuture<'_, Option<RunSummary>> {
         let run = RunId::from(run);
         Box::pin(async move {
             self.settled(&run).await;
@@ -202,15 +214,15 @@ impl Log for SqliteLog {
         })
     }
 
-    fn runs(&self, filter: RunFilter) -> BoxFuture<'_, Result<RunPage>> {
+    fn runs(&self, filter: RunFilter) -> LogFuture<'_, RunPage> {
         Box::pin(self.0.readers.perform(move |connection| runs::page(connection, &filter)))
     }
 
-    fn seals(&self, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<SealedRun>>> {
+    fn seals(&self, from: u64, limit: usize) -> LogFuture<'_, Vec<SealedRun>> {
         Box::pin(self.0.readers.perform(move |connection| runs::seals(connection, from, limit)))
     }
 
-    fn check(&self) -> BoxFuture<'_, Result<()>> {
+    fn check(&self) -> LogFuture<'_, ()> {
         let file = self.0.file.clone();
         Box::pin(self.0.readers.perform(move |connection| {
             attempt!(file.check(connection)?);
@@ -221,14 +233,14 @@ impl Log for SqliteLog {
         }))
     }
 
-    fn wipe(&self) -> BoxFuture<'_, Result<()>> {
+    fn wipe(&self) -> LogFuture<'_, ()> {
         Box::pin(async move {
             self.writer()?;
             wipe::patiently(self.0.file.clone()).await
         })
     }
 
-    fn lease(&self, run: &str, owner: &str, term: Duration) -> BoxFuture<'_, Result<Lease>> {
+    fn lease(&self, run: &str, owner: &str, term: Duration) -> LogFuture<'_, Lease> {
         let (run, owner) = (RunId::from(run), Arc::<str>::from(owner));
         Box::pin(async move {
             let now = self.1.now();
@@ -248,7 +260,7 @@ impl Log for SqliteLog {
         owner: &str,
         term: Duration,
         seen: Option<i64>,
-    ) -> BoxFuture<'_, Result<Lease>> {
+    ) -> LogFuture<'_, Lease> {
         let (run, owner) = (RunId::from(run), Arc::<str>::from(owner));
         Box::pin(async move {
             let now = self.1.now();
@@ -262,7 +274,7 @@ impl Log for SqliteLog {
         })
     }
 
-    fn beat(&self, owner: &str, term: Duration) -> BoxFuture<'_, Result<()>> {
+    fn beat(&self, owner: &str, term: Duration) -> LogFuture<'_, ()> {
         let process = backend::process(owner).to_owned();
         Box::pin(async move {
             let now = self.1.now();
@@ -284,7 +296,7 @@ impl Log for SqliteLog {
         term: Duration,
         queues: &[&str],
         limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<Lease>>> {
+    ) -> LogFuture<'_, Vec<Lease>> {
         let owner = owner.to_owned();
         let queues: Vec<String> = queues.iter().map(|&queue| queue.to_owned()).collect();
         Box::pin(async move {
@@ -294,7 +306,7 @@ impl Log for SqliteLog {
         })
     }
 
-    fn deliver(&self, run: &str, id: &str, payload: Vec<u8>) -> BoxFuture<'_, Result<bool>> {
+    fn deliver(&self, run: &str, id: &str, payload: Vec<u8>) -> LogFuture<'_, bool> {
         let (run, id) = (RunId::from(run), id.to_owned());
         Box::pin(async move {
             backend::check_message(&id)?;
@@ -305,7 +317,7 @@ impl Log for SqliteLog {
         })
     }
 
-    fn inbox(&self, run: &str, limit: usize) -> BoxFuture<'_, Result<Vec<InboxMessage>>> {
+    fn inbox(&self, run: &str, limit: usize) -> LogFuture<'_, Vec<InboxMessage>> {
         let run = RunId::from(run);
         Box::pin(async move {
             self.settled(&run).await;
@@ -313,7 +325,7 @@ impl Log for SqliteLog {
         })
     }
 
-    fn changes(&self, cursor: Option<&str>, limit: usize) -> BoxFuture<'_, Result<Changes>> {
+    fn changes(&self, cursor: Option<&str>, limit: usize) -> LogFuture<'_, Changes> {
         let cursor = cursor.map(str::to_owned);
         Box::pin(
             self.0

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
+use mynah_log::{
+    Corrupt, Hash, Head, Queue, RunFilter, RunPage, RunStatus, RunSummary, SealedRun,
+    backend::{Holder, IndexEntry, Place},
+};
 use rusqlite::{
     Connection, Error, OptionalExtension as _, Row, params, params_from_iter, types::Value,
 };
 
-use super::{
+use crate::{
     Answer,
     heads::{self, State},
     keys::Recent,
     row::{attempt, lossy, sound, unsigned},
-};
-use crate::{
-    Corrupt, Hash, Head, Queue, RunFilter, RunPage, RunStatus, RunSummary, SealedRun,
-    backend::{Holder, IndexEntry, Place},
 };
 
 /// Until when a run is held: what the beat of its owner's process says.
@@ -40,33 +40,33 @@ macro_rules! select_runs {
 }
 
 /// Until when a run is held.
-pub(super) const UNTIL: &str = until!();
+pub(crate) const UNTIL: &str = until!();
 
 /// What a row tells of a run.
 #[derive(Debug)]
-pub(super) struct Known {
-    pub(super) key: i64,
-    pub(super) entry: IndexEntry,
-    pub(super) recent: Recent,
+pub(crate) struct Known {
+    pub(crate) key: i64,
+    pub(crate) entry: IndexEntry,
+    pub(crate) recent: Recent,
     /// From when on it can continue, as its row has it.
-    pub(super) wake: i64,
+    pub(crate) wake: i64,
 }
 
-pub(super) fn summary(connection: &Connection, run: &str) -> Answer<Option<RunSummary>> {
+pub(crate) fn summary(connection: &Connection, run: &str) -> Answer<Option<RunSummary>> {
     Ok(find(connection, run)?.map(|found| found.map(|known| known.entry.told())))
 }
 
-pub(super) fn head(connection: &Connection, run: &str) -> Answer<Option<Head>> {
+pub(crate) fn head(connection: &Connection, run: &str) -> Answer<Option<Head>> {
     Ok(summary(connection, run)?.map(|found| found.map(|summary| summary.head())))
 }
 
-pub(super) fn find(connection: &Connection, run: &str) -> Answer<Option<Known>> {
+pub(crate) fn find(connection: &Connection, run: &str) -> Answer<Option<Known>> {
     let mut select = connection.prepare_cached(select_runs!("id = ?1"))?;
     let found = select.query_row([run], |row| Ok(read(row))).optional()?;
     Ok(sound(found.transpose(), run, 0)?.map_err(Into::into))
 }
 
-pub(super) fn page(connection: &Connection, filter: &RunFilter) -> Answer<RunPage> {
+pub(crate) fn page(connection: &Connection, filter: &RunFilter) -> Answer<RunPage> {
     let (mut conditions, mut values) = (String::new(), Vec::<Value>::new());
     let mut and = |condition: &str, value: Value| {
         conditions += condition;
@@ -122,7 +122,7 @@ pub(super) fn page(connection: &Connection, filter: &RunFilter) -> Answer<RunPag
 }
 
 /// Makes a record a leaf of the log's tree.
-pub(super) fn add_leaf(connection: &Connection, run: &str, hash: Hash) -> rusqlite::Result<usize> {
+pub(crate) fn add_leaf(connection: &Connection, run: &str, hash: Hash) -> rusqlite::Result<usize> {
     let mut insert = connection.prepare_cached(
         "INSERT INTO seals (place, id, hash) \
          VALUES ((SELECT ifnull(max(place), -1) + 1 FROM seals), ?1, ?2)",
@@ -130,7 +130,7 @@ pub(super) fn add_leaf(connection: &Connection, run: &str, hash: Hash) -> rusqli
     insert.execute(params![run, hash.0])
 }
 
-pub(super) fn seals(connection: &Connection, from: u64, limit: usize) -> Answer<Vec<SealedRun>> {
+pub(crate) fn seals(connection: &Connection, from: u64, limit: usize) -> Answer<Vec<SealedRun>> {
     let Ok(mut next) = i64::try_from(from) else { return Ok(Ok(Vec::new())) };
     let mut select = connection.prepare_cached(
         "SELECT place, id, hash FROM seals WHERE place >= ?1 ORDER BY place LIMIT ?2",
@@ -142,7 +142,7 @@ pub(super) fn seals(connection: &Connection, from: u64, limit: usize) -> Answer<
         let (place, run) = attempt!(sound(read, "", 0)?);
         if place != next {
             let what = format!("the seal of another run is missing before its own: number {next}");
-            return Ok(Err(Corrupt { run: run.into(), seq: 0, what }.into()));
+            return Ok(Err(Corrupt::new(run, 0, what).into()));
         }
         let hash = attempt!(sound(row.get(2), &run, 0)?);
         seals.push(SealedRun::new(run, Hash(hash)));
@@ -152,19 +152,19 @@ pub(super) fn seals(connection: &Connection, from: u64, limit: usize) -> Answer<
 }
 
 /// Looks for leaves before the first.
-pub(super) fn check_leaves(connection: &Connection) -> Answer<()> {
+pub(crate) fn check_leaves(connection: &Connection) -> Answer<()> {
     let select = "SELECT id FROM seals WHERE place < 0 ORDER BY place";
     let early = connection.prepare(select)?.query_row([], |row| Ok(lossy(row, 0))).optional()?;
     let what = "the log's list of seals has a seal for it before the first place".to_owned();
-    Ok(early.map_or(Ok(()), |run| Err(Corrupt { run: run.into(), seq: 0, what }.into())))
+    Ok(early.map_or(Ok(()), |run| Err(Corrupt::new(run, 0, what).into())))
 }
 
-pub(super) fn is_pruned(connection: &Connection, run: &str) -> rusqlite::Result<bool> {
+pub(crate) fn is_pruned(connection: &Connection, run: &str) -> rusqlite::Result<bool> {
     connection.prepare_cached("SELECT 1 FROM pruned WHERE id = ?1")?.exists([run])
 }
 
 /// The runs that came after a run of the same session.
-pub(super) fn after_in_session(
+pub(crate) fn after_in_session(
     connection: &Connection,
     run: &str,
 ) -> rusqlite::Result<Vec<String>> {
@@ -176,7 +176,7 @@ pub(super) fn after_in_session(
 }
 
 /// Takes out all there is of a run, but its seal.
-pub(super) fn remove(connection: &Connection, key: i64, run: &str) -> rusqlite::Result<()> {
+pub(crate) fn remove(connection: &Connection, key: i64, run: &str) -> rusqlite::Result<()> {
     connection.prepare_cached("DELETE FROM older WHERE run = ?1")?.execute([key])?;
     connection.prepare_cached("DELETE FROM heads WHERE run = ?1")?.execute([key])?;
     connection.prepare_cached("DELETE FROM inbox WHERE run = ?1")?.execute([key])?;
@@ -186,7 +186,7 @@ pub(super) fn remove(connection: &Connection, key: i64, run: &str) -> rusqlite::
 }
 
 /// Makes a row for a run whose records are still to come.
-pub(super) fn insert(connection: &Connection, entry: IndexEntry) -> rusqlite::Result<Known> {
+pub(crate) fn insert(connection: &Connection, entry: IndexEntry) -> rusqlite::Result<Known> {
     let RunSummary { run_id, status, started, model, session_id, queue, .. } = &entry.summary;
     let mut insert = connection.prepare_cached(
         "INSERT INTO runs (id, status, started, model, session, token, owner, queue, priority, shared, \
@@ -214,7 +214,7 @@ pub(super) fn insert(connection: &Connection, entry: IndexEntry) -> rusqlite::Re
 }
 
 /// Writes what has changed of a run: each in a statement of its own, as few appends change it, and indexes are costly.
-pub(super) fn update<'e>(
+pub(crate) fn update<'e>(
     connection: &Connection,
     old: &'e IndexEntry,
     Known { key, entry: new, .. }: &'e Known,
@@ -239,7 +239,7 @@ pub(super) fn update<'e>(
 }
 
 /// Writes from when on a run can continue, if that has changed.
-pub(super) fn wake(connection: &Connection, known: &mut Known, wake: i64) -> rusqlite::Result<()> {
+pub(crate) fn wake(connection: &Connection, known: &mut Known, wake: i64) -> rusqlite::Result<()> {
     if known.wake != wake {
         let update = "UPDATE runs SET wake = ?2 WHERE key = ?1";
         connection.prepare_cached(update)?.execute([known.key, wake])?;
@@ -249,7 +249,7 @@ pub(super) fn wake(connection: &Connection, known: &mut Known, wake: i64) -> rus
 }
 
 /// The queue in a row, from this column on.
-pub(super) fn queue(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Queue>> {
+pub(crate) fn queue(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Queue>> {
     let Some(name) = row.get::<_, Option<String>>(column)? else { return Ok(None) };
     let mut queue = Queue::new(name).priority(row.get(column + 1)?);
     (queue.key, queue.limit) = (row.get(column + 2)?, row.get(column + 3)?);
@@ -262,21 +262,16 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Known> {
     let status = status.and_then(|status| RunStatus::ALL.get(status).copied());
     let wake: i64 = row.get(15)?;
     let State { updated, head, totals, recent } = heads::read(row, 10)?;
-    let summary = RunSummary {
-        run_id: row.get::<_, String>(1)?.into(),
-        status: status.ok_or(Error::IntegralValueOutOfRange(2, row.get(2)?))?,
-        started: row.get(3)?,
-        updated,
-        records: head.seq,
-        hash: head.hash,
-        model: text(4)?,
-        session_id: text(5)?,
-        totals,
-        seal: row.get::<_, Option<i64>>(9)?.map(i64::cast_unsigned),
-        held_until: None,
-        queue: queue(row, 11)?.map(Arc::new),
-        wake_at: Some(wake).filter(|wake| ![i64::MIN, i64::MAX].contains(wake)),
-    };
+    let mut summary = RunSummary::empty(row.get::<_, String>(1)?);
+    summary.status = status.ok_or(Error::IntegralValueOutOfRange(2, row.get(2)?))?;
+    summary.started = row.get(3)?;
+    (summary.updated, summary.totals) = (updated, totals);
+    (summary.records, summary.hash) = (head.seq, head.hash);
+    summary.model = text(4)?;
+    summary.session_id = text(5)?;
+    summary.seal = row.get::<_, Option<i64>>(9)?.map(i64::cast_unsigned);
+    summary.queue = queue(row, 11)?.map(Arc::new);
+    summary.wake_at = Some(wake).filter(|wake| ![i64::MIN, i64::MAX].contains(wake));
     let owner: Option<String> = row.get(7)?;
     let holder = match owner {
         Some(owner) => Some(Holder { owner, until: row.get(8)? }),

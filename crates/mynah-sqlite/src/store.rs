@@ -9,9 +9,14 @@ use std::{
 };
 
 use mynah_data::RunId;
+use mynah_log::{
+    Append, Corrupt, Durability, Head, InboxMessage, Lease, MAINTENANCE, Removed, RunSummary,
+    Stripped, Tombstone,
+    backend::{self as entry, Checked, Holder, IndexEntry, goes_on_from},
+};
 use rusqlite::Connection;
 
-use super::{
+use crate::{
     Answer, file, heads, inbox,
     pending::Pending,
     records,
@@ -19,16 +24,11 @@ use super::{
     runs::{self, Known},
     wipe,
 };
-use crate::{
-    Append, Corrupt, Durability, Head, InboxMessage, Lease, MAINTENANCE, Removed, RunSummary,
-    Stripped, Tombstone,
-    backend::{self as entry, Checked, Holder, IndexEntry, goes_on_from},
-};
 
 /// How many runs it knows at most.
 const KNOWN: usize = 1024;
 
-pub(super) struct Store {
+pub(crate) struct Store {
     connection: Connection,
     /// It holds for as long as nobody else writes.
     known: Memory,
@@ -41,13 +41,13 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub(super) fn new(connection: Connection, durability: Durability) -> Self {
+    pub(crate) fn new(connection: Connection, durability: Durability) -> Self {
         Self { connection, known: Memory::default(), version: 0, durability, unwiped: true }
     }
 
     /// Sees to it that what was taken away is nowhere in the files. Where somebody still reads what was there before, that
     /// is left for the next time.
-    pub(super) fn wipe(&mut self) -> rusqlite::Result<()> {
+    pub(crate) fn wipe(&mut self) -> rusqlite::Result<()> {
         if self.unwiped {
             self.unwiped = !wipe::attempt(&self.connection)?;
         }
@@ -55,7 +55,7 @@ impl Store {
     }
 
     /// Makes what is committed from here on this safe.
-    pub(super) fn make(&mut self, durability: Durability) -> rusqlite::Result<()> {
+    pub(crate) fn make(&mut self, durability: Durability) -> rusqlite::Result<()> {
         if self.durability != durability {
             file::make(&self.connection, durability)?;
             self.durability = durability;
@@ -64,7 +64,7 @@ impl Store {
     }
 
     /// Begins a transaction that nobody else can write into.
-    pub(super) fn begin(&mut self) -> rusqlite::Result<Work<'_>> {
+    pub(crate) fn begin(&mut self) -> rusqlite::Result<Work<'_>> {
         let connection = &self.connection;
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let (known, unwiped, pending) = (&mut self.known, &mut self.unwiped, Pending::default());
@@ -80,7 +80,7 @@ impl Store {
 }
 
 /// A transaction. It is rolled back, and what was learned in it forgotten, if it is dropped before it is committed.
-pub(super) struct Work<'s> {
+pub(crate) struct Work<'s> {
     connection: &'s Connection,
     known: &'s mut Memory,
     unwiped: &'s mut bool,
@@ -90,7 +90,7 @@ pub(super) struct Work<'s> {
 }
 
 impl Work<'_> {
-    pub(super) fn append(&mut self, checked: &Checked) -> Answer<Head> {
+    pub(crate) fn append(&mut self, checked: &Checked) -> Answer<Head> {
         if !checked.tombstones.is_empty() {
             self.pending.write(self.connection)?;
             let known = self.known.find(self.connection, &mut self.pending, &checked.batch.run)?;
@@ -157,6 +157,7 @@ impl Work<'_> {
                 }
                 Going::Bodies(rows)
             }
+            _ => return Ok(Err(file::unusable("a tombstone of an unknown kind"))),
         };
         Ok(Ok(Some(going)))
     }
@@ -185,7 +186,7 @@ impl Work<'_> {
         let mut key = memory.last_key(connection)?;
         if key.checked_add_unsigned(records.len() as u64).is_none() {
             let what = format!("row {key} of table records leaves no room for another");
-            return Ok(Err(Corrupt { run: RunId::from(""), seq: 0, what }.into()));
+            return Ok(Err(Corrupt::new("", 0, what).into()));
         }
         let (before, known) = match attempt!(memory.find(connection, pending, run)?) {
             Some(known) if known.entry.ends_with(checked) => return Ok(Ok(checked.head)),
@@ -240,7 +241,7 @@ impl Work<'_> {
         Ok(Ok(head))
     }
 
-    pub(super) fn lease(
+    pub(crate) fn lease(
         &mut self,
         run: &str,
         now: i64,
@@ -258,14 +259,14 @@ impl Work<'_> {
         Ok(Ok(lease))
     }
 
-    pub(super) fn beat(&mut self, process: &str, term: Duration, now: i64) -> Answer<()> {
+    pub(crate) fn beat(&mut self, process: &str, term: Duration, now: i64) -> Answer<()> {
         let before = self.known.beat(self.connection, process)?;
         let until = entry::beat(before, term, now);
         self.known.write_beat(self.connection, process, until, now)?;
         Ok(Ok(()))
     }
 
-    pub(super) fn claim(
+    pub(crate) fn claim(
         &mut self,
         owner: &str,
         term: Duration,
@@ -298,7 +299,7 @@ impl Work<'_> {
         Ok(Ok(leases))
     }
 
-    pub(super) fn deliver(&mut self, run: &str, message: &InboxMessage) -> Answer<bool> {
+    pub(crate) fn deliver(&mut self, run: &str, message: &InboxMessage) -> Answer<bool> {
         let connection = self.connection;
         let Some(known) = attempt!(self.known.find(connection, &mut self.pending, run)?) else {
             let is_pruned = runs::is_pruned(connection, run)?;
@@ -315,7 +316,7 @@ impl Work<'_> {
         Ok(Ok(is_new))
     }
 
-    pub(super) fn release(&mut self, lease: &Lease) -> Answer<()> {
+    pub(crate) fn release(&mut self, lease: &Lease) -> Answer<()> {
         let connection = self.connection;
         if let Some(known) = attempt!(self.known.find(connection, &mut self.pending, &lease.run)?) {
             let before = known.entry.clone();
@@ -327,11 +328,11 @@ impl Work<'_> {
 
     /// How this transaction will be synced, in SQLite's words.
     #[cfg(test)]
-    pub(super) fn synchronous(&self) -> rusqlite::Result<i64> {
+    pub(crate) fn synchronous(&self) -> rusqlite::Result<i64> {
         self.connection.query_row("PRAGMA synchronous", [], |row| row.get(0))
     }
 
-    pub(super) fn commit(mut self) -> rusqlite::Result<()> {
+    pub(crate) fn commit(mut self) -> rusqlite::Result<()> {
         self.pending.write(self.connection)?;
         self.connection.prepare_cached("COMMIT")?.execute([])?;
         self.committed = true;
@@ -454,13 +455,12 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use mynah_data::{ErrorKind, LogReason};
+    use mynah_log::{Chain, Fact, Log as _, Record, conformance::Sample};
     use rusqlite::ErrorCode;
     use tempfile::TempDir;
 
     use super::*;
-    use crate::{
-        Chain, Fact, Log as _, Record, SqliteLog, conformance::Sample, sqlite::file::File,
-    };
+    use crate::{SqliteLog, file::File};
 
     fn open() -> (TempDir, PathBuf, Connection) {
         let folder = tempfile::tempdir().expect("a folder");
@@ -534,7 +534,7 @@ mod tests {
         for (run, kept) in runs.iter().zip(&kept) {
             let found = log.read(run.id(), 1, usize::MAX).await.expect("records");
             assert_eq!(found, *kept, "{}", run.id());
-            crate::verify_run(&log, run.id()).await.expect("a sound run");
+            mynah_log::verify_run(&log, run.id()).await.expect("a sound run");
         }
     }
 

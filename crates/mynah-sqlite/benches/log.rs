@@ -16,9 +16,9 @@ use std::{
 
 use mynah_data::{Message, Response, Result, ToolOutcome};
 use mynah_log::{
-    Append, Body, Chain, Durability, Extent, Fact, Log, MemoryLog, Plan, Record, SqliteLog,
-    Verifier,
+    Append, Body, Chain, Durability, Extent, Fact, Log, MemoryLog, Plan, Record, Verifier,
 };
+use mynah_sqlite::SqliteLog;
 use rusqlite::{Connection, params};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};

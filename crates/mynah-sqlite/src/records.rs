@@ -2,19 +2,19 @@
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
+use mynah_log::{Body, Corrupt, Hash, MAINTENANCE, Record, Removed, RunSummary, Tombstone};
 use rusqlite::{Connection, OptionalExtension as _, Row, types::Type};
 
-use super::{
+use crate::{
     Answer,
     row::{attempt, blob, lossy, sound},
     runs::{self, Known},
 };
-use crate::{Body, Corrupt, Hash, MAINTENANCE, Record, Removed, RunSummary, Tombstone};
 
 /// How many bytes of records are read at once, about.
 const PORTION: usize = 16 << 20;
 
-pub(super) fn read(
+pub(crate) fn read(
     connection: &Connection,
     run: &str,
     from: u64,
@@ -26,7 +26,7 @@ pub(super) fn read(
 }
 
 /// The same, in a transaction that was begun.
-pub(super) fn read_now(
+pub(crate) fn read_now(
     connection: &Connection,
     run: &str,
     from: u64,
@@ -53,13 +53,13 @@ pub(super) fn read_now(
     let next = from + records.len() as u64;
     if places.contains(&next) {
         let what = format!("it is missing: the index counts {last} records");
-        return Ok(Err(Corrupt { run: run.into(), seq: next, what }.into()));
+        return Ok(Err(Corrupt::new(run, next, what).into()));
     }
     Ok(Ok(records))
 }
 
 /// Looks whether the ids that are not given again are those of the runs that are gone, as tombstones tell.
-pub(super) fn check_pruned(connection: &Connection) -> Answer<()> {
+pub(crate) fn check_pruned(connection: &Connection) -> Answer<()> {
     const PORTION: usize = 256;
     let _snapshot = connection.unchecked_transaction()?;
     let mut select = connection.prepare("SELECT id FROM pruned")?;
@@ -78,7 +78,7 @@ pub(super) fn check_pruned(connection: &Connection) -> Answer<()> {
             if !ids.remove(&*run_id) {
                 let what =
                     format!("it says that run {run_id} is gone, and its id could be given again");
-                return Ok(Err(Corrupt { run: MAINTENANCE.into(), seq, what }.into()));
+                return Ok(Err(Corrupt::new(MAINTENANCE, seq, what).into()));
             }
         }
         if tombstones.is_empty() {
@@ -87,32 +87,32 @@ pub(super) fn check_pruned(connection: &Connection) -> Answer<()> {
     }
     let what = "its id is not given again, as if it were gone, and no tombstone says so";
     Ok(match ids.pop_first() {
-        Some(run) => Err(Corrupt { run: run.into(), seq: 0, what: what.to_owned() }.into()),
+        Some(run) => Err(Corrupt::new(run, 0, what.to_owned()).into()),
         None => Ok(()),
     })
 }
 
 /// The rows of records of a run, if all of them are there.
-pub(super) fn rows(connection: &Connection, known: &Known, places: Range<u64>) -> Answer<Vec<i64>> {
+pub(crate) fn rows(connection: &Connection, known: &Known, places: Range<u64>) -> Answer<Vec<i64>> {
     let RunSummary { run_id: run, records, .. } = &known.entry.summary;
     let keys = known.recent.find(connection, known.key, places.clone(), *records);
     let keys = attempt!(sound(keys, run, places.start)?);
     let next = places.start + keys.len() as u64;
     if places.contains(&next) {
         let what = format!("it is missing: the index counts {records} records");
-        return Ok(Err(Corrupt { run: run.clone(), seq: next, what }.into()));
+        return Ok(Err(Corrupt::new(run.clone(), next, what).into()));
     }
     Ok(Ok(keys))
 }
 
 /// The greatest key of all records; 0 if there are none.
-pub(super) fn last_key(connection: &Connection) -> rusqlite::Result<i64> {
+pub(crate) fn last_key(connection: &Connection) -> rusqlite::Result<i64> {
     let mut select = connection.prepare_cached("SELECT ifnull(max(key), 0) FROM records")?;
     select.query_row([], |row| row.get(0))
 }
 
 /// The hash of the record in a row; none if there is no such row, or no record in it.
-pub(super) fn hash(connection: &Connection, key: i64) -> rusqlite::Result<Option<Hash>> {
+pub(crate) fn hash(connection: &Connection, key: i64) -> rusqlite::Result<Option<Hash>> {
     let mut select = connection.prepare_cached("SELECT envelope FROM records WHERE key = ?1")?;
     let envelope: Option<Vec<u8>> = select.query_row([key], |row| row.get(0)).optional()?;
     let record = envelope.and_then(|envelope| Record::from_parts(envelope, None).ok());
@@ -120,12 +120,12 @@ pub(super) fn hash(connection: &Connection, key: i64) -> rusqlite::Result<Option
 }
 
 /// Takes the body out of a row.
-pub(super) fn strip(connection: &Connection, key: i64) -> rusqlite::Result<usize> {
+pub(crate) fn strip(connection: &Connection, key: i64) -> rusqlite::Result<usize> {
     let update = "UPDATE records SET salt = NULL, payload = NULL WHERE key = ?1";
     connection.prepare_cached(update)?.execute([key])
 }
 
-pub(super) fn delete(connection: &Connection, key: i64) -> rusqlite::Result<usize> {
+pub(crate) fn delete(connection: &Connection, key: i64) -> rusqlite::Result<usize> {
     connection.prepare_cached("DELETE FROM records WHERE key = ?1")?.execute([key])
 }
 
@@ -140,7 +140,7 @@ fn check(row: &Row<'_>, run: &str, seq: u64) -> Answer<Record> {
         }
         Ok(record)
     };
-    Ok(judge().map_err(|what| Corrupt { run: run.into(), seq, what }.into()))
+    Ok(judge().map_err(|what| Corrupt::new(run, seq, what).into()))
 }
 
 /// What a row has: an envelope, and a body unless it was taken away.

@@ -1,8 +1,7 @@
 //! Reading rows that anyone could have written.
 
+use mynah_log::Corrupt;
 use rusqlite::{Error, Row};
-
-use crate::Corrupt;
 
 /// Ends early with a log's refusal, inside what SQLite gives.
 macro_rules! attempt {
@@ -13,11 +12,11 @@ macro_rules! attempt {
         }
     };
 }
-pub(super) use attempt;
+pub(crate) use attempt;
 
 /// What was read from a row. If its values are not what they have to be, the log is corrupt there;
 /// any other failure is SQLite's own.
-pub(super) fn sound<T>(
+pub(crate) fn sound<T>(
     read: rusqlite::Result<T>,
     run: &str,
     seq: u64,
@@ -31,14 +30,14 @@ pub(super) fn sound<T>(
                 }
                 _ => "its row is not as it was written".to_owned(),
             };
-            Ok(Err(Corrupt { run: run.into(), seq, what }))
+            Ok(Err(Corrupt::new(run, seq, what)))
         }
         Err(error) => Err(error),
     }
 }
 
 /// Whether values of a row are not what they have to be.
-pub(super) fn is_unsound(error: &Error) -> bool {
+pub(crate) fn is_unsound(error: &Error) -> bool {
     matches!(
         error,
         Error::FromSqlConversionFailure(..)
@@ -49,18 +48,18 @@ pub(super) fn is_unsound(error: &Error) -> bool {
 }
 
 /// Bytes, where they lie.
-pub(super) fn blob<'r>(row: &'r Row<'_>, column: usize) -> rusqlite::Result<&'r [u8]> {
+pub(crate) fn blob<'r>(row: &'r Row<'_>, column: usize) -> rusqlite::Result<&'r [u8]> {
     Ok(row.get_ref(column)?.as_blob()?)
 }
 
 /// A text, as far as it is one: to name what cannot be read.
-pub(super) fn lossy(row: &Row<'_>, column: usize) -> String {
+pub(crate) fn lossy(row: &Row<'_>, column: usize) -> String {
     let bytes = row.get_ref(column).ok().and_then(|value| value.as_bytes().ok());
     String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned()
 }
 
 /// A number that is never negative.
-pub(super) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+pub(crate) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     let value: i64 = row.get(column)?;
     u64::try_from(value).map_err(|_| Error::IntegralValueOutOfRange(column, value))
 }

@@ -7,15 +7,15 @@ use std::{
 };
 
 use mynah_data::Result;
+use mynah_log::backend::Waiters;
 use rusqlite::Connection;
 
-use super::file::{File, unavailable};
-use crate::backend::Waiters;
+use crate::file::{File, unavailable};
 
 /// How often it looks. This process's own commits are told at once.
 const PACE: Duration = Duration::from_millis(20);
 
-pub(super) struct Watcher {
+pub(crate) struct Watcher {
     desk: Arc<Desk>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -28,13 +28,13 @@ struct Desk {
 }
 
 impl Watcher {
-    pub(super) fn new(file: File, waiters: Arc<Waiters>) -> Self {
+    pub(crate) fn new(file: File, waiters: Arc<Waiters>) -> Self {
         let desk = Desk { file, waiters, closed: Mutex::new(false), changed: Condvar::new() };
         Self { desk: Arc::new(desk), thread: Mutex::new(None) }
     }
 
     /// Watches, from now on, for whoever waits.
-    pub(super) fn watch(&self) -> Result<()> {
+    pub(crate) fn watch(&self) -> Result<()> {
         let mut running = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if running.is_none() {
             let desk = Arc::clone(&self.desk);

@@ -14,19 +14,19 @@ use std::{
 };
 
 use mynah_data::{Error, Result, RunId};
+use mynah_log::{Durability, backend::Waiters};
 use rusqlite::Connection;
 use tokio::sync::{
     Notify,
     oneshot::{self, error::TryRecvError},
 };
 
-use super::{
+use crate::{
     Answer,
     file::{File, unavailable, unusable},
     place::Identity,
     store::{Store, Work},
 };
-use crate::{Durability, backend::Waiters};
 
 /// How many jobs go into one commit at most.
 const GROUP: usize = 256;
@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_micros(50);
 /// long.
 const SOON: Duration = Duration::from_micros(100);
 
-pub(super) struct Writer {
+pub(crate) struct Writer {
     /// None once it is closed.
     jobs: Option<mpsc::Sender<Box<dyn Job>>>,
     thread: Option<JoinHandle<()>>,
@@ -101,7 +101,7 @@ impl<T> Drop for Asking<'_, T> {
 }
 
 impl Writer {
-    pub(super) fn start(
+    pub(crate) fn start(
         connection: Connection,
         durability: Durability,
         file: File,
@@ -123,13 +123,13 @@ impl Writer {
         Ok(Self { jobs, thread, durability, commits, left })
     }
 
-    pub(super) fn commits(&self) -> u64 {
+    pub(crate) fn commits(&self) -> u64 {
         self.commits.load(Ordering::Relaxed)
     }
 
     /// Does some work on a run as a part of the next commit. It is done again if the commit fails
     /// for another's sake.
-    pub(super) async fn perform<T: Send + 'static>(
+    pub(crate) async fn perform<T: Send + 'static>(
         &self,
         run: RunId,
         durability: Option<Durability>,
@@ -151,7 +151,7 @@ impl Writer {
 
     /// Does some work on a run as a part of a later commit, for which nobody waits. It is done again with the next commit as long as
     /// the file cannot be written.
-    pub(super) fn leave(
+    pub(crate) fn leave(
         &self,
         run: RunId,
         job: impl FnMut(&mut Work<'_>) -> Answer<()> + Send + 'static,
@@ -168,7 +168,7 @@ impl Writer {
     }
 
     /// Waits until what was left to be written of a run is written, or has failed.
-    pub(super) async fn settled(&self, run: &str) {
+    pub(crate) async fn settled(&self, run: &str) {
         loop {
             let less = self.left.less.notified();
             if !self.left.runs().contains_key(run) {
@@ -394,9 +394,9 @@ enum Failed {
 #[cfg(test)]
 mod tests {
     use mynah_data::{ErrorKind, LogReason};
+    use mynah_log::{backend::Checked, conformance::Sample};
 
     use super::*;
-    use crate::{backend::Checked, conformance::Sample};
 
     fn start(durability: Durability) -> (tempfile::TempDir, Writer) {
         let folder = tempfile::tempdir().expect("a folder");

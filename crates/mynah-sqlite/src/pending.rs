@@ -6,9 +6,8 @@
 
 use std::{mem, sync::LazyLock};
 
+use mynah_log::Record;
 use rusqlite::{Connection, Error, params};
-
-use crate::Record;
 
 /// How many records are gathered at most, and how many bytes of them, about: a statement has its own copy of what it writes.
 const MANY: usize = 16;
@@ -22,7 +21,7 @@ static INSERT_MANY: LazyLock<String> =
 
 /// Rows to be written: records, whose keys follow each other, and the states of runs by their keys.
 #[derive(Default)]
-pub(super) struct Pending {
+pub(crate) struct Pending {
     records: Vec<Record>,
     bytes: usize,
     /// The key that the last of them is to have.
@@ -32,23 +31,23 @@ pub(super) struct Pending {
 
 impl Pending {
     /// Takes in a record, whose key follows that of the one before.
-    pub(super) fn insert(&mut self, key: i64, record: &Record) {
+    pub(crate) fn insert(&mut self, key: i64, record: &Record) {
         self.bytes += record.body().map_or(0, |body| body.payload.len());
         self.last = key;
         self.records.push(record.clone());
     }
 
     /// Takes in the state of a run, in the place of the one before.
-    pub(super) fn keep(&mut self, run: i64, state: Vec<u8>) {
+    pub(crate) fn keep(&mut self, run: i64, state: Vec<u8>) {
         self.heads.push((run, state));
     }
 
     /// Whether it should be written.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.records.len() >= MANY || self.bytes >= HEAVY
     }
 
-    pub(super) fn write(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+    pub(crate) fn write(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         let Self { records, bytes, last, heads } = mem::take(self);
         if heads.is_empty() {
             return Ok(());

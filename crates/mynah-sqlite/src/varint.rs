@@ -1,6 +1,6 @@
 //! Numbers in as few bytes as they need: seven bits a byte, the lowest first, and the highest bit set in all but the last.
 
-pub(super) fn push(bytes: &mut Vec<u8>, mut number: u64) {
+pub(crate) fn push(bytes: &mut Vec<u8>, mut number: u64) {
     while number > 0x7f {
         bytes.push(number as u8 | 0x80);
         number >>= 7;
@@ -9,7 +9,7 @@ pub(super) fn push(bytes: &mut Vec<u8>, mut number: u64) {
 }
 
 /// The number that bytes begin with, which are then those behind it; none if they begin with none.
-pub(super) fn pull(bytes: &mut &[u8]) -> Option<u64> {
+pub(crate) fn pull(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for bits in (0..u64::BITS).step_by(7) {
         let byte = *bytes.split_off_first()?;

@@ -14,9 +14,10 @@ use std::{
 
 use mynah_data::{ErrorKind, LogReason, Message};
 use mynah_log::{
-    Append, Chain, Durability, Fact, Log, Prune, Record, RunFilter, SqliteLog, Tail, Warrant,
+    Append, Chain, Durability, Fact, Log, Prune, Record, RunFilter, Tail, Warrant,
     conformance::Sample, verify_run, verify_seals,
 };
+use mynah_sqlite::SqliteLog;
 use rusqlite::Connection;
 use tempfile::TempDir;
 

@@ -6,9 +6,10 @@ use std::{fs, io::Cursor, path::PathBuf};
 
 use mynah_data::{Error, ErrorKind, LogReason};
 use mynah_log::{
-    Append, Auditor, Chain, Durability, Fact, Log, MAINTENANCE, Prune, Redact, Removed, SqliteLog,
-    Stripped, Tombstone, Warrant, bundle, conformance::Sample, verify_run, verify_seals,
+    Append, Auditor, Chain, Durability, Fact, Log, MAINTENANCE, Prune, Redact, Removed, Stripped,
+    Tombstone, Warrant, bundle, conformance::Sample, verify_run, verify_seals,
 };
+use mynah_sqlite::SqliteLog;
 use proptest::prelude::*;
 use rusqlite::{Connection, params};
 use tempfile::TempDir;
