@@ -282,29 +282,82 @@ impl Fact {
         }
     }
 
-    /// How long what it is about took, in milliseconds; none if that was not measured.
+    /// How the run ended, or why it waits, if this fact says so.
+    pub const fn end(&self) -> Option<&End> {
+        match self {
+            Self::Suspended(end)
+            | Self::Completed(end)
+            | Self::Failed(end)
+            | Self::Cancelled { end, .. } => Some(end),
+            Self::RunStarted { .. }
+            | Self::Resumed { .. }
+            | Self::UserMessage { .. }
+            | Self::TurnStarted { .. }
+            | Self::TurnLost { .. }
+            | Self::FinalizeStarted { .. }
+            | Self::FinalizeFailed { .. }
+            | Self::AssistantCompleted { .. }
+            | Self::ToolScheduled { .. }
+            | Self::ToolCompleted { .. }
+            | Self::ToolFailed { .. }
+            | Self::SideEffect { .. }
+            | Self::ContextTruncated { .. }
+            | Self::BudgetExceeded { .. }
+            | Self::Sealed(_)
+            | Self::Removed(_) => None,
+        }
+    }
+
+    /// The tool call and its attempt that this fact belongs to; none if it belongs to the loop.
+    pub fn attempt(&self) -> Option<(&str, u32)> {
+        match self {
+            Self::ToolScheduled { call_id, attempt, .. }
+            | Self::ToolCompleted { call_id, attempt, .. }
+            | Self::ToolFailed { call_id, attempt, .. }
+            | Self::SideEffect { inside: Some(Inside { call_id, attempt }), .. } => {
+                Some((call_id, *attempt))
+            }
+            Self::RunStarted { .. }
+            | Self::Resumed { .. }
+            | Self::UserMessage { .. }
+            | Self::TurnStarted { .. }
+            | Self::TurnLost { .. }
+            | Self::FinalizeStarted { .. }
+            | Self::FinalizeFailed { .. }
+            | Self::AssistantCompleted { .. }
+            | Self::SideEffect { inside: None, .. }
+            | Self::ContextTruncated { .. }
+            | Self::BudgetExceeded { .. }
+            | Self::Suspended(_)
+            | Self::Completed(_)
+            | Self::Failed(_)
+            | Self::Cancelled { .. }
+            | Self::Sealed(_)
+            | Self::Removed(_) => None,
+        }
+    }
+
+    /// How long the answer, the tool or the run took, in milliseconds; none if that was not measured.
     pub fn duration_ms(&self) -> Option<u64> {
         match self {
             Self::AssistantCompleted { duration_ms, .. }
             | Self::ToolCompleted { duration_ms, .. }
             | Self::ToolFailed { duration_ms, .. } => *duration_ms,
-            Self::Suspended(end) | Self::Completed(end) | Self::Failed(end) => end.duration_ms,
-            Self::Cancelled { end, .. } => end.duration_ms,
-            _ => None,
+            fact => fact.end()?.duration_ms,
         }
     }
 
-    /// Says how long what it is about took, in milliseconds, if facts of its kind hold that.
+    /// Sets how long it took, in milliseconds, if facts of its kind hold that.
     pub fn set_duration_ms(&mut self, millis: Option<u64>) {
-        match self {
-            Self::AssistantCompleted { duration_ms, .. }
-            | Self::ToolCompleted { duration_ms, .. }
-            | Self::ToolFailed { duration_ms, .. } => *duration_ms = millis,
-            Self::Suspended(end) | Self::Completed(end) | Self::Failed(end) => {
-                end.duration_ms = millis;
-            }
-            Self::Cancelled { end, .. } => end.duration_ms = millis,
-            _ => {}
+        if let Self::AssistantCompleted { duration_ms, .. }
+        | Self::ToolCompleted { duration_ms, .. }
+        | Self::ToolFailed { duration_ms, .. }
+        | Self::Suspended(End { duration_ms, .. })
+        | Self::Completed(End { duration_ms, .. })
+        | Self::Failed(End { duration_ms, .. })
+        | Self::Cancelled { end: End { duration_ms, .. }, .. } = self
+        {
+            *duration_ms = millis;
         }
     }
 }

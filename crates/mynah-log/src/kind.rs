@@ -1,6 +1,6 @@
-//! Kinds of facts: all properties of a kind, with one exhaustive match for each.
+//! Kinds of facts, and what holds for all facts of a kind.
 //!
-//! A new kind gets its line in [`kinds!`] and its variant in [`Fact`]; the compiler then names every question that it has to answer.
+//! A new kind gets its line in [`kinds!`] and its variant in [`Fact`]; the compiler then names every match that must consider it.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::{Effect, End, Fact, Inside, MAINTENANCE, Removed, RunStatus, Tombstone};
 
 macro_rules! kinds {
-    ($($kind:ident = $name:literal),+ $(,)?) => {
+    ($($kind:ident = $name:literal, $status:expr, $place:ident, $counted:ident;)+) => {
         /// The kind of a [`Fact`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Kind {
@@ -35,6 +35,27 @@ macro_rules! kinds {
                     _ => None,
                 }
             }
+
+            /// The status of a run whose last record is of this kind; none for a seal, which changes nothing.
+            pub const fn status(self) -> Option<RunStatus> {
+                match self {
+                    $(Self::$kind => $status,)+
+                }
+            }
+
+            /// Where in a run a record of this kind stands.
+            const fn place(self) -> Place {
+                match self {
+                    $(Self::$kind => Place::$place,)+
+                }
+            }
+
+            /// What totals and the index take from its payload.
+            pub(crate) const fn counted(self) -> Counted {
+                match self {
+                    $(Self::$kind => Counted::$counted,)+
+                }
+            }
         }
 
         impl Fact {
@@ -56,56 +77,32 @@ macro_rules! kinds {
     };
 }
 
+const RUNNING: Option<RunStatus> = Some(RunStatus::Running);
+
 kinds! {
-    RunStarted = "run_started",
-    Resumed = "resumed",
-    UserMessage = "user_message",
-    TurnStarted = "turn_started",
-    TurnLost = "turn_lost",
-    FinalizeStarted = "finalize_started",
-    FinalizeFailed = "finalize_failed",
-    AssistantCompleted = "assistant_completed",
-    ToolScheduled = "tool_scheduled",
-    ToolCompleted = "tool_completed",
-    ToolFailed = "tool_failed",
-    SideEffect = "side_effect",
-    ContextTruncated = "context_truncated",
-    BudgetExceeded = "budget_exceeded",
-    Suspended = "suspended",
-    Completed = "completed",
-    Failed = "failed",
-    Cancelled = "cancelled",
-    Sealed = "sealed",
-    Removed = "removed",
+    RunStarted = "run_started", RUNNING, First, Names;
+    Resumed = "resumed", RUNNING, Between, Nothing;
+    UserMessage = "user_message", RUNNING, Between, Nothing;
+    TurnStarted = "turn_started", RUNNING, Between, Turn;
+    TurnLost = "turn_lost", RUNNING, Between, Estimate;
+    FinalizeStarted = "finalize_started", RUNNING, Between, Nothing;
+    FinalizeFailed = "finalize_failed", RUNNING, Between, Nothing;
+    AssistantCompleted = "assistant_completed", RUNNING, Between, Answer;
+    ToolScheduled = "tool_scheduled", RUNNING, Between, Call;
+    ToolCompleted = "tool_completed", RUNNING, Between, Nothing;
+    ToolFailed = "tool_failed", RUNNING, Between, Nothing;
+    SideEffect = "side_effect", RUNNING, Between, Nothing;
+    ContextTruncated = "context_truncated", RUNNING, Between, Nothing;
+    BudgetExceeded = "budget_exceeded", RUNNING, Between, Partial;
+    Suspended = "suspended", Some(RunStatus::Suspended), Between, Nothing;
+    Completed = "completed", Some(RunStatus::Completed), Between, Nothing;
+    Failed = "failed", Some(RunStatus::Failed), Between, Nothing;
+    Cancelled = "cancelled", Some(RunStatus::Cancelled), Between, Partial;
+    Sealed = "sealed", None, Last, Nothing;
+    Removed = "removed", RUNNING, Maintenance, Nothing;
 }
 
 impl Kind {
-    /// The status of a run whose last record is of this kind; none for a seal, which changes nothing.
-    pub const fn status(self) -> Option<RunStatus> {
-        match self {
-            Self::Suspended => Some(RunStatus::Suspended),
-            Self::Completed => Some(RunStatus::Completed),
-            Self::Failed => Some(RunStatus::Failed),
-            Self::Cancelled => Some(RunStatus::Cancelled),
-            Self::Sealed => None,
-            Self::RunStarted
-            | Self::Resumed
-            | Self::UserMessage
-            | Self::TurnStarted
-            | Self::TurnLost
-            | Self::FinalizeStarted
-            | Self::FinalizeFailed
-            | Self::AssistantCompleted
-            | Self::ToolScheduled
-            | Self::ToolCompleted
-            | Self::ToolFailed
-            | Self::SideEffect
-            | Self::ContextTruncated
-            | Self::BudgetExceeded
-            | Self::Removed => Some(RunStatus::Running),
-        }
-    }
-
     /// Whether it ends a run: only the seal can follow.
     pub const fn is_end(self) -> bool {
         matches!(self.status(), Some(status) if status.is_ended())
@@ -114,57 +111,6 @@ impl Kind {
     /// Whether a record of this kind keeps its body in every redaction.
     pub(crate) const fn keeps_body(self) -> bool {
         matches!(self, Self::Sealed | Self::Removed)
-    }
-
-    /// What totals and the index take from its payload.
-    pub(crate) const fn counted(self) -> Counted {
-        match self {
-            Self::RunStarted => Counted::Names,
-            Self::AssistantCompleted => Counted::Answer,
-            Self::BudgetExceeded | Self::Cancelled => Counted::Partial,
-            Self::TurnStarted => Counted::Turn,
-            Self::TurnLost => Counted::Estimate,
-            Self::ToolScheduled => Counted::Call,
-            Self::Resumed
-            | Self::UserMessage
-            | Self::FinalizeStarted
-            | Self::FinalizeFailed
-            | Self::ToolCompleted
-            | Self::ToolFailed
-            | Self::SideEffect
-            | Self::ContextTruncated
-            | Self::Suspended
-            | Self::Completed
-            | Self::Failed
-            | Self::Sealed
-            | Self::Removed => Counted::Nothing,
-        }
-    }
-
-    /// Where in a run a record of this kind stands.
-    const fn place(self) -> Place {
-        match self {
-            Self::RunStarted => Place::First,
-            Self::Sealed => Place::Last,
-            Self::Removed => Place::Maintenance,
-            Self::Resumed
-            | Self::UserMessage
-            | Self::TurnStarted
-            | Self::TurnLost
-            | Self::FinalizeStarted
-            | Self::FinalizeFailed
-            | Self::AssistantCompleted
-            | Self::ToolScheduled
-            | Self::ToolCompleted
-            | Self::ToolFailed
-            | Self::SideEffect
-            | Self::ContextTruncated
-            | Self::BudgetExceeded
-            | Self::Suspended
-            | Self::Completed
-            | Self::Failed
-            | Self::Cancelled => Place::Between,
-        }
     }
 
     /// Why a record of this kind may not follow one of that kind, none before the first.

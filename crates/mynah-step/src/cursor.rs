@@ -6,12 +6,12 @@ use std::{
 };
 
 use mynah_data::{BreachTime, Error, HaltReason, Limit, Message, Result, RunId};
-use mynah_log::{Corrupt, DirectCall, Effect, Fact, Hash, Inside, Kind, Record, Resolution, cbor};
+use mynah_log::{Corrupt, DirectCall, Effect, Fact, Hash, Kind, Record, Resolution, cbor};
 use serde_json::Value;
 
 use crate::{
     RecordedFact, Try,
-    difference::{call_of, difference_of},
+    difference::difference_of,
     journal::{PendingEffect, Place, Want},
     recorder::ends,
 };
@@ -96,7 +96,7 @@ impl Attempts {
 
 /// The call that a fact is about, and how many had its id up to it.
 fn nth_call(fact: &Fact, ids: &mut HashMap<String, u32>) -> Option<(String, u32)> {
-    let id = call_of(fact)?.to_owned();
+    let id = fact.attempt()?.0.to_owned();
     let count = ids.entry(id.clone()).or_default();
     *count += u32::from(matches!(fact, Fact::ToolScheduled { attempt: 1, .. }));
     Some((id, *count))
@@ -514,8 +514,8 @@ impl ReplayCursor {
 
     /// Says which call it is about, where it is about one.
     fn mismatch(&self, seq: u64, recorded: Option<&Fact>, produced: Option<&Fact>) -> Error {
-        let call = produced.and_then(call_of).or_else(|| recorded.and_then(call_of));
-        let about = call.map(|call| match self.tool_of(call) {
+        let call = produced.and_then(Fact::attempt).or_else(|| recorded.and_then(Fact::attempt));
+        let about = call.map(|(call, _)| match self.tool_of(call) {
             Some(tool) => format!("call {call} of {tool}: "),
             None => format!("call {call}: "),
         });
@@ -581,11 +581,35 @@ pub fn outcome_of(fact: &Fact) -> Option<&str> {
 pub(crate) fn crashes(records: &[RecordedFact]) -> u32 {
     let crashes = |crashes: u32, kept: &RecordedFact| match kept.fact() {
         fact if fact.is_seam() => crashes + 1,
-        Fact::TurnStarted { .. } | Fact::TurnLost { .. } | Fact::ToolScheduled { .. } => crashes,
-        fact if inner(fact).is_some() => crashes,
-        _ => 0,
+        fact if is_progress(fact) => 0,
+        _ => crashes,
     };
     records.iter().fold(0, crashes) + 1
+}
+
+/// Whether a resumed loop need not do again what a fact records.
+fn is_progress(fact: &Fact) -> bool {
+    match fact {
+        Fact::TurnStarted { .. } | Fact::TurnLost { .. } => false,
+        Fact::ToolScheduled { .. }
+        | Fact::ToolCompleted { .. }
+        | Fact::ToolFailed { .. }
+        | Fact::SideEffect { .. } => outcome_of(fact).is_some() || fact.attempt().is_none(),
+        Fact::RunStarted { .. }
+        | Fact::Resumed { .. }
+        | Fact::UserMessage { .. }
+        | Fact::FinalizeStarted { .. }
+        | Fact::FinalizeFailed { .. }
+        | Fact::AssistantCompleted { .. }
+        | Fact::ContextTruncated { .. }
+        | Fact::BudgetExceeded { .. }
+        | Fact::Suspended(_)
+        | Fact::Completed(_)
+        | Fact::Failed(_)
+        | Fact::Cancelled { .. }
+        | Fact::Sealed(_)
+        | Fact::Removed(_) => true,
+    }
 }
 
 /// Whether a fact is that a call was stopped while it ran.
@@ -610,7 +634,22 @@ fn is_answer(fact: &Fact) -> bool {
         Fact::AssistantCompleted { .. } | Fact::TurnLost { .. } => true,
         Fact::BudgetExceeded { breach, .. } => breach.when == BreachTime::MidStream,
         Fact::SideEffect { inside, name, .. } => inside.is_none() && name == MODEL_CALL,
-        _ => false,
+        Fact::RunStarted { .. }
+        | Fact::Resumed { .. }
+        | Fact::UserMessage { .. }
+        | Fact::TurnStarted { .. }
+        | Fact::FinalizeStarted { .. }
+        | Fact::FinalizeFailed { .. }
+        | Fact::ToolScheduled { .. }
+        | Fact::ToolCompleted { .. }
+        | Fact::ToolFailed { .. }
+        | Fact::ContextTruncated { .. }
+        | Fact::Suspended(_)
+        | Fact::Completed(_)
+        | Fact::Failed(_)
+        | Fact::Cancelled { .. }
+        | Fact::Sealed(_)
+        | Fact::Removed(_) => false,
     }
 }
 
@@ -649,28 +688,13 @@ fn is_stopped(fact: &Fact, upcoming: &Fact) -> bool {
     before && breach.when == BreachTime::PreCall
 }
 
-/// The call and the attempt in which a fact was made.
+/// The call and the attempt in which a fact was made: not the call's announcement, and not its outcome.
 pub(crate) fn inner(fact: &Fact) -> Option<(&str, u32)> {
-    match fact {
-        Fact::SideEffect { inside: Some(Inside { call_id, attempt }), .. } => {
-            Some((call_id, *attempt))
-        }
-        Fact::ToolFailed {
-            call_id,
-            attempt,
-            resolution: Resolution::Retried | Resolution::CutOff,
-            ..
-        } => Some((call_id, *attempt)),
-        Fact::ToolScheduled { call_id, attempt, .. } if *attempt > 1 => Some((call_id, *attempt)),
-        _ => None,
-    }
+    of_tool(fact).filter(|_| outcome_of(fact).is_none())
 }
 
 /// The call and the attempt that a fact of a running tool belongs to.
 pub(crate) fn of_tool(fact: &Fact) -> Option<(&str, u32)> {
-    inner(fact).or(match fact {
-        Fact::ToolCompleted { call_id, attempt, .. }
-        | Fact::ToolFailed { call_id, attempt, .. } => Some((call_id, *attempt)),
-        _ => None,
-    })
+    let is_announced = matches!(fact, Fact::ToolScheduled { attempt: 1, .. });
+    fact.attempt().filter(|_| !is_announced)
 }

@@ -5,8 +5,6 @@ use mynah_log::{End, Fact};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::cursor::of_tool;
-
 /// The error for a replay that produces another fact than is recorded, one where none is recorded,
 /// or none where one is.
 pub fn mismatch(run: &str, seq: u64, recorded: Option<&Fact>, produced: Option<&Fact>) -> Error {
@@ -108,14 +106,6 @@ pub fn recorded_error(error: Option<&Value>) -> Error {
     })
 }
 
-/// The call that a fact is about.
-pub(crate) fn call_of(fact: &Fact) -> Option<&str> {
-    match fact {
-        Fact::ToolScheduled { call_id, .. } => Some(call_id),
-        _ => of_tool(fact).map(|(call, _)| call),
-    }
-}
-
 /// What a fact says beyond its kind: how a tool came out, or why the run ended.
 fn gist(fact: &Fact) -> Option<String> {
     let of_end = |end: &End| match end.metadata.get("error").and_then(|error| error.get("message"))
@@ -132,9 +122,7 @@ fn gist(fact: &Fact) -> Option<String> {
         Fact::BudgetExceeded { breach, .. } => {
             Error::budget_exceeded(breach, None).message().into_owned()
         }
-        Fact::Suspended(end) | Fact::Completed(end) | Fact::Failed(end) => of_end(end),
-        Fact::Cancelled { end, .. } => of_end(end),
-        _ => return None,
+        fact => of_end(fact.end()?),
     };
     Some(shortened(gist))
 }

@@ -284,16 +284,12 @@ impl Driver {
                     // The request is on its way to the log before any of its answer is emitted.
                     return Poll::Ready(Ok(None));
                 }
-                match ready!(self.door.poll_model(cx, &self.machine))? {
-                    Input::ModelEvent(event) => {
-                        let (event, facts) = self.machine.hear(event);
-                        if facts.is_empty() && !self.machine.is_answered_in_full() {
-                            return Poll::Ready(Ok(Some(event)));
-                        }
-                        self.machine.events.push_back(event);
-                        facts.into_iter().for_each(|fact| self.commit(fact));
-                    }
-                    input => self.apply(input),
+                let input = ready!(self.door.poll_model(cx, &self.machine))?;
+                let is_event = matches!(input, Input::ModelEvent(_));
+                self.apply(input);
+                // An answer that is there in full is recorded before its last event is handed out.
+                if is_event && !self.machine.is_answered_in_full() {
+                    return Poll::Ready(Ok(self.machine.events.pop_front()));
                 }
             }
             Action::RunTools => {
@@ -341,13 +337,10 @@ impl Driver {
         }
         match self.door.commit(fact) {
             Ok(fact) => {
-                match &fact {
-                    Fact::ToolScheduled { .. } => self.announced = true,
-                    Fact::TurnStarted { .. } => {
-                        let index = self.machine.state.steps.len();
-                        self.step = tracing::info_span!(parent: &self.span, "mynah.step", index);
-                    }
-                    _ => {}
+                self.announced |= matches!(fact, Fact::ToolScheduled { .. });
+                if matches!(fact, Fact::TurnStarted { .. }) {
+                    let index = self.machine.state.steps.len();
+                    self.step = tracing::info_span!(parent: &self.span, "mynah.step", index);
                 }
                 let steps = self.machine.state.steps.len();
                 self.machine.take_in(fact);

@@ -165,7 +165,22 @@ impl Live {
             Fact::Cancelled { end, partial, .. } => {
                 self.watch.end(Some(end.reason.as_str()), usage(partial).as_ref());
             }
-            _ => {}
+            Fact::RunStarted { .. }
+            | Fact::Resumed { .. }
+            | Fact::UserMessage { .. }
+            | Fact::TurnStarted { .. }
+            | Fact::TurnLost { .. }
+            | Fact::FinalizeStarted { .. }
+            | Fact::ToolScheduled { .. }
+            | Fact::ToolCompleted { .. }
+            | Fact::ToolFailed { .. }
+            | Fact::SideEffect { .. }
+            | Fact::ContextTruncated { .. }
+            | Fact::Suspended(_)
+            | Fact::Completed(_)
+            | Fact::Failed(_)
+            | Fact::Sealed(_)
+            | Fact::Removed(_) => {}
         }
     }
 }
@@ -345,7 +360,8 @@ impl Clock {
             Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
                 self.tools.remove(call_id).map(|began| began.elapsed())
             }
-            _ => Some(self.active + self.began.elapsed()),
+            _ if fact.end().is_some() => Some(self.active + self.began.elapsed()),
+            _ => return,
         };
         fact.set_duration_ms(took.map(millis));
     }

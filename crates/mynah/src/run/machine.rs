@@ -234,7 +234,20 @@ impl Machine {
                     self.events.extend(told);
                 }
             }
-            _ => {}
+            Fact::RunStarted { .. }
+            | Fact::UserMessage { .. }
+            | Fact::TurnStarted { .. }
+            | Fact::TurnLost { .. }
+            | Fact::FinalizeStarted { .. }
+            | Fact::FinalizeFailed { .. }
+            | Fact::ToolScheduled { .. }
+            | Fact::SideEffect { .. }
+            | Fact::ContextTruncated { .. }
+            | Fact::BudgetExceeded { .. }
+            | Fact::Suspended(_)
+            | Fact::Completed(_)
+            | Fact::Sealed(_)
+            | Fact::Removed(_) => {}
         }
         self.state.evolve(fact);
         if self.state.steps.len() > before {
