@@ -270,7 +270,11 @@ async fn a_fact_that_the_loop_could_not_emit_again_is_refused_before_it_is_recor
 
 #[tokio::test]
 async fn every_other_fact_is_emitted_again_as_it_was() {
-    let end = || End::new(HaltReason::AskUser, Metadata::new());
+    let end = || {
+        let mut end = End::new(HaltReason::AskUser, Metadata::new());
+        end.duration_ms = Some(7);
+        end
+    };
     let message = || Arc::new(Message::user("hi"));
     let mut resumed = Fact::SEAM;
     if let Fact::Resumed { message: told, .. } = &mut resumed {
@@ -316,9 +320,9 @@ async fn the_duration_of_a_replay_is_the_recorded_one() {
     let log = Arc::new(MemoryLog::new());
     let took = async |context: &Context, live: u64| {
         let took = context.replay_duration_ms(live);
-        let metadata = Metadata::from_iter([("duration_ms".to_owned(), json!(took))]);
-        let end = Fact::Completed(End::new(HaltReason::Completed, metadata));
-        context.emit(end).await.map(|()| took)
+        let mut end = End::new(HaltReason::Completed, Metadata::new());
+        end.duration_ms = Some(took);
+        context.emit(Fact::Completed(end)).await.map(|()| took)
     };
     let context = Context::new(plain(&log)).expect("a run");
     assert_eq!(begin(&context).await, Ok(()));

@@ -150,7 +150,8 @@ async fn what_a_loop_took_from_the_world_is_with_the_log_when_it_has_it() -> Res
 }
 
 #[tokio::test]
-async fn the_durations_of_calls_are_recorded_and_the_same_in_a_replay() -> Result<()> {
+async fn the_durations_of_calls_and_of_the_run_are_recorded_and_the_same_in_a_replay() -> Result<()>
+{
     let log = Shared::default();
     let nap = || {
         Tool::new("nap", "", json!({})).handler(async |_, _| {
@@ -165,7 +166,10 @@ async fn the_durations_of_calls_are_recorded_and_the_same_in_a_replay() -> Resul
     };
     agent(&Context::new(plain(&log).tools([nap()]))?).await?;
     let recorded = facts(&read(&log).await);
-    assert!(recorded[2].duration_ms().is_some_and(|took| took >= 30), "{:?}", recorded[2]);
+    for fact in &recorded[2..4] {
+        assert!(fact.duration_ms().is_some_and(|took| took >= 30), "{fact:?}");
+    }
+    assert_eq!(recorded[3].kind(), "completed");
     agent(&Context::new(plain(&log).tools([nap()]).replay().await?)?).await
 }
 

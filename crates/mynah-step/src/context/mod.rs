@@ -16,10 +16,13 @@ use std::{
 
 use futures_util::future::{Either, select};
 use mynah_data::{Breach, BreachTime, Budget, Error, Response, Result, RunId, ValidationReason};
-use mynah_log::{Corrupt, Cut, End, Fact, Record, Verifier};
+use mynah_log::{Corrupt, Cut, Fact, Record, Verifier};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
-use tokio::sync::{Mutex as Queue, watch};
+use tokio::{
+    sync::{Mutex as Queue, watch},
+    time::Instant,
+};
 use tracing::Span;
 
 pub use self::{
@@ -33,6 +36,7 @@ use crate::{
     effects::Effects,
     journal::{Want, lock},
     metrics::tell_exceeded,
+    millis,
     recorder::{ends, sealed},
 };
 
@@ -107,6 +111,8 @@ struct Shared {
     spent: Mutex<Spent>,
     /// How long the run may take; a replay measures nothing.
     clock: Mutex<Option<WallClock>>,
+    /// How long earlier processes were active, and since when this one is.
+    active: (Duration, Instant),
     /// The ids of calls that have no outcome yet.
     called: Mutex<HashSet<String>>,
     /// How many calls had each of the ids that the loop chose.
@@ -176,6 +182,7 @@ impl Context {
             turns: Queue::new(0),
             spent: Mutex::default(),
             clock: Mutex::new(clock),
+            active: (before, Instant::now()),
             called: Mutex::default(),
             named: Mutex::default(),
             cancelled: watch::Sender::new(false),
@@ -234,15 +241,14 @@ impl Context {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use mynah_data::{Error, Thread};
-    /// use mynah_log::{Extent, Fact, MemoryLog};
+    /// use mynah_data::Error;
+    /// use mynah_log::MemoryLog;
     /// use mynah_step::{Config, Context};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
     /// let context = Context::new(Config::new(&Arc::new(MemoryLog::new()), "run-1"))?;
-    /// let thread = Thread::from("go");
-    /// context.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await?;
-    /// let process = context.side_effect("process", async { Ok::<_, Error>(std::process::id()) }).await?;
+    /// let process = async { Ok::<_, Error>(std::process::id()) };
+    /// let process = context.run("go", async |cx| cx.side_effect("process", process).await).await?;
     /// assert_eq!(process, std::process::id());
     /// # Ok(()) }
     /// ```
@@ -347,8 +353,13 @@ impl Context {
 
     /// Records a fact.
     async fn put(&self, mut fact: Fact) -> Result<()> {
-        if let Some(cursor) = &self.journal().cursor {
-            cursor.set_durations(&mut fact);
+        match &self.journal().cursor {
+            Some(cursor) if cursor.is_behind() => cursor.set_durations(&mut fact),
+            _ if fact.end().is_some_and(|end| end.duration_ms.is_none()) => {
+                let (earlier, began) = self.0.active;
+                fact.set_duration_ms(Some(millis(earlier + began.elapsed())));
+            }
+            _ => {}
         }
         let durable = ends(&fact);
         self.handed_in(self.0.effects.commit(fact.clone(), durable)).await?;
@@ -429,17 +440,12 @@ impl Context {
         self.flush().await
     }
 
-    /// A duration to be recorded: in a replay the recorded one, as no two runs take the same time. Looks for `duration_ms` in
-    /// the metadata of the end that comes next.
+    /// A duration that the loop records itself: `live`, or in a replay that of the next record, as no two runs take the same time.
+    ///
+    /// Answers, tools and the end of a run have their durations without it.
+    #[doc(alias = "ReplayDurationMs")]
     pub fn replay_duration_ms(&self, live: u64) -> u64 {
-        let recorded = self.0.journal.records(|cursor| {
-            let end: &End = match cursor.upcoming()? {
-                Fact::Completed(end) | Fact::Failed(end) | Fact::Suspended(end) => end,
-                Fact::Cancelled { end, .. } => end,
-                _ => return None,
-            };
-            end.metadata.get("duration_ms")?.as_u64()
-        });
+        let recorded = self.0.journal.records(|cursor| cursor.upcoming()?.duration_ms());
         recorded.unwrap_or(live)
     }
 
@@ -546,16 +552,31 @@ pub(crate) async fn unless_cancelled<T>(
 
 /// Why a loop cannot emit a fact: a replay would not take it for the recorded one.
 fn misplaced(fact: &Fact) -> Option<(&'static str, &'static str)> {
-    Some(match fact {
-        Fact::Sealed(_) => ("sealed_by_itself", "the seal follows the end by itself"),
-        Fact::Removed(_) => ("of_the_log", "what is taken away is told by the log"),
+    match fact {
+        Fact::Sealed(_) => Some(("sealed_by_itself", "the seal follows the end by itself")),
+        Fact::Removed(_) => Some(("of_the_log", "the log records what is removed")),
         Fact::ToolScheduled { .. } | Fact::ToolCompleted { .. } | Fact::ToolFailed { .. } => {
-            ("of_a_call", "Context::call_tool records a call and what came of it")
+            Some(("of_a_call", "Context::call_tool records a call and its outcome"))
         }
-        Fact::SideEffect { .. } => ("of_an_effect", "Context::side_effect records what it does"),
-        seam if seam.is_seam() => ("of_a_resume", "Config::resume records that a run goes on"),
-        _ => return None,
-    })
+        Fact::SideEffect { .. } => Some(("of_an_effect", "Context::side_effect records its value")),
+        Fact::Resumed { .. } if fact.is_seam() => {
+            Some(("of_a_resume", "Config::resume records that a run is resumed"))
+        }
+        Fact::RunStarted { .. }
+        | Fact::Resumed { .. }
+        | Fact::UserMessage { .. }
+        | Fact::TurnStarted { .. }
+        | Fact::TurnLost { .. }
+        | Fact::FinalizeStarted { .. }
+        | Fact::FinalizeFailed { .. }
+        | Fact::AssistantCompleted { .. }
+        | Fact::ContextTruncated { .. }
+        | Fact::BudgetExceeded { .. }
+        | Fact::Suspended(_)
+        | Fact::Completed(_)
+        | Fact::Failed(_)
+        | Fact::Cancelled { .. } => None,
+    }
 }
 
 /// Refuses a budget that has no sense.

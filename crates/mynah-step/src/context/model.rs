@@ -37,8 +37,8 @@ impl Context {
     /// ```
     /// # use std::sync::Arc;
     /// # use futures_util::stream;
-    /// # use mynah_data::{Event, FinishReason, Request, Result, Thread};
-    /// # use mynah_log::{Extent, Fact, MemoryLog};
+    /// # use mynah_data::{Event, FinishReason, Request, Result};
+    /// # use mynah_log::MemoryLog;
     /// # use mynah_step::{Adapter, BoxFuture, Config, Context, ModelCall, ModelStream};
     /// # struct Parrot;
     /// # impl Adapter for Parrot {
@@ -50,9 +50,7 @@ impl Context {
     /// # }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
     /// let context = Context::new(Config::new(&Arc::new(MemoryLog::new()), "run-1").adapter(Parrot))?;
-    /// let thread = Thread::from("Hello?");
-    /// context.emit(Fact::RunStarted { thread: thread.clone(), extent: Extent::Chat, about: None }).await?;
-    /// let answer = context.llm_call(Request::from(thread)).await?;
+    /// let answer = context.run("Hello?", async |cx| cx.llm_call(Request::from("Hello?")).await).await?;
     /// assert_eq!((answer.turn, &*answer.response.text()), (1, "Hello!"));
     /// # Ok(()) }
     /// ```
