@@ -43,7 +43,25 @@ fn verify_vectors(folder: &Path) -> Result<(), String> {
     let root = root.ok_or("the vector has no root")?;
     let verify = format!("python3 tools/verify.py {} --root", sealed.display());
     run(&format!("{verify} {root}"))?;
+    same_fingerprint(&sealed)?;
     refused(&format!("{verify} {}", "0".repeat(64)), 1, "nothing proves")
+}
+
+/// Both verifiers print the same fingerprint of a sealed run.
+fn same_fingerprint(bundle: &Path) -> Result<(), String> {
+    let stdout = |line: String| {
+        let done = command(&line).output().map_err(|e| format!("cannot start {line}: {e}"))?;
+        Ok::<_, String>(String::from_utf8_lossy(&done.stdout).into_owned())
+    };
+    let file = bundle.display();
+    let ours = stdout(format!("cargo run --quiet -p mynah-cli -- verify --json {file}"))?;
+    let ours = ours.split_once("\"fingerprint\":").and_then(|(_, rest)| rest.split('"').nth(1));
+    let ours = ours.ok_or(format!("`mynah verify --json {file}` shows no fingerprint"))?;
+    let theirs = stdout(format!("python3 tools/verify.py {file}"))?;
+    if theirs.contains(ours) {
+        return Ok(());
+    }
+    Err(format!("{file}: mynah has the fingerprint {ours}, and tools/verify.py prints {theirs}"))
 }
 
 fn verify_exported(file: &Path, log: &Path) -> Result<(), String> {

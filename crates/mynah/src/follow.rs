@@ -283,21 +283,29 @@ impl Derived {
                 message,
                 tool_results,
                 approved,
+                edited,
                 rejected,
                 given_up,
                 after,
                 about,
-                ..
+                request_id: _,
+                extent: _,
+                on_uncertain: _,
             } => {
                 use HaltReason::{CrashLoop, UncertainTools};
                 if self.waits.take().is_some_and(|why| !matches!(why, CrashLoop | UncertainTools)) {
                     self.finalizing = false;
+                }
+                for (id, arguments) in &edited {
+                    let call = self.call(id).with_arguments(arguments);
+                    self.calls.insert(id.clone(), Arc::new(call));
                 }
                 let model = about.and_then(|about| about.model);
                 vec![RunEvent::Resumed {
                     message,
                     tool_results,
                     approved,
+                    edited,
                     rejected,
                     given_up,
                     after,

@@ -131,6 +131,9 @@ pub enum RunEvent {
         tool_results: Vec<(String, String)>,
         /// The calls that were approved.
         approved: Vec<String>,
+        /// Arguments that a person put in place of the model's: the call's id, and their text.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        edited: Vec<(String, String)>,
         /// The calls that were rejected, and why.
         rejected: Vec<(String, String)>,
         /// The calls whose outcome stays unknown.
@@ -241,14 +244,4 @@ pub enum RunEvent {
     /// An event of a model's answer, or the outcome of a tool.
     #[serde(untagged)]
     Event(Box<Event>),
-}
-
-impl RunEvent {
-    /// Whether the run waits or ended with it.
-    pub const fn is_stop(&self) -> bool {
-        matches!(
-            self,
-            Self::Suspended(_) | Self::Completed(_) | Self::Failed(_) | Self::Cancelled(_)
-        )
-    }
 }

@@ -216,6 +216,31 @@ async fn e29_options_of_the_loop_do_not_reach_the_model_of_a_single_call() -> Re
 }
 
 #[tokio::test]
+async fn a_stream_that_breaks_the_rules_is_a_malformed_event() -> Result<()> {
+    let started = |id: &str| Event::ToolCallStarted { id: id.to_owned(), name: "t".to_owned() };
+    let delta =
+        |id: &str| Event::ToolCallDelta { id: id.to_owned(), arguments_delta: "{".to_owned() };
+    let done = || Event::tool_call_completed(mynah::ToolCall::new("c0", "t", "{}"));
+    for (why, broken) in [
+        ("it came after the end of the answer", vec![]),
+        ("the call was not started", vec![delta("c0")]),
+        ("the call was already complete", vec![started("c0"), done(), delta("c0")]),
+        ("the call has no id", vec![started("")]),
+    ] {
+        let mut answer = vec![Event::message_started()];
+        let after = broken.is_empty().then(|| Event::text_delta("more"));
+        answer.extend(broken);
+        answer.push(Event::message_completed(Some(FinishReason::Stop)));
+        answer.extend(after);
+        let result = Engine::new(Canned::new([answer])).chat("hi").await?;
+        let error = result.error().unwrap_or_else(|| panic!("{why}: no error"));
+        assert_eq!(error.kind(), ErrorKind::Stream(StreamReason::MalformedEvent), "{why}");
+        assert!(error.to_string().ends_with(why), "{error}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn an_adapter_that_emits_what_is_not_a_models_gets_malformed_event() -> Result<()> {
     let foreign = [
         Event::ToolExecutionStarted { id: "c".into(), name: "n".into(), arguments: json!({}) },

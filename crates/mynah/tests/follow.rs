@@ -111,6 +111,31 @@ async fn events_of_a_run_that_waits_come_when_it_continues() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_call_that_a_person_edited_shows_the_arguments_that_ran() -> Result<()> {
+    let log = MemoryLog::new();
+    let model = Scripted::new([
+        json!([{"tool_call": {"id": "c0", "name": "pay", "arguments": {"eur": 89}}}, {"finish": "tool_calls"}]),
+        json!([{"text": "Paid."}, {"finish": "stop"}]),
+    ])?;
+    let pay = Tool::new("pay", "", json!({})).manual();
+    let engine = Engine::new(model).tool(pay.handler(async |arguments: Value, _| arguments));
+    let run = engine.chat("Pay.").record(&log).await?.run_id.unwrap();
+    engine.resume(&log, &run).approve_with("c0", json!({"eur": 8})).await?;
+    let events = all(&log, &run, None).await?;
+    let started = events.iter().find_map(|event| match &event.event {
+        RunEvent::ToolExecutionStarted { arguments, .. } => Some(arguments.clone()),
+        _ => None,
+    });
+    assert_eq!(started, Some(json!({"eur": 8})));
+    let edited = events.iter().find_map(|event| match &event.event {
+        RunEvent::Resumed { edited, .. } => Some(edited.clone()),
+        _ => None,
+    });
+    assert_eq!(edited, Some(vec![("c0".to_owned(), r#"{"eur":8}"#.to_owned())]));
+    Ok(())
+}
+
+#[tokio::test]
 async fn events_come_back_from_their_json() -> Result<()> {
     let log = MemoryLog::new();
     let run = engine()?.chat("What colour?").record(&log).await?.run_id.unwrap();
