@@ -28,6 +28,7 @@ use crate::{
 /// assert_eq!(groq.key_variables, ["GROQ_API_KEY"]);
 /// ```
 #[derive(Clone, Copy)]
+#[non_exhaustive]
 pub struct Preset {
     /// The name before the colon of `groq:llama-3.3-70b-versatile`.
     pub name: &'static str,

@@ -261,8 +261,8 @@ pub(crate) fn prompt_cache(
 /// How Anthropic and compatible servers are asked to cache a prompt.
 pub(crate) fn cache_control(retention: CacheRetention) -> Value {
     match retention {
-        CacheRetention::Short => json!({"type": "ephemeral"}),
         CacheRetention::Long => json!({"type": "ephemeral", "ttl": "1h"}),
+        _ => json!({"type": "ephemeral"}),
     }
 }
 

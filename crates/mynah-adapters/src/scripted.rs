@@ -110,6 +110,13 @@ impl Entry {
                 if forms.iter().all(|form| fields.0["tool_call"].get(form).is_some()) {
                     return Err(format!("tool_call: give one of {}", forms.join(", ")));
                 }
+                const MEMBERS: [&str; 5] = ["id", "name", "arguments", "raw_arguments", "metadata"];
+                let mut members = fields.0["tool_call"].as_object().into_iter().flatten();
+                if let Some((other, _)) =
+                    members.find(|(name, _)| !MEMBERS.contains(&name.as_str()))
+                {
+                    return Err(format!("tool_call: unknown field `{other}`"));
+                }
                 Self::ToolCall(fields.object("tool_call")?)
             }
             "tool_call_start" => {

@@ -333,8 +333,11 @@ pub(crate) fn failed(error: &Error, tries: u32) -> Failure {
 }
 
 fn parse<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
-    let parsed = serde_json::from_str(&input::read_json(file)?);
-    parsed.map_err(|error| Failure::input(format!("{}: {error}", file.display())))
+    let text = input::read_json(file)?;
+    let mut json = serde_json::Deserializer::from_str(&text);
+    let parsed = input::strict(&mut json);
+    let parsed = parsed.and_then(|value| json.end().map(|()| value).map_err(|e| e.to_string()));
+    parsed.map_err(|why| Failure::input(format!("{}: {why}", file.display())))
 }
 
 /// The specification of a tool. The names that providers give the schema are accepted too, and so

@@ -6,6 +6,8 @@ use std::{
     path::Path,
 };
 
+use serde::{Deserialize, Deserializer};
+
 use crate::Failure;
 
 /// The largest file that is read. Parsed, JSON can take more than a hundred times its size.
@@ -103,4 +105,24 @@ pub(crate) fn name(file: &Path) -> String {
 /// Whether standard input is meant.
 pub(crate) fn is_stdin(file: &Path) -> bool {
     file == Path::new("-")
+}
+
+/// Reads a value that a person wrote: a member that it does not have is a mistake. Values that programs wrote may have more.
+pub(crate) fn strict<'de, T, D>(value: D) -> Result<T, String>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+    D::Error: std::fmt::Display,
+{
+    let mut unknown = None;
+    let read = serde_ignored::deserialize(value, |path| {
+        unknown.get_or_insert_with(|| path.to_string());
+    });
+    match (read, unknown) {
+        (Ok(_), Some(path)) => Err(match path.rsplit_once('.') {
+            Some((place, name)) => format!("{place}: unknown field `{name}`"),
+            None => format!("unknown field `{path}`"),
+        }),
+        (read, _) => read.map_err(|error: D::Error| error.to_string()),
+    }
 }

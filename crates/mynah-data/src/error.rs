@@ -360,7 +360,6 @@ impl Serialize for Error {
 impl<'de> Deserialize<'de> for Error {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
         struct Wire {
             r#type: String,
             reason: String,
@@ -424,7 +423,6 @@ impl From<usize> for PathSegment {
 /// assert_eq!(error.to_string(), "messages.0.role: unknown");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct FieldError {
     /// The way to the field, from the outside in.

@@ -8,6 +8,7 @@ use crate::{HaltReason, Message, Metadata};
 /// Why a step ended early, as reported by its tools.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
 pub enum Halt {
     /// A tool wants a person to answer.
     AskUser {

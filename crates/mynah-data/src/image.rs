@@ -15,7 +15,6 @@ use crate::Metadata;
 /// assert_eq!(image.to_data_uri(|path| std::fs::read(path)).unwrap(), "data:image/png;base64,aGk=");
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Image {
     /// Where the bytes are.
@@ -37,6 +36,7 @@ pub struct Image {
 /// Where an image's bytes are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", content = "value", rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
 pub enum ImageSource {
     /// The bytes themselves; base64 in JSON.
     Binary(#[serde(with = "base64_bytes")] Vec<u8>),
@@ -51,6 +51,7 @@ pub enum ImageSource {
 /// How closely a provider should look at an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum ImageDetail {
     /// The provider decides.
     #[default]

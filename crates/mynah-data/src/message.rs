@@ -349,7 +349,6 @@ impl<'de> Deserialize<'de> for Message {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         /// `tool_calls` is read for the sake of hand-written files; Mynah itself writes calls as parts.
         #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
         struct Wire {
             role: Role,
             content: Content,
@@ -394,7 +393,6 @@ impl<'de> Deserialize<'de> for Part {
             Refusal,
         }
         #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
         struct Wire {
             r#type: Kind,
             text: Option<String>,

@@ -243,6 +243,7 @@ pub struct PromptCache {
 /// How long a prompt stays cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum CacheRetention {
     /// The provider's default, minutes.
     #[default]

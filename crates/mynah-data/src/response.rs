@@ -353,7 +353,6 @@ impl Serialize for Response {
 impl<'de> Deserialize<'de> for Response {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
         struct Wire {
             #[serde(default)]
             id: Option<String>,

@@ -118,7 +118,6 @@ impl StepResult {
 
 /// `Event::StepCompleted` in JSON.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct CompletedJson<'a> {
     response: Cow<'a, Response>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

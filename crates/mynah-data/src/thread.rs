@@ -210,7 +210,6 @@ impl<'de> Deserialize<'de> for Messages {
 /// assert_eq!(thread.last_message().map(|m| m.text().into_owned()), Some("hello".to_owned()));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Thread {
     /// The messages, oldest first.

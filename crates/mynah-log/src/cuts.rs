@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use mynah_data::{Event, Message, Metadata, Part, Response, ResponseBuilder};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 /// One event of an answer, or a row of pieces.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,7 +42,23 @@ pub enum Cut {
     /// The answer was complete.
     Completed,
     /// An event that the message cannot reproduce.
-    Event(#[serde(with = "mynah_data::json")] Box<Event>),
+    Event(
+        #[serde(serialize_with = "mynah_data::json::serialize", deserialize_with = "whole_event")]
+        Box<Event>,
+    ),
+}
+
+/// Reads an event of which nothing may be lost: readers of JSON ignore members that they do not know.
+fn whole_event<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Event>, D::Error> {
+    if deserializer.is_human_readable() {
+        return Event::deserialize(deserializer).map(Box::new);
+    }
+    let text = String::deserialize(deserializer)?;
+    let event: Event = serde_json::from_str(&text).map_err(D::Error::custom)?;
+    match serde_json::to_string(&event) {
+        Ok(written) if written == text => Ok(Box::new(event)),
+        _ => Err(D::Error::custom("an event that is not as it is written")),
+    }
 }
 
 /// Takes down how an answer arrives.

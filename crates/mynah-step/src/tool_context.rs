@@ -52,6 +52,7 @@ use crate::{Journal, SideEffectErrors, World, effects::Effects};
 /// # assert_eq!(index.name(), "index");
 /// ```
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct ToolContext {
     /// The caller's own data: that of the call, else of the session, else of the engine.
     pub context: Arc<Metadata>,

@@ -43,8 +43,8 @@ pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
     let mut body = Metadata::new();
     let mut set = |name: &str, value: Value| drop(body.insert(name.to_owned(), value));
     let automatic = request.prompt_cache.as_ref().map(|cache| match cache.retention {
-        CacheRetention::Short => json!({}),
         CacheRetention::Long => json!({"ttl": "1h"}),
+        _ => json!({}),
     });
     let mut system = system(request);
     let mut messages = messages(request)?;

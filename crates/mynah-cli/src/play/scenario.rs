@@ -10,6 +10,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::tools::SimulatedTool;
+use crate::input;
 
 /// A scenario that fits the format.
 pub(super) struct Scenario {
@@ -301,7 +302,7 @@ impl Fields {
 
     fn required<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, String> {
         let value = self.0.shift_remove(name).ok_or_else(|| format!("missing key {name:?}"))?;
-        T::deserialize(value).map_err(|error| format!("{name}: {error}"))
+        input::strict(value).map_err(|why| format!("{name}: {why}"))
     }
 
     fn optional<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, String> {

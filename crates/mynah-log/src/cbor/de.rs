@@ -9,7 +9,7 @@ use super::{CborError as Error, MAX_DEPTH, half_bits, half_value, major, simple}
 /// # Errors
 /// Bytes that are not the deterministic encoding of a value of this type, with the place.
 pub fn from_slice<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = Reader { knows_all: true, ..Reader::new(bytes) };
     let mut value = T::deserialize(&mut reader);
     if let Err(error) = &mut value {
         error.0.offset.get_or_insert(reader.at);
@@ -24,6 +24,10 @@ pub(crate) struct Reader<'de> {
     bytes: &'de [u8],
     at: usize,
     depth: usize,
+    /// Whether a member that the reader's type does not have is an error. JSON readers ignore such members.
+    knows_all: bool,
+    /// The key that was read last, as it is written.
+    key: &'de [u8],
 }
 
 /// The first bytes of texts whose length is in that byte: from this one on, and before that one.
@@ -39,7 +43,7 @@ struct Head {
 
 impl<'de> Reader<'de> {
     pub(crate) fn new(bytes: &'de [u8]) -> Self {
-        Self { bytes, at: 0, depth: 0 }
+        Self { bytes, at: 0, depth: 0, knows_all: false, key: &[] }
     }
 
     /// The name of the variant that begins here, and ends with the bytes. Its content is read next.
@@ -349,6 +353,10 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
     }
 
     fn deserialize_ignored_any<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        if self.knows_all && !self.key.is_empty() {
+            let key = Reader::new(self.key).str().unwrap_or_default();
+            return Err(de::Error::unknown_field(key, &[]));
+        }
         self.pass_over()?;
         visitor.visit_unit()
     }
@@ -449,6 +457,7 @@ impl<'de> de::MapAccess<'de> for Entries<'_, 'de> {
         let start = self.reader.at;
         let key = seed.deserialize(&mut *self.reader)?;
         self.reader.follows(&mut self.last, start)?;
+        self.reader.key = self.last.unwrap_or_default();
         Ok(Some(key))
     }
 

@@ -13,8 +13,7 @@ use mynah_data::{ErrorKind, LogReason, Result, RunId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Append, Chain, Fact, Hash, Kind, Log, Record, RunSummary, Totals, cbor, gist::Gist,
-    kind::Counted,
+    Append, Chain, Fact, Hash, Kind, Log, Record, RunSummary, Totals, gist::Gist, kind::Counted,
 };
 
 pub(crate) use crate::kind::misplaced;
@@ -179,29 +178,10 @@ impl Warrant {
 
 /// The run that a run continues, from its first record.
 pub fn goes_on_from(first: &Record) -> Option<RunId> {
-    #[derive(Deserialize)]
-    struct Payload {
-        run_started: Started,
+    match first.fact().ok()?? {
+        Fact::RunStarted { about, .. } => Some(about?.session?.previous?.run_id),
+        _ => None,
     }
-    #[derive(Deserialize)]
-    struct Started {
-        about: Option<Begun>,
-    }
-    #[derive(Deserialize)]
-    struct Begun {
-        session: Option<Link>,
-    }
-    #[derive(Deserialize)]
-    struct Link {
-        previous: Option<Before>,
-    }
-    #[derive(Deserialize)]
-    struct Before {
-        run_id: RunId,
-    }
-    let body = first.body().filter(|_| first.kind() == Kind::RunStarted)?;
-    let Payload { run_started } = cbor::from_slice(&body.payload).ok()?;
-    Some(run_started.about?.session?.previous?.run_id)
 }
 
 /// Tombstones hide nothing, and keep their bodies.
