@@ -12,7 +12,7 @@ const TOOLS: &[(&str, &str, &str)] = &[
         "cargo-hack",
         "cargo hack check --each-feature --no-dev-deps --workspace --exclude xtask",
     ),
-    ("cargo-machete", "cargo-machete", "cargo machete"),
+    ("cargo-machete", "cargo-machete", "cargo machete crates xtask"),
     ("typos", "typos-cli", "typos"),
 ];
 

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{command, is_installed, run, skip};
+use crate::{BUILD, MYNAH, command, is_installed, run, skip};
 
 /// Everything: the fake upstream, a gateway in front of it, and a real model.
 pub(crate) fn all() -> Result<(), String> {
@@ -50,7 +50,7 @@ pub(crate) fn aimock() -> Result<(), String> {
     else {
         return Ok(());
     };
-    run("cargo build --quiet -p mynah-cli")?;
+    run(BUILD)?;
     write(&folder.join("tools.json"), TOOLS)?;
     let tools = folder.join("tools.json").display().to_string();
     let mock = Peer::aimock(&folder, &["--latency", "5", "--chunk-size", "5"])?;
@@ -201,7 +201,7 @@ impl Peer {
     /// Calls a model on this server, and checks the exit code and output of the command.
     fn ask(&self, model: &str, words: &[&str], code: i32, told: &str) -> Result<(), String> {
         let url = format!("http://127.0.0.1:{}", self.port);
-        let mut mynah = command("cargo run --quiet -p mynah-cli -- generate");
+        let mut mynah = command(&format!("{MYNAH} generate"));
         mynah.args(["--model", model, "--base-url", &url]).args(words).stdin(Stdio::null());
         for key in KEYS {
             mynah.env(key, KEY);

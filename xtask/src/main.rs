@@ -2,12 +2,10 @@
 //!
 //! `cargo xtask test` is everything a change must pass; continuous integration runs nothing else.
 
-mod browser;
 mod docs;
 mod hygiene;
 mod interop;
 mod mcp;
-mod postgres;
 mod release;
 mod verifier;
 
@@ -86,19 +84,10 @@ const STAGES: &[Stage] = &[
     ("contract", contract),
     ("clippy", || run("cargo clippy --workspace --all-targets --all-features -- -D warnings")),
     ("features", features),
-    // The same cases each time, so that a change fails by its own fault; `nightly` looks for new ones.
-    ("test", || {
-        run_with(
-            "PROPTEST_RNG_SEED",
-            "1",
-            "cargo test --workspace --exclude mynah-postgres --all-features",
-        )
-    }),
+    ("test", test),
     ("verifier", verifier::all),
     ("aimock", interop::aimock),
-    ("mcp", mcp::all),
-    ("browser", browser::all),
-    ("postgres", postgres::all),
+    ("mcp", mcp::conformance),
     ("examples", examples),
     ("doc", docs::api),
     ("packages", release::packages),
@@ -180,7 +169,7 @@ fn perform(task: Task<'_>) -> Result<(), String> {
         Task::Bench { name: Some(name) } => run(&format!("cargo bench --workspace --bench {name}")),
         Task::Interop => interop::all(),
         Task::Mcp => mcp::all(),
-        Task::Browser => browser::all(),
+        Task::Browser => browser(),
         Task::Nightly => {
             let line = "cargo test --workspace --release --test properties --test record --test session_runs \
                         --test handover --test outside --test effects";
@@ -225,8 +214,11 @@ static SKIPPED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Notes that something was not checked, and why.
 fn skip(what: &str, why: &str) {
-    println!("    {what} skipped: {why}");
-    SKIPPED.lock().unwrap_or_else(PoisonError::into_inner).push(what.to_owned());
+    let mut skipped = SKIPPED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !skipped.iter().any(|other| other == what) {
+        println!("    {what} skipped: {why}");
+        skipped.push(what.to_owned());
+    }
 }
 
 /// Looks for system packages. Without `install` it changes nothing: what is missing is named.
@@ -245,6 +237,43 @@ fn set_up(install: bool) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The programs and examples of the workspace, with the features that the tests have. After the stage `test` this compiles nothing.
+const BUILD: &str = "cargo build --quiet --workspace --all-features --bins --examples";
+
+/// The command, as the tests compile it.
+const MYNAH: &str = "target/debug/mynah";
+
+/// Runs all tests in one build: another set of packages or features would compile the workspace again.
+///
+/// Peers that tests can use are installed first and named in the environment. The property tests have the same cases each time, so
+/// that a change fails by its own fault; `nightly` looks for new ones.
+fn test() -> Result<(), String> {
+    let mut line = String::from("cargo test --workspace --all-features");
+    let on_ci = env::var_os("CI").is_some_and(|value| !value.is_empty());
+    if !is_installed("psql") && !on_ci {
+        skip("postgres", "PostgreSQL is not installed; on Debian: apt-get install postgresql");
+        line += " --exclude mynah-postgres";
+    }
+    let mut variables = vec![("PROPTEST_RNG_SEED", "1".to_owned())];
+    variables.extend(mcp::peers().map(|folder| ("MYNAH_MCP_PEERS", folder.display().to_string())));
+    variables.extend(axe().map(|file| ("MYNAH_AXE", file)));
+    run_in(&variables, &line)
+}
+
+/// The script that checks the accessibility of pages.
+fn axe() -> Option<String> {
+    let line = "npm install --no-audit --no-fund --loglevel error axe-core@4.14.0";
+    let npm = interop::fetched("npm", "axe-npm", line)?;
+    Some(npm.join("node_modules/axe-core/axe.min.js").display().to_string())
+}
+
+/// Runs the tests of the inspector's pages in Chromium.
+fn browser() -> Result<(), String> {
+    let Some(axe) = axe() else { return Ok(()) };
+    let line = "cargo test --workspace --all-features --test exported_page --test inspector";
+    run_in(&[("MYNAH_AXE", axe)], line)
 }
 
 /// Runs the tests except the slow ones and the doctests.
@@ -294,15 +323,16 @@ fn is_debian_root() -> bool {
     Path::new("/etc/debian_version").exists() && id.is_ok_and(|id| id.stdout == b"0\n")
 }
 
+/// Runs every example. Each must succeed and print something.
 fn examples() -> Result<(), String> {
+    run(BUILD)?;
     for name in source_names(Path::new("examples"))? {
         println!("    {name}");
-        let line =
-            format!("cargo run --quiet -p mynah --features http,mcp,sqlite,tools --example {name}");
-        let mut command = command(&line);
+        let line = format!("cargo run -p mynah --all-features --example {name}");
+        let mut command = command(&format!("target/debug/examples/{name}"));
         command.stdin(Stdio::null()).stderr(Stdio::inherit());
         let output = command.output();
-        let output = output.map_err(|e| format!("cannot start cargo: {e}"))?;
+        let output = output.map_err(|e| format!("cannot start {name}: {e}"))?;
         let problem = match output.status {
             status if !status.success() => status.to_string(),
             _ if output.stdout.is_empty() => "nothing on stdout".into(),
@@ -412,9 +442,15 @@ fn run(line: &str) -> Result<(), String> {
     finish(&mut command(line), line)
 }
 
-fn run_with(key: &str, value: &str, line: &str) -> Result<(), String> {
-    let repeat = format!("{key}='{value}' {line}");
-    finish(command(line).env(key, value), &repeat)
+fn run_with(key: &'static str, value: &str, line: &str) -> Result<(), String> {
+    run_in(&[(key, value.to_owned())], line)
+}
+
+/// Runs a command with these environment variables.
+fn run_in(variables: &[(&str, String)], line: &str) -> Result<(), String> {
+    let words = variables.iter().map(|(key, value)| format!("{key}='{value}' "));
+    let repeat = words.collect::<String>() + line;
+    finish(command(line).envs(variables.iter().map(|(key, value)| (key, value))), &repeat)
 }
 
 /// Runs `command`; an error says how to `repeat` it.

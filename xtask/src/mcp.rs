@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    finish,
+    BUILD, finish,
     interop::{Peer, fetched, free_port, python},
     run, run_with,
 };
@@ -36,20 +36,27 @@ const REVISION: &str = "2026-07-28";
 /// What our server does not pass, with reasons.
 const EXPECTED: &str = "tools/mcp-conformance.yml";
 
+/// The suite, and the tests that call servers of others.
 pub(crate) fn all() -> Result<(), String> {
-    let (Some(peers), Some(npm)) = (python("mcp", PYTHON), fetched("npm", "mcp-npm", NPM)) else {
-        return Ok(());
-    };
-    run("cargo build --quiet -p mynah-mcp --examples")?;
-    conformance(&node(&peers)?, &npm)?;
-    let folder = peers.display().to_string();
-    for test in ["-p mynah-mcp --test real", "-p mynah-agent --test servers"] {
-        run_with("MYNAH_MCP_PEERS", &folder, &format!("cargo test --quiet {test}"))?;
-    }
-    Ok(())
+    conformance()?;
+    let Some(peers) = peers() else { return Ok(()) };
+    let line = "cargo test --workspace --all-features --test real --test servers";
+    run_with("MYNAH_MCP_PEERS", &peers.display().to_string(), line)
 }
 
-fn conformance(node: &Path, npm: &Path) -> Result<(), String> {
+/// The servers of others, if they can be installed: a virtual environment of Python beside the packages of npm.
+pub(crate) fn peers() -> Option<PathBuf> {
+    fetched("npm", "mcp-npm", NPM)?;
+    python("mcp", PYTHON)
+}
+
+/// Runs the conformance suite against our client and our server.
+pub(crate) fn conformance() -> Result<(), String> {
+    let (Some(peers), Some(npm)) = (peers(), fetched("npm", "mcp-npm", NPM)) else {
+        return Ok(());
+    };
+    run(BUILD)?;
+    let node = &node(&peers)?;
     let root = std::env::current_dir().map_err(|e| format!("no folder: {e}"))?;
     let example = |name: &str| root.join("target/debug/examples").join(name);
     let results = npm.join("results");

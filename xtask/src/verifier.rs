@@ -2,7 +2,7 @@
 
 use std::{env, fs, path::Path, process::Stdio};
 
-use crate::{command, is_installed, run, skip};
+use crate::{BUILD, MYNAH, command, is_installed, run, skip};
 
 /// The verifier that shares no code with the library must agree with it: on the vectors of the format, on the bundles that a test of
 /// `mynah-log` judges too, on a run with tools, on one that was redacted, and that a changed run is not what it was.
@@ -67,7 +67,8 @@ fn same_fingerprint(bundle: &Path) -> Result<(), String> {
 fn verify_exported(file: &Path, log: &Path) -> Result<(), String> {
     let (file, path) = (file.display(), log.display());
     let log = format!("--log sqlite:{path}");
-    let mynah = "cargo run --quiet -p mynah-cli --";
+    run(BUILD)?;
+    let mynah = MYNAH;
     let verify = format!("python3 tools/verify.py {file}");
     let scenario = "scenarios/tools/values_become_text_or_json.json";
     let played = command(&format!("{mynah} play {log} {scenario}")).stdout(Stdio::null()).status();

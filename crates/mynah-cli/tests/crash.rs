@@ -51,7 +51,7 @@ fn kill_after_every_record(reference: &Reference, reason: &str) {
 
     for seq in 1..=records.len() as u64 {
         let store = Store::new(&folder, &format!("crash-{seq}"));
-        // The operation that writes the record: the chat, or what goes on with it.
+        // The operation that writes the record: the chat, or its resume.
         let crash = if seq <= suspended { [Some(seq), None] } else { [None, Some(seq)] };
         let crashed = store.play(&reference.whole(&crash));
         assert_eq!(crashed.code, KILLED, "record {seq}: {}", crashed.stderr);
@@ -110,7 +110,7 @@ fn what_a_killed_process_held_is_free_soon() {
 #[expect(clippy::disallowed_methods, reason = "a process is killed at a moment of real time")]
 fn a_run_that_is_killed_at_any_moment_comes_to_the_same() {
     let kills = std::env::var_os("MYNAH_KILLS").and_then(|n| n.to_str()?.parse().ok());
-    let kills: u64 = kills.unwrap_or(200);
+    let kills: u64 = kills.unwrap_or(40);
     let reference = Reference::new(8);
     let folder = tempfile::tempdir().unwrap();
     let whole = Store::new(&folder, "whole");
@@ -168,8 +168,8 @@ fn of_two_processes_that_resume_a_run_one_goes_on() {
     }
 }
 
-/// Goes on with a run in a process of its own, and checks what it came to. Model calls that were answered and tools that
-/// were done are not there to be called again: the one would take another script, the other fails.
+/// Resumes a run in a process of its own, and checks its result. Answered model calls and completed
+/// tools must not be called again: the model would take another script, and the tool fails.
 fn check_resumed(
     reference: &Reference,
     store: &Store,
@@ -187,7 +187,7 @@ fn check_resumed(
     assert_eq!(told.last(), Some(&json!({"status": "equal", "records": records})), "{place}");
 }
 
-/// Goes on, and runs again what may have run.
+/// Resumes, and runs calls with an unknown outcome again.
 fn rerun(crash_after: Option<u64>) -> Value {
     json!({"op": "resume", "on_uncertain": "rerun", "crash_after": crash_after})
 }
@@ -197,7 +197,7 @@ fn suspended(records: &[Record]) -> u64 {
     records.iter().find(|record| &*record.envelope().kind == "suspended").unwrap().seq()
 }
 
-/// What the run came to, as its replay tells it in the end.
+/// The result of the run, from its replay.
 fn result(ran: &Ran) -> Value {
     let completed = |line: &Value| line["event"]["type"] == "chat_completed";
     let last = lines(ran).filter(completed).last();
@@ -209,11 +209,11 @@ fn lines(ran: &Ran) -> impl Iterator<Item = Value> {
     ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap())
 }
 
-/// A run with tools side by side, one that is tried again, one with a side effect, a question, several turns, and a
-/// budget that it keeps to, unless it gets another.
+/// A run with concurrent tools, one that is retried, one with a side effect, a question, several
+/// turns, and a budget that it keeps to, unless it gets another.
 struct Reference {
     scripts: Vec<Value>,
-    /// Each tool, the call that runs it, and what it comes to.
+    /// Each tool, the call that runs it, and its outcome.
     tools: Vec<(Value, &'static str, Value)>,
     budget: Value,
 }
@@ -243,8 +243,8 @@ impl Reference {
             form["delay_ms"] = json!(pause["delay_ms"].as_u64().unwrap() * times);
             form
         };
-        // The outcomes of a scripted tool begin anew in each process, of which there are at most three, and the tries that
-        // failed count on.
+        // The outcomes of a scripted tool start again in each process, of at most three, and failed
+        // attempts add up.
         let idempotent = |name: &str| json!({"name": name, "idempotent": true, "max_attempts": 4});
         let busy = json!({"error": "busy", "transient": true});
         let tools = vec![
@@ -297,7 +297,7 @@ impl Reference {
         self.scenario(&facts, json!(ops))
     }
 
-    /// The run once more, its tools run again.
+    /// The run again, with its tools run again.
     fn replay(&self) -> Value {
         self.scenario(&[], json!([{"op": "replay", "tools": "rerun"}]))
     }
@@ -337,7 +337,7 @@ impl Store {
         Self { path: folder.path().join(format!("{name}.db")) }
     }
 
-    /// The same log once more, before anybody goes on with it.
+    /// The same log again, before it is resumed.
     fn copy(&self, name: &str) -> Self {
         let path = self.path.with_file_name(format!("{name}.db"));
         for ending in ["", "-wal"] {
