@@ -1,5 +1,5 @@
-//! Calls of one answer run side by side. Events tell of each as it finishes; the model reads the results in the order of
-//! its calls.
+//! Calls of one answer run concurrently. Events report each as it finishes; the model reads the
+//! results in the order of its calls.
 
 use std::time::Duration;
 

@@ -23,7 +23,8 @@ async fn main() -> Result<()> {
     let (engine, log) = (bank(), MemoryLog::new());
     let run = engine.chat("Send Ada 50.").record(&log).await?.run_id.unwrap_or_default();
 
-    // A person allows it, perhaps days later and in another process: the log knows what the run waits for.
+    // A person approves it, possibly days later and in another process: the log has what the run
+    // waits for.
     let waiting = kept_call(&log, &run).await?.waiting;
     let mut resume = engine.resume(&log, &run);
     for call in waiting.iter().flat_map(ChatResult::manual_tool_calls) {

@@ -1,4 +1,5 @@
-//! A tool that needs a person: the chat stops with a question, and goes on when there is an answer, however much later.
+//! A tool that needs a person: the chat stops with a question, and continues when there is an
+//! answer, however much later.
 
 use mynah::prelude::*;
 use mynah::testing::{Script, Scripted};

@@ -1,5 +1,5 @@
-//! Why a chat stops: the model is done, or a limit, a condition, a tool or a failure stops it. Every reason is in the
-//! result, and the conversation so far is always fit to go on from.
+//! Why a chat stops: the model is done, or a limit, a condition, a tool or a failure stops it.
+//! Every reason is in the result, and the conversation so far can always be continued.
 
 use mynah::prelude::*;
 use mynah::testing::{Script, Scripted};

@@ -1,5 +1,5 @@
-//! An adapter of one's own: a model that Mynah has never heard of. It turns a request into a stream of events; retries,
-//! tools, sessions and results are the engine's business.
+//! Your own adapter, for a model that Mynah does not know. It turns a request into a stream of
+//! events. Retries, tools, sessions and results are the engine's part.
 
 use std::sync::Arc;
 

@@ -25,7 +25,7 @@ async fn main() -> Result<()> {
     let agent = booking_agent(model.clone());
     let events = testing::collect(agent.chat("A table for twelve, please.").stream()).await?;
 
-    // What the model did, what the tool made of it, and what the model was told.
+    // The model's call, the tool's outcome, and what the model read.
     assert_eq!(testing::tool_calls(&events).len(), 2);
     assert_eq!(testing::text(&events), "Eight of you have a table.");
     assert_eq!(testing::names(&events).last(), Some(&"chat_completed"));

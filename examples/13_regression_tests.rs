@@ -15,7 +15,7 @@ async fn main() -> Result<()> {
     let kept = shop(2)?.chat(thread).record(&log).await?;
     let run = kept.run_id.unwrap_or_default();
 
-    // The same engine with the same instructions comes to the same; no model is called.
+    // The same engine with the same instructions has the same result; no model is called.
     testing::assert_equal(shop(2)?.replay(&log, &run).system(PROMPT)).await;
 
     // A tool that answers otherwise is the first difference, and so are other instructions.
@@ -26,8 +26,9 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// As it stands in a program's `tests/`: the run is from the program at work, taken out of its log once, by
-/// `mynah export last -o kept/price.ndjson`, and kept in the repository. Whoever changes the prompt or a tool sees what that changes.
+/// A test as in a program's `tests/`. The run was exported once from the program's log with `mynah
+/// export last -o kept/price.ndjson`, and is kept in the repository. A changed prompt or tool fails
+/// the test, with the difference.
 #[tokio::test]
 async fn the_shop_still_does_what_it_did() -> Result<()> {
     let (log, file) = (MemoryLog::new(), include_bytes!("kept/price.ndjson"));

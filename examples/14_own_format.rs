@@ -1,5 +1,6 @@
-//! A provider that Mynah has never heard of, over HTTP: two mappings make an adapter. Connections, keys, error classes, timeouts,
-//! limits and hashes are the library's business, and its conformance suite says whether the mappings are right.
+//! A provider that Mynah does not know, over HTTP: two mappings make an adapter. The library
+//! handles connections, keys, error classes, timeouts, limits and hashes, and its conformance suite
+//! tests the mappings.
 
 use std::{
     borrow::Cow,
@@ -108,7 +109,7 @@ fn cage() -> io::Result<String> {
         let length = answer.len();
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ncontent-length:";
         write!(connection, "{head} {length}\r\n\r\n{answer}")?;
-        // A server that leaves before it has heard everything takes its answer with it.
+        // A server that closes the connection before it has read the request may lose its answer.
         io::copy(&mut connection, &mut io::sink())
     });
     Ok(format!("http://{address}"))

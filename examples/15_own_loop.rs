@@ -19,13 +19,13 @@ async fn main() -> Result<()> {
     ];
     let roll = Tool::new("roll", "Rolls a die", json!({"type": "object"}))
         .handler(async |_, context| context.random().await.map(|chance| json!(chance % 6 + 1)));
-    // A scripted model does not know how far another came: it is told how many answers there are already.
+    // A scripted model starts from its first script, so it is given the number of recorded answers.
     let config = |answers: usize| {
         let model = Scripted::play(scripts[answers..].to_vec());
         Config::new(&log, "run-1").adapter(model).tools([roll.clone()])
     };
 
-    // The process dies after the dice: the context is dropped in the middle of the run.
+    // The process dies after the dice: the context is dropped during the run.
     let context = Context::new(config(0))?;
     let cut_off = tokio::time::timeout(Duration::from_millis(50), agent(&context, true)).await;
     println!("cut off: {}", cut_off.is_err());

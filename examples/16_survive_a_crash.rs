@@ -1,5 +1,6 @@
-//! A process dies in the middle of a tool. The next one makes the same call under the same run id, and so continues the run from its
-//! records, which are in a SQLite file: what was done is not done again, and an unknown outcome is asked for.
+//! A process dies inside a tool. The next one makes the same call under the same run id, and so
+//! continues the run from its records in a SQLite file. Completed work is not repeated, and an
+//! unknown outcome waits for a decision.
 //!
 //! The first process is this program too, started with the log's path. Needs `--features sqlite`.
 
@@ -25,7 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(std::fs::remove_file(path)?)
 }
 
-/// The run's id: whoever makes the call with it starts the run, or attaches to it.
+/// The run's id: a call with it starts the run, or attaches to it.
 const RUN: &str = "transfer-17";
 const ORDER: &str = "Send Ada 50.";
 
@@ -41,12 +42,14 @@ async fn second_process(path: &Path) -> Result<()> {
     let log = SqliteLog::open(path)?;
     let mut run = engine.chat(ORDER).record(&log).run_id(RUN).start_or_resume().await?;
 
-    // A transfer may have been made before the process ended, so it is not made again unasked.
+    // A transfer may have been made before the process ended, so it is not repeated without a
+    // decision.
     while run.waiting().is_some() {
         run = run
             .decide(|call| {
                 println!("was it done? {}({})", call.name, call.arguments);
-                // The bank says yes. Had it said no, Approve would do it now, and Reject tell the model why it is not done.
+                // The bank confirms the transfer. Otherwise `Approve` would make it now, and
+                // `Reject` would give the model a reason.
                 Decision::Result(json!({"sent": 50}))
             })
             .await?;
@@ -54,13 +57,13 @@ async fn second_process(path: &Path) -> Result<()> {
     println!("{}", run.into_result().into_text()?);
     println!("the records are {}", verify_run(&log, RUN).await?.status);
 
-    // Once more, and neither the model nor the bank is asked.
+    // Again, and neither the model nor the bank is called.
     let again = engine.chat(ORDER).record(&log).run_id(RUN).await?;
     println!("again: {}", again.into_text()?);
     Ok(())
 }
 
-/// The agent, whose process may end when the money is gone and nothing says so yet.
+/// The agent. Its process may end after the transfer, before the outcome is recorded.
 fn agent(answer: Script, dies: bool) -> Engine {
     Engine::new(Scripted::play([answer])).tools(Bank { dies })
 }
@@ -74,7 +77,7 @@ impl Bank {
     /// Sends money.
     #[tool]
     async fn transfer(&self, to: String, amount: u32, cx: &ToolContext) -> String {
-        // A bank that takes a key for each transfer makes it once, however often it is asked.
+        // A bank that takes a key for each transfer makes it once, however often it is called.
         println!("transfer {}", cx.idempotency_key());
         if self.dies {
             std::process::exit(1);

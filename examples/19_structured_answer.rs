@@ -1,5 +1,5 @@
-//! An answer as a value of a type. The model is asked for JSON that fits the type, its answer is checked, and it gets one attempt to repair
-//! an answer that does not fit.
+//! An answer as a value of a type. The model gets the type's JSON Schema, its answer is checked,
+//! and it has one attempt to repair an answer that does not fit.
 
 use mynah::prelude::*;
 use mynah::schemars::{self, JsonSchema};

@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{}: {}", tool.name(), tool.spec().description);
     }
 
-    // Nobody vouches for the server, so each call waits for a person.
+    // The server is not trusted, so each call waits for a person.
     let script = || {
         Scripted::play([
             Script::new().tool_call("c0", "station_weather", json!({"city": "Oslo"})).call_tools(),

@@ -1,7 +1,7 @@
 //! A whole agent: three tools, one of which needs approval, streaming, a SQLite log, a budget, a fallback and a replay test.
 //!
-//! The program starts itself as a child process, kills it (SIGKILL) in the middle of a payment, and makes the same call: the run continues.
-//! Needs `--features sqlite`.
+//! The program starts itself as a child process, kills it (SIGKILL) during a payment, and makes the
+//! same call: the run continues. Needs `--features sqlite`.
 
 use std::io::{BufRead as _, BufReader};
 use std::{env, process, time::Duration};
@@ -20,7 +20,7 @@ async fn invoice(number: u32) -> String {
 /// Pays an invoice.
 #[mynah::tool(approval)]
 async fn pay(number: u32, amount: u32, cx: &ToolContext) -> String {
-    // A bank that takes a key for each payment makes it once, however often it is asked.
+    // A bank that takes a key for each payment makes it once, however often it is called.
     println!("[paying {amount} for {number}, key {}]", cx.idempotency_key());
     tokio::time::sleep(Duration::from_secs(if child().is_some() { 60 } else { 0 })).await;
     format!("paid {amount} for invoice {number}")

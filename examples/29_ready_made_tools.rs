@@ -1,4 +1,5 @@
-//! Ready-made tools: the files of one folder, a calculator and the time. Whatever a model asks for, they stay in the folder.
+//! Ready-made tools: the files of one folder, a calculator and the time. They stay in the folder
+//! for any arguments of the model.
 
 use mynah::prelude::*;
 use mynah::testing::{Script, Scripted};

@@ -72,3 +72,8 @@ impl Agent {
 pub fn schema() -> Value {
     schemars::schema_for!(file::Spec).to_value()
 }
+
+/// Compiles the code of the chapter.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/agents.md")]
+mod book {}

@@ -129,7 +129,7 @@ impl PostgresLog {
         self.read_by(async |_| Ok(())).await
     }
 
-    /// Gives the writer something to do. It is done even if the caller does not wait for it.
+    /// Sends a job to the writer. It is done even if the caller does not wait for it.
     fn ask(&self, run: Option<&RunId>, job: Job) -> oneshot::Receiver<Result<Reply>> {
         let (reply, answer) = oneshot::channel();
         self.send(run, job, Some(reply));
@@ -419,3 +419,8 @@ impl Inner {
         timer.abort();
     }
 }
+
+/// Compiles the code of the chapter.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/postgres.md")]
+mod book {}

@@ -87,7 +87,7 @@ pub use stream::EventStream;
 pub use turn::{SessionStream, StepTurn, Turn};
 pub use worker::{Signal, Worker, WorkerReport, deliver};
 
-/// What happened in a run, as data, and where it is kept: facts, records, logs and verification.
+/// What happened in a run, as data, and where it is stored: facts, records, logs and verification.
 pub mod log {
     #[doc(inline)]
     pub use mynah_log::*;
@@ -96,7 +96,7 @@ pub mod log {
     pub use mynah_sqlite::SqliteLog;
 }
 
-/// For loops of one's own, and for adapters and tools of one's own.
+/// For custom loops, and for custom adapters and tools.
 ///
 /// [`Context`](step::Context) is the boundary of a run, and [`Config`](step::Config) what it runs with. The rest are the traits that a loop, an
 /// adapter or a tool implements or calls.
@@ -115,10 +115,20 @@ pub mod step {
     pub use mynah_step::{schema_of, schemars};
 }
 
-/// Compiles the code of the README.
-#[cfg(all(doctest, feature = "sqlite"))]
-#[doc = include_str!("../../../README.md")]
-mod readme {}
+/// Compiles the code of the README and the book.
+#[cfg(all(doctest, feature = "mcp", feature = "sqlite", feature = "tools"))]
+mod book {
+    #[doc = include_str!("../../../README.md")]
+    mod readme {}
+    #[doc = include_str!("../../../docs/mcp.md")]
+    mod mcp {}
+    #[doc = include_str!("../../../docs/quickstart.md")]
+    mod quickstart {}
+    #[doc = include_str!("../../../docs/tools.md")]
+    mod tools {}
+    #[doc = include_str!("../../../docs/workers.md")]
+    mod workers {}
+}
 
 /// Everything a program usually needs: `use mynah::prelude::*;`.
 pub mod prelude {
