@@ -240,10 +240,10 @@ class Run:
         self.head, self.last = record.hash, kind
         self.leaves.append(leaf(record.hash))
         if record.fact is not None:
-            demand(not named, "a tombstone says that its body was taken away, and it is there")
+            demand(not named, "a tombstone removes its body, which still exists")
             self.count(kind, record.fact)
         else:
-            demand(named, "its body is missing, and no tombstone says why")
+            demand(named, "its body is missing, and no tombstone explains it")
             self.redacted += 1
             self.add({**adds, "turns": kind == "turn_started"})
     def count(self, kind, fact):

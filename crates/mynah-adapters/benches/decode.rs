@@ -67,8 +67,8 @@ fn main() {
         &[r#"{"type":"response.completed","response":{"status":"completed","output":[]}}"#],
     );
     compare("Responses", &OpenAiResponses::default(), &responses, smallest::<ResponseEvent>);
-    // This provider sends fewer and longer pieces, and counts with each of them: every other event is of counters, which the
-    // smallest struct leaves away.
+    // This provider sends fewer and longer pieces, and counts with each of them: every other event
+    // is of counters, which the smallest struct leaves out.
     let gemini = stream(
         &[],
         |n| {

@@ -107,12 +107,12 @@ struct Call {
     name: String,
     arguments: String,
     metadata: Metadata,
-    told: Told,
+    told: CallProgress,
 }
 
 /// How much of a call was emitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Told {
+enum CallProgress {
     #[default]
     Nothing,
     Start,
@@ -231,7 +231,7 @@ impl Draft {
     /// A call that the provider gives no id, or that of another call, gets a new one.
     pub fn call(&mut self, CallKey(key): CallKey, id: &str, name: &str) {
         let call = &mut self.calls[key];
-        if call.told != Told::Nothing {
+        if call.told != CallProgress::Nothing {
             return;
         }
         call.name.push_str(name);
@@ -247,7 +247,7 @@ impl Draft {
     pub fn arguments(&mut self, CallKey(key): CallKey, delta: &str) {
         let call = &mut self.calls[key];
         call.arguments.push_str(delta);
-        if call.told == Told::Start && !delta.is_empty() {
+        if call.told == CallProgress::Start && !delta.is_empty() {
             let (id, arguments_delta) = (call.id.clone(), delta.to_owned());
             self.say(Event::ToolCallDelta { id, arguments_delta });
         }
@@ -405,7 +405,7 @@ impl Draft {
 
     /// Whether any tool was called.
     pub fn has_calls(&self) -> bool {
-        self.calls.iter().any(|call| call.told != Told::Nothing)
+        self.calls.iter().any(|call| call.told != CallProgress::Nothing)
     }
 
     pub(crate) fn may_end(&self) -> bool {
@@ -450,7 +450,7 @@ impl Draft {
             self.complete_call(key, cut_off);
             // A call without a name cannot run. Its data is kept.
             let Call { id, arguments, told, .. } = &self.calls[key];
-            if *told == Told::Nothing && !arguments.is_empty() {
+            if *told == CallProgress::Nothing && !arguments.is_empty() {
                 self.raw(json!({"tool_call": {"id": id, "arguments": arguments}}));
             }
         }
@@ -531,7 +531,7 @@ impl Draft {
             }
             number += 1;
         }
-        call.told = Told::Start;
+        call.told = CallProgress::Start;
         let (id, name, said) = (call.id.clone(), call.name.clone(), call.arguments.clone());
         self.say(Event::ToolCallStarted { id: id.clone(), name });
         if !said.is_empty() {
@@ -541,10 +541,10 @@ impl Draft {
 
     fn complete_call(&mut self, key: usize, cut_off: bool) {
         let call = &mut self.calls[key];
-        if call.told != Told::Start {
+        if call.told != CallProgress::Start {
             return;
         }
-        call.told = Told::All;
+        call.told = CallProgress::All;
         let arguments = std::mem::take(&mut call.arguments);
         let mut told = ToolCall::new(call.id.clone(), call.name.clone(), arguments);
         told.metadata = std::mem::take(&mut call.metadata);

@@ -29,7 +29,7 @@ pub fn of_response<'h>(
     body: &[u8],
 ) -> Error {
     let text = String::from_utf8_lossy(body);
-    let mut said = json_of(&text).map(|body| Said::read(&body)).unwrap_or_default();
+    let mut said = json_of(&text).map(|body| FailureReport::read(&body)).unwrap_or_default();
     // Amazon says in a header what kind of error it is, and where that is described.
     let kind = header("x-amzn-errortype").and_then(|kind| kind.split(':').next());
     said.kind = said.kind.or(kind.map(str::to_owned));
@@ -61,7 +61,7 @@ pub fn of_response<'h>(
 ///
 /// Where its words are not known, the provider failed: it had taken the request.
 pub fn in_stream(frame: &Value) -> Error {
-    let said = Said::read(frame);
+    let said = FailureReport::read(frame);
     // Gateways pass the status of the provider behind them as a code.
     let status = said
         .code
@@ -180,7 +180,7 @@ const MAX_GENERATION: usize = 4_096;
 
 /// A provider's report of a failure.
 #[derive(Default)]
-struct Said {
+struct FailureReport {
     message: Option<String>,
     code: Option<String>,
     kind: Option<String>,
@@ -194,7 +194,7 @@ struct Said {
     flagged: bool,
 }
 
-impl Said {
+impl FailureReport {
     /// From `{"error": {…}}`, `{"error": "text", "code"}`, `{"message", "code", "type"}`, `{"detail"}`, text alone, and a list
     /// with one of these.
     fn read(body: &Value) -> Self {

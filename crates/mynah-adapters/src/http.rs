@@ -357,7 +357,7 @@ impl HttpAdapter {
             return match packing(&response) {
                 None => Ok(response),
                 Some(packing) => Err(failure::malformed(format!(
-                    "the answer is packed (content-encoding: {packing}), though it was asked for as it is"
+                    "the answer is compressed (content-encoding: {packing}), which was not requested"
                 ))),
             };
         }
@@ -603,7 +603,7 @@ async fn refusal(mut response: Response, wait: Duration) -> Error {
     }
     let Some(packing) = packed else { return error };
     let message =
-        format!("{}; what it says is packed (content-encoding: {packing})", error.message());
+        format!("{}; its body is compressed (content-encoding: {packing})", error.message());
     error.with_message(message)
 }
 

@@ -43,7 +43,7 @@ impl Loose<'_> {
         }
     }
 
-    /// The same, taken away.
+    /// Takes the value out.
     pub(crate) fn take_text(&mut self) -> String {
         match self {
             Self::Text(Cow::Owned(text)) => take(text),
@@ -185,7 +185,7 @@ macro_rules! members {
                 json: &mut $crate::json::Json<$json>,
             ) -> serde_json::Result<()> {
                 match name {
-                    $($key => $crate::loose::Place::put(&mut self.$member, json),)*
+                    $($key => $crate::loose::Slot::put(&mut self.$member, json),)*
                     $($ignored => json.skip().map(drop),)*
                     unknown => json.value().map(|value| self.unknown.add(unknown, value)),
                 }
@@ -219,7 +219,7 @@ impl<'a, T: Members<'a>> Members<'a> for Box<T> {
 
 /// Reads JSON.
 #[inline]
-pub(crate) fn read<'a>(text: &'a str, place: &mut impl Place<'a>) -> mynah_data::Result<()> {
+pub(crate) fn read<'a>(text: &'a str, place: &mut impl Slot<'a>) -> mynah_data::Result<()> {
     read_part(text, place)?.or_fail()
 }
 
@@ -227,7 +227,7 @@ pub(crate) fn read<'a>(text: &'a str, place: &mut impl Place<'a>) -> mynah_data:
 #[inline]
 pub(crate) fn read_part<'a>(
     text: &'a str,
-    place: &mut impl Place<'a>,
+    place: &mut impl Slot<'a>,
 ) -> mynah_data::Result<Extent> {
     let mut json = Json::new(text);
     place.put(&mut json).and_then(|()| json.end()).map_err(failure::malformed)?;
@@ -271,11 +271,11 @@ impl Extent {
 }
 
 /// Where a value can be written to.
-pub(crate) trait Place<'a> {
+pub(crate) trait Slot<'a> {
     fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()>;
 }
 
-impl<'a> Place<'a> for Loose<'a> {
+impl<'a> Slot<'a> for Loose<'a> {
     fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
         *self = match json.plain() {
             Some(Plain::Null) => Self::Null,
@@ -295,7 +295,7 @@ impl<'a> Place<'a> for Loose<'a> {
 }
 
 /// Null is nothing.
-impl<'a> Place<'a> for Option<Loose<'a>> {
+impl<'a> Slot<'a> for Option<Loose<'a>> {
     fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
         let mut read = Loose::Null;
         read.put(json)?;
@@ -304,7 +304,7 @@ impl<'a> Place<'a> for Option<Loose<'a>> {
     }
 }
 
-impl<'a> Place<'a> for Written<'a> {
+impl<'a> Slot<'a> for Written<'a> {
     fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
         *self = Self::from_json(json.skip()?)?;
         Ok(())
@@ -313,7 +313,7 @@ impl<'a> Place<'a> for Written<'a> {
 
 macro_rules! replaced {
     ($($type:ty),*) => {
-        $(impl<'a> Place<'a> for $type {
+        $(impl<'a> Slot<'a> for $type {
             fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
                 *self = json.read()?;
                 Ok(())
@@ -324,7 +324,7 @@ macro_rules! replaced {
 replaced!(Option<Value>, Option<&'a RawValue>);
 
 /// An object; anything else is nothing.
-impl<'a> Place<'a> for Option<Box<Metadata>> {
+impl<'a> Slot<'a> for Option<Box<Metadata>> {
     fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
         *self = match json.peek() {
             b'{' => Some(Box::new(json.whole_object()?)),
@@ -335,7 +335,7 @@ impl<'a> Place<'a> for Option<Box<Metadata>> {
     }
 }
 
-impl<'a, T: Members<'a>> Place<'a> for T {
+impl<'a, T: Members<'a>> Slot<'a> for T {
     #[inline]
     fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
         if json.peek() == b'{' {
@@ -350,7 +350,7 @@ impl<'a, T: Members<'a>> Place<'a> for T {
 }
 
 /// Null is nothing.
-impl<'a, T: Members<'a>> Place<'a> for Option<T> {
+impl<'a, T: Members<'a>> Slot<'a> for Option<T> {
     fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
         match json.peek() {
             b'n' => json.skip().map(drop),
@@ -362,7 +362,7 @@ impl<'a, T: Members<'a>> Place<'a> for Option<T> {
 /// The most elements of a list: in memory they take far more room than on the wire.
 const MAX_LIST: usize = 4_096;
 
-impl<'a, T: Members<'a>> Place<'a> for List<T> {
+impl<'a, T: Members<'a>> Slot<'a> for List<T> {
     fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
         match json.peek() {
             b'[' => json.list(|json| self.add(json)),
@@ -389,7 +389,7 @@ impl<T> List<T> {
     }
 }
 
-impl<'a, T: Members<'a>> Place<'a> for Option<List<T>> {
+impl<'a, T: Members<'a>> Slot<'a> for Option<List<T>> {
     fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
         self.get_or_insert_default().put(json)
     }

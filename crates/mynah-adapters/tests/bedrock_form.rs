@@ -37,14 +37,14 @@ const LLAMA: &str = "us.meta.llama4-scout-17b-instruct-v1:0";
 const OLDER_CLAUDE: &str = "anthropic.claude-3-7-sonnet-20250219-v1:0";
 const UNFORMED: ErrorKind = ErrorKind::Engine(EngineReason::UnsupportedResponseFormat);
 
-/// How a model came to be asked for the form.
+/// How a model was asked for the format.
 #[derive(Debug, PartialEq)]
 enum Asked {
     /// By its schema.
     Held,
     /// By a tool that it must call.
     Made,
-    /// By a tool, for one of which Converse can make it call.
+    /// By a tool, for a model that Converse can force to call it.
     MadeToCallAny,
     /// By a tool, and an instruction to call it.
     Instructed,

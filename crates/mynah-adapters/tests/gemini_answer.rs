@@ -158,7 +158,7 @@ fn i07_each_finish_reason_has_its_meaning() {
     assert_eq!(read(&stream(&[told])).metadata["finish_message"], "Malformed function call: f(");
 }
 
-/// One request has a limit of its own; the same request with what came last goes on behind it.
+/// One request has its own limit; the same request with the last content continues after it.
 #[test]
 fn an_answer_that_stops_at_the_limit_of_a_request_goes_on() {
     let stopped = |reason: &str, token: Value| {

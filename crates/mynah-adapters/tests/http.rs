@@ -261,7 +261,7 @@ async fn a_word_in_the_place_of_a_key_is_no_secret() {
     assert_eq!(told("sk-call").await, "none of the models takes …");
 }
 
-/// Gateways are told much in headers that are named after them, and answers may tell it again.
+/// Gateways get much information in headers named after them, and answers may repeat it.
 #[tokio::test]
 async fn only_a_key_is_taken_out_of_an_answer() {
     const WORD: &str = "gpt-4o-mini-2024-07-18";
@@ -460,7 +460,7 @@ async fn a_server_that_answers_nothing_or_half_an_error_is_not_waited_for() {
     let adapter = chat(&server);
     let error = hear(adapter.clone(), patience()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::ProviderUnavailable), "{error:?}");
-    // Nor does the limit of a try hide the status.
+    // Nor does the limit of an attempt hide the status.
     let request = Request::from("hi").with_model("m");
     let (adapter, retry) = (Arc::new(adapter), Arc::new(RetryPolicy::never()));
     let limit = Duration::from_secs(4);
@@ -486,7 +486,7 @@ async fn what_is_packed_is_named_and_not_told_as_text() {
     assert_eq!(refused.kind(), ErrorKind::Adapter(AdapterReason::AuthenticationFailed));
     let told = refused.message().into_owned();
     assert!(told.starts_with("HTTP status 401, calling http://"), "{told}");
-    assert!(told.ends_with("; what it says is packed (content-encoding: gzip)"), "{told}");
+    assert!(told.ends_with("; its body is compressed (content-encoding: gzip)"), "{told}");
     let packed = failed(200).await;
     assert_eq!(packed.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
     assert!(packed.to_string().contains("content-encoding: gzip"), "{packed}");

@@ -228,7 +228,7 @@ fn a_model_that_does_not_reason_gets_no_reasoning() {
     }
 }
 
-/// Users name the models there: one that is told how to reason does.
+/// Users name the models there: one with reasoning options reasons.
 #[test]
 fn a_deployment_that_is_asked_for_its_reasoning_gets_it_back() {
     let thought =

@@ -98,7 +98,7 @@ proptest! {
 
     #[test]
     fn whole_events_are_those_that_another_decoder_finds(body in body()) {
-        // What the standard leaves away at the end is left away here too.
+        // What the standard leaves out at the end is left out here too.
         let body = [&body[..], b"\n\n"].concat();
         prop_assert_eq!(pieces([&body[..]]), oracle(&body));
     }

@@ -1,4 +1,4 @@
-//! What nobody knows of an answer reaches whoever wants to see it.
+//! Unknown members of an answer reach callers that want them.
 #![allow(
     clippy::expect_used,
     clippy::panic,

@@ -1,4 +1,4 @@
-//! Whatever a server puts in the place of what is documented, an answer is read as far as it can be.
+//! Undocumented variants of answers are read as far as possible.
 #![allow(
     clippy::expect_used,
     clippy::panic,

@@ -278,8 +278,7 @@ pub(crate) struct McpServer {
     /// Whether to believe what the server claims of its tools: which are read-only, and which may run twice.
     #[serde(default)]
     pub(crate) trusted: bool,
-    /// Names of environment variables to pass to the server, in addition to the file's `env`. Never
-    /// values.
+    /// Names of environment variables for the server, besides those of `env`. Never values.
     #[serde(default)]
     pub(crate) env: Vec<String>,
     /// The environment variable that holds the bearer token for the URL.

@@ -15,7 +15,7 @@ use crate::{Agent, golden};
 ///
 /// # Panics
 /// If the agent or a golden cannot be read, or something differs: with the first difference of each golden.
-#[expect(clippy::panic, reason = "an assertion tells by panicking")]
+#[expect(clippy::panic, reason = "an assertion fails by panicking")]
 pub async fn check(agent: impl AsRef<Path>, goldens: impl AsRef<Path>) {
     let agent = Agent::from_file(agent).await.unwrap_or_else(|error| panic!("{error}"));
     let checked =

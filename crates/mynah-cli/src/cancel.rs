@@ -13,7 +13,7 @@ use crate::{
     Failure, LogArgs,
     ledger::Ledger,
     runtime,
-    store::{self, Place},
+    store::{self, LogLocation},
     text::{count, line},
     written,
 };
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, run } = arguments;
-    let log = Arc::new(Ledger::new(Place::parse(&log)?.open_to_write()?));
+    let log = Arc::new(Ledger::new(LogLocation::parse(&log)?.open_to_write()?));
     runtime()?.block_on(async {
         let run = store::find(log.as_ref(), &run).await?;
         let run = run.run_id;
@@ -59,7 +59,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 fn refused(error: &Error, run: &str) -> Failure {
     match error.kind() {
         ErrorKind::Log(LogReason::Leased) => Failure::file(format!(
-            "run {run} is under way in another process, which alone can end it; stop that process, and cancel the run then"
+            "run {run} is held by another process; stop that process, then cancel the run"
         ))
         .because(error.clone()),
         _ => Failure::of(error),

@@ -29,7 +29,7 @@ use crate::{
     model::{CallArgs, Tries},
     now, resume, runtime,
     screen::{Followed, Screen, Stop, context_use, used},
-    store::{self, Place},
+    store::{self, LogLocation},
     text::quoted,
     tty::{BAD, Entered, Prompt, Reads},
     unless_interrupted, written,
@@ -95,7 +95,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: place, agent, model, session, resumes, vars, call } = arguments;
-    let log = Arc::new(Ledger::new(Place::parse(&place.log)?.open()?));
+    let log = Arc::new(Ledger::new(LogLocation::parse(&place.log)?.open()?));
     runtime()?.block_on(async {
         let named = match session {
             Some(name) => Some(name),
@@ -176,10 +176,10 @@ async fn newest(log: &Arc<Ledger>) -> Result<String, Failure> {
 }
 
 /// A session, none before its first answer, and the run of a turn whose process died.
-type Kept = (Option<Session>, Option<RunId>);
+type StoredSession = (Option<Session>, Option<RunId>);
 
 /// A conversation by its name, if the log has it.
-async fn found(log: &Arc<Ledger>, id: &str) -> Result<Option<Kept>, Failure> {
+async fn found(log: &Arc<Ledger>, id: &str) -> Result<Option<StoredSession>, Failure> {
     if log.runs(RunFilter::new().session(id).limit(1)).await?.runs.is_empty() {
         return Ok(None);
     }
@@ -418,7 +418,7 @@ impl Chat {
         let model = self.engine.get_model().cloned();
         let totals = self.spent().await?;
         let stopped = (result.halted_reason == mynah::HaltReason::Cancelled)
-            .then(|| "stopped; what was said stays".to_owned());
+            .then(|| "stopped; the received text stays".to_owned());
         let name = model.as_ref().map(ToString::to_string);
         let tokens = format!("{} + {} tokens", totals.input_tokens, totals.output_tokens);
         let cost = (totals.cost > 0.0).then(|| format!("${:.4}", totals.cost));

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
-    gist::changes,
+    describe::changes,
     replay::write_fields,
     runtime,
-    store::{self, Place},
+    store::{self, LogLocation},
     text::{count, short},
     written,
 };
@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, left, right } = arguments;
-    let log = Place::parse(&log)?.open_to_read()?;
+    let log = LogLocation::parse(&log)?.open_to_read()?;
     runtime()?.block_on(async {
         let runs =
             [store::find(log.as_ref(), &left).await?, store::find(log.as_ref(), &right).await?];
@@ -77,9 +77,9 @@ struct Entry {
     kind: String,
     /// The commitment to what it holds.
     body: Hash,
-    /// None if it was taken away.
+    /// None if it was removed.
     fact: Option<Value>,
-    gist: String,
+    summary: String,
 }
 
 async fn entries(log: &dyn Log, run: &str) -> Result<Vec<Entry>, Failure> {
@@ -108,7 +108,7 @@ async fn entries(log: &dyn Log, run: &str) -> Result<Vec<Entry>, Failure> {
         seq: record.seq(),
         kind: record.envelope().kind.to_string(),
         body: record.envelope().body,
-        gist: fact.as_ref().map_or("(redacted)".to_owned(), |fact| told(fact, &mut before)),
+        summary: fact.as_ref().map_or("(redacted)".to_owned(), |fact| told(fact, &mut before)),
         fact: fact.as_ref().map(comparable),
     };
     Ok(facts.into_iter().map(entry).collect())
@@ -326,8 +326,8 @@ fn write_text(
 
 fn cell(entry: Option<&Entry>) -> String {
     const WIDTH: usize = 56;
-    let text = entry.map_or_else(String::new, |Entry { seq, kind, gist, .. }| {
-        short(&format!("{seq:>4}  {kind}  {gist}"), WIDTH - 1)
+    let text = entry.map_or_else(String::new, |Entry { seq, kind, summary, .. }| {
+        short(&format!("{seq:>4}  {kind}  {summary}"), WIDTH - 1)
     });
     format!("{text:<WIDTH$}")
 }
@@ -420,9 +420,9 @@ mod tests {
     }
 
     fn entry(seq: u64, kind: &str, value: u64) -> Entry {
-        let (fact, gist) = (json!({"kind": kind, "value": value}), value.to_string());
+        let (fact, summary) = (json!({"kind": kind, "value": value}), value.to_string());
         let body = Hash([value as u8; 32]);
-        Entry { seq, kind: kind.to_owned(), body, fact: Some(fact), gist }
+        Entry { seq, kind: kind.to_owned(), body, fact: Some(fact), summary }
     }
 
     fn places(rows: &[Row<'_>]) -> Vec<(Option<u64>, Option<u64>)> {

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     DEFAULT_LOG, Failure, LogArgs, runtime,
-    store::{Place, lost},
+    store::{LogLocation, lost},
     text::{count, plain},
     written,
 };
@@ -42,7 +42,7 @@ const SAMPLE: usize = 10;
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let LogArgs { log: url, json } = arguments.log;
-    let place = Place::parse(&url)?;
+    let place = LogLocation::parse(&url)?;
     let version = env!("CARGO_PKG_VERSION");
     tell(json, "version", &format!("mynah {version}"), json!({"version": version}))?;
     let format = format!("version {FORMAT}");
@@ -51,7 +51,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let found = if keys.is_empty() { "none found".to_owned() } else { keys.join(", ") };
     tell(json, "keys", &found, json!({"keys": keys}))?;
     // A log that was named explicitly must exist.
-    if url == DEFAULT_LOG && matches!(&place, Place::Sqlite(path) if !Path::new(path).exists()) {
+    if url == DEFAULT_LOG
+        && matches!(&place, LogLocation::Sqlite(path) if !Path::new(path).exists())
+    {
         let none = format!("{url}: none yet; `mynah demo` shows what one is for");
         return tell(json, "log", &none, json!({"log": url, "schema": null}));
     }
@@ -62,10 +64,10 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     });
     let log = log.map_err(Failure::told)?;
     let schema = match place {
-        Place::Sqlite(_) => Some(SqliteLog::SCHEMA),
-        Place::Memory => None,
+        LogLocation::Sqlite(_) => Some(SqliteLog::SCHEMA),
+        LogLocation::Memory => None,
         #[cfg(feature = "postgres")]
-        Place::Postgres(_) => Some(mynah_postgres::PostgresLog::SCHEMA),
+        LogLocation::Postgres(_) => Some(mynah_postgres::PostgresLog::SCHEMA),
     };
     let tables = schema.map(|schema| format!(", tables of version {schema}")).unwrap_or_default();
     let read_only = place.open().is_err();
@@ -143,7 +145,7 @@ async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
     tell(json, "sample", &told, json!({"verified": verified, "corrupt": corrupt}))?;
     match corrupt.first() {
         None => Ok(()),
-        Some(error) => Err(Failure::finding(format!("{error}\n  mynah verify tells all of it"))),
+        Some(error) => Err(Failure::finding(format!("{error}\n  mynah verify lists all problems"))),
     }
 }
 

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs, runtime, show,
-    store::{self, Place},
+    store::{self, LogLocation},
     text::{line, plain},
     verify::described,
     written,
@@ -76,7 +76,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             path.display()
         )));
     }
-    let log = Place::parse(&log)?.open_to_read()?;
+    let log = LogLocation::parse(&log)?.open_to_read()?;
     let runtime = runtime()?;
     let run = runtime.block_on(store::find(log.as_ref(), &run))?.run_id;
     if records {
@@ -88,7 +88,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         // Not on standard output, which may be the file.
         let _ = writeln!(
             io::stderr(),
-            "run {} goes on from earlier runs of its session; to restore its conversation, export them too: {}",
+            "run {} continues earlier runs of its session; to restore its conversation, export them too: {}",
             line(&run),
             listed(&needed)
         );

@@ -204,6 +204,6 @@ fn advice(error: &Error) -> String {
 
 fn known_not_to(act: &str) -> String {
     format!(
-        "; the model is known not to {act} (`mynah models` tells it): take another, or a --catalog that says otherwise"
+        "; the model is known not to {act} (see `mynah models`); choose another model, or pass a --catalog with other facts"
     )
 }

@@ -17,7 +17,7 @@ use crate::{
     agent::{self, VarArgs},
     model::{CallArgs, cannot_go_on},
     play, resume, runtime,
-    store::{self, Place},
+    store::{self, LogLocation},
     text::line,
     waiting::Waiting,
     written,
@@ -75,14 +75,14 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 
 /// Makes the branch, and prints how to resume it unless that happens now. Returns its id.
 async fn branch(place: &LogArgs, run: &str, at: u64, goes_on: bool) -> Result<String, Failure> {
-    let log = Place::parse(&place.log)?.open_to_write()?;
+    let log = LogLocation::parse(&place.log)?.open_to_write()?;
     let run = store::find(log.as_ref(), run).await?;
     // A run cannot continue after its end: only the seal follows it.
     let end = run.records.saturating_sub(u64::from(run.seal.is_some()));
     if goes_on && run.status.is_ended() && at == end {
         let last = end.saturating_sub(1);
         return Err(Failure::input(format!(
-            "--at {at}: run {} ends there; it can go on from its records 1 to {last}",
+            "--at {at}: run {} ends there; choose one of its records 1 to {last}",
             run.run_id
         )));
     }
@@ -108,7 +108,7 @@ async fn branch(place: &LogArgs, run: &str, at: u64, goes_on: bool) -> Result<St
     match (goes_on, own_loop) {
         (true, _) => {}
         (false, true) => {
-            let how = "the loop that wrote it goes on with it: `Config::resume` in Rust";
+            let how = "resume it with the loop that wrote it: `Config::resume` in Rust";
             written(writeln!(out, "{how}"))?;
         }
         (false, false) => {
@@ -124,7 +124,7 @@ async fn branch(place: &LogArgs, run: &str, at: u64, goes_on: bool) -> Result<St
                 Some(Fact::Suspended(end)) => {
                     format!("it {}", Waiting::new(end, &facts).told(&command))
                 }
-                _ => format!("go on with: {command}"),
+                _ => format!("resume it with: {command}"),
             };
             written(writeln!(out, "{told}"))?;
         }

@@ -17,12 +17,13 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    Failure, input,
+    Failure,
+    event_printer::EventPrinter,
+    input,
     ledger::Ledger,
     model::{CallArgs, Tries, script},
     near, runtime,
-    store::Place,
-    teller::Teller,
+    store::LogLocation,
     text::{for_stdout, quoted},
     unless_interrupted, written,
 };
@@ -111,7 +112,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     if let Some(opts) = opts.filter(|_| script(model).is_none()) {
         options = options.adapter_opts(opts);
     }
-    let log = arguments.log.as_deref().map(|url| Place::parse(url)?.open()).transpose()?;
+    let log = arguments.log.as_deref().map(|url| LogLocation::parse(url)?.open()).transpose()?;
     let log = log.map(|log| Arc::new(Ledger::new(log)));
     if let Some(log) = &log {
         options = options.record(log);
@@ -123,13 +124,13 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         None => arguments.call.flags(),
     };
     let Arguments { json, stream, log: url, call: said, .. } = arguments;
-    let mut teller = Teller::new(json, Extent::Generate);
-    let answered = unless_interrupted(answer(call, stream || !json, &mut teller));
+    let mut printer = EventPrinter::new(json, Extent::Generate);
+    let answered = unless_interrupted(answer(call, stream || !json, &mut printer));
     let Some(answered) = runtime()?.block_on(answered) else {
         let run = log.and_then(|log| log.written());
         let told = match (&run, url) {
             (Some(run), Some(url)) => format!(
-                "interrupted; run {run} can go on:\n  mynah resume {}{who} --log {}",
+                "interrupted; run {run} can be resumed:\n  mynah resume {}{who} --log {}",
                 quoted(run),
                 quoted(&url)
             ),
@@ -149,9 +150,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         if let Some(run) = run_id {
             line["run_id"] = run.into();
         }
-        written(teller.line(&line))?;
+        written(printer.line(&line))?;
     }
-    written(teller.end())?;
+    written(printer.end())?;
     match response {
         Ok(response) if !json => remark(&response),
         Ok(_) => Ok(()),
@@ -165,12 +166,16 @@ struct Answered {
     run_id: Option<RunId>,
 }
 
-async fn answer(call: Generate, tells: bool, teller: &mut Teller) -> Result<Answered, Failure> {
+async fn answer(
+    call: Generate,
+    tells: bool,
+    printer: &mut EventPrinter,
+) -> Result<Answered, Failure> {
     let mut events = call.stream();
     let mut refused = None;
     while let Some(event) = events.next().await {
         match event {
-            Ok(event) if tells => written(teller.tell(&event))?,
+            Ok(event) if tells => written(printer.print(&event))?,
             Ok(_) => {}
             Err(error) => refused = Some(error),
         }

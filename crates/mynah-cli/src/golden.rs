@@ -14,7 +14,7 @@ use crate::{
     Failure, LogArgs,
     agent::{self, VarArgs},
     runtime,
-    store::{self, Place},
+    store::{self, LogLocation},
     text::{count, line, plain},
     written,
 };
@@ -96,7 +96,7 @@ impl From<GoldenError> for Failure {
 
 pub(crate) fn main(arguments: GoldenArguments) -> Result<(), Failure> {
     let Act::Add { log, run, name, to } = arguments.act;
-    let opened = Place::parse(&log.log)?.open_to_read()?;
+    let opened = LogLocation::parse(&log.log)?.open_to_read()?;
     let (run, file) = runtime()?.block_on(async {
         let run = store::find(opened.as_ref(), &run).await?.run_id;
         if !store::needed(opened.as_ref(), &run).await?.is_empty() {

@@ -19,7 +19,7 @@ use crate::{
     Failure, LogArgs,
     input::{bundle, name},
     runtime,
-    store::{self, Place},
+    store::{self, LogLocation},
     text::{count, plain},
     verify::described,
     written,
@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, file } = arguments;
-    let place = Place::parse(&log)?;
+    let place = LogLocation::parse(&log)?;
     let failed = |error: io::Error| Failure::file(format!("{}: {error}", name(&file)));
     // Checked first, so that a bad file does not make a log.
     let mut input = bundle(&file)?;
@@ -79,7 +79,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     }
     written(writeln!(out, "{}  {}  {told}", plain(&run_id), described(&report)))?;
     if added > 0 && report.fingerprint.is_none() {
-        let advice = "it has no end: go on with it in one log alone, or its tools run in both";
+        let advice = "it has not ended: resume it in one log only, or its tools run in both";
         written(writeln!(out, "{advice}"))?;
     }
     Ok(())

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use mynah::log::RunFilter;
 use serde_json::json;
 
-use crate::{Failure, LogArgs, runtime, store::Place, written};
+use crate::{Failure, LogArgs, runtime, store::LogLocation, written};
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah log init --log postgres://owner@db/mynah   create the tables in a database
@@ -33,7 +33,7 @@ enum Action {
 
 pub(crate) fn main(Arguments { action: Action::Init { log } }: Arguments) -> Result<(), Failure> {
     let LogArgs { log: url, json } = log;
-    let log = Place::parse(&url)?.open()?;
+    let log = LogLocation::parse(&url)?.open()?;
     // Connecting creates the tables.
     runtime()?.block_on(log.runs(RunFilter::new().limit(1)))?;
     let mut out = io::stdout().lock();

@@ -1,22 +1,23 @@
 //! The `mynah` command. One module for each verb.
 
 mod agent;
+mod best_effort;
 mod cancel;
 mod chat;
 mod completions;
 mod demo;
+mod describe;
 mod diff;
 mod doctor;
+mod event_printer;
 mod export;
 mod failure;
 mod fork;
 mod generate;
-mod gist;
 mod golden;
 mod import;
 mod input;
 mod interrupt;
-mod kin;
 mod ledger;
 mod log;
 mod model;
@@ -26,6 +27,7 @@ mod play;
 mod prune;
 mod redact;
 mod reference;
+mod related;
 mod replay;
 mod resume;
 mod run;
@@ -34,9 +36,7 @@ mod screen;
 #[cfg(feature = "serve")]
 mod serve;
 mod show;
-mod steady;
 mod store;
-mod teller;
 mod text;
 mod tree;
 mod tty;
@@ -277,7 +277,7 @@ impl RemovalArgs {
 
     /// The log, opened for writing only if something will be removed.
     pub(crate) fn open(&self, log: &str) -> Result<Arc<dyn Log>, Failure> {
-        let place = store::Place::parse(log)?;
+        let place = store::LogLocation::parse(log)?;
         if self.yes { place.open_to_write() } else { place.open_to_read() }
     }
 

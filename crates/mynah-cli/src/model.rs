@@ -242,7 +242,8 @@ impl CallArgs {
         options
     }
 
-    /// The server that is called, if a flag or the environment names one. A query, which may hold a key, is left away.
+    /// The server that is called, if a flag or the environment names one. A query, which may hold a
+    /// key, is left out.
     fn server(&self, adapter: &str) -> Option<String> {
         let url = match &self.base_url {
             Some(url) => url.clone(),

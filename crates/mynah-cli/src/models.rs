@@ -79,7 +79,7 @@ fn write_text(catalog: &Catalog, models: &[&ModelInfo], out: &mut impl Write) ->
     let rows: Vec<[String; 9]> = models.iter().map(|model| row(model)).collect();
     write_columns(HEADINGS, &rows, 3..9, out)?;
     if models.iter().any(|model| has_long_prices(model)) {
-        writeln!(out, "\n* other prices for long prompts: --json tells them")?;
+        writeln!(out, "\n* other prices for long prompts: see --json")?;
     }
     let dates: BTreeSet<&str> =
         models.iter().map(|model| model.dated.as_deref().unwrap_or("an unknown date")).collect();

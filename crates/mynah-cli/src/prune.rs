@@ -127,12 +127,12 @@ fn write_json(report: &PruneReport, done: bool, out: &mut impl Write) -> io::Res
 fn write_text(report: &PruneReport, done: bool, out: &mut impl Write) -> io::Result<()> {
     let PruneReport { pruned: found, in_use, damaged, .. } = report;
     for RunSummary { run_id, .. } in in_use {
-        writeln!(out, "{}  stays: it is in use, or a run that is goes on from it", line(run_id))?;
+        writeln!(out, "{}  stays: it is in use, or a run in use continues it", line(run_id))?;
     }
     for (RunSummary { run_id, .. }, corrupt) in damaged {
         let why = match *corrupt.run == **run_id {
             true => format!("it is damaged: record {}: {}", corrupt.seq, plain(&corrupt.what)),
-            false => format!("run {}, which is damaged, goes on from it", line(&corrupt.run)),
+            false => format!("run {}, which is damaged, continues it", line(&corrupt.run)),
         };
         writeln!(out, "{}  stays: {why}", line(run_id))?;
     }
@@ -146,7 +146,7 @@ fn write_text(report: &PruneReport, done: bool, out: &mut impl Write) -> io::Res
         (0, true) if some_stay => "nothing pruned".to_owned(),
         (0, false) if some_stay => "nothing would go".to_owned(),
         (0, _) => {
-            "nothing to prune; what has not ended stays, what a run that stays goes on from, and a session of more runs than --limit"
+            "nothing to prune; runs that have not ended stay, runs that a remaining run continues, and sessions with more runs than --limit"
                 .to_owned()
         }
         (runs, true) => {

@@ -1,4 +1,4 @@
-//! `mynah redact`: what records hold, taken away.
+//! `mynah redact`: what records hold, removed.
 
 use mynah::RunId;
 use std::io::{self, BufWriter, Write};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs, RemovalArgs,
-    kin::{self, Kin},
+    related::{self, RelatedRun},
     runtime, store,
     text::{count, line, quoted},
     verify::with_run,
@@ -54,7 +54,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let runtime = runtime()?;
     let Redacted { taken, copies, stranded } = runtime.block_on(arguments.redact(log.as_ref()))?;
     let done = arguments.removal.yes;
-    let then = if done { "it cannot go on now" } else { "it cannot go on then" };
+    let then = if done { "it can no longer be resumed" } else { "it could no longer be resumed" };
     for run in stranded {
         // Not among the records, so that readers of the list need not filter it.
         let _ = writeln!(
@@ -78,15 +78,15 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 
 /// What becomes of a log.
 struct Redacted {
-    taken: Vec<Taken>,
+    taken: Vec<RedactedRecords>,
     /// What stays of it in other runs.
-    copies: Vec<Taken>,
+    copies: Vec<RedactedRecords>,
     /// The runs that have not ended, and could not be resumed without the removed records.
     stranded: Vec<RunId>,
 }
 
 /// Records of a run that lose what they hold.
-struct Taken {
+struct RedactedRecords {
     run: RunSummary,
     found: Vec<Redactable>,
 }
@@ -99,7 +99,7 @@ impl Arguments {
         // The records to remove may be the only ones that show it.
         let open = open(log).await?;
         let (mut taken, mut copies) = (Vec::new(), Vec::new());
-        for Kin { run: one, shared } in kin::of(log, &run).await? {
+        for RelatedRun { run: one, shared } in related::of(log, &run).await? {
             let asked = self.asked(&one.run_id, shared).candidates(log).await?;
             let seqs = asked.iter().map(|record| record.seq).filter(|seq| *seq <= shared);
             let seqs: Vec<u64> = seqs.collect();
@@ -112,9 +112,11 @@ impl Arguments {
                 true => redact.perform(log, &self.removal.warrant()).await?,
                 false => redact.candidates(log).await?,
             };
-            if goes { &mut taken } else { &mut copies }.push(Taken { run: one, found });
+            if goes { &mut taken } else { &mut copies }.push(RedactedRecords { run: one, found });
         }
-        let strands = |needs: &Need| taken.iter().any(|taken: &Taken| needs.any_of(taken));
+        let strands = |needs: &RequiredRecords| {
+            taken.iter().any(|taken: &RedactedRecords| needs.any_of(taken))
+        };
         let stranded = open.into_iter().filter(|(_, needs)| needs.iter().any(strands));
         let stranded = stranded.map(|(run, _)| run).collect();
         Ok(Redacted { taken, copies, stranded })
@@ -130,9 +132,9 @@ impl Arguments {
     }
 
     /// Prints where else the same content is stored, and how to remove it there.
-    fn tell_of(&self, copies: &[Taken]) {
+    fn tell_of(&self, copies: &[RedactedRecords]) {
         let mut told = String::new();
-        for Taken { run, found } in copies {
+        for RedactedRecords { run, found } in copies {
             let seqs: String = found.iter().map(|record| format!(" {}", record.seq)).collect();
             let reason = quoted(&self.removal.reason);
             let yes = if self.removal.yes { " --yes" } else { "" };
@@ -152,29 +154,30 @@ impl Arguments {
 }
 
 /// Records that a run needs to be resumed.
-struct Need {
+struct RequiredRecords {
     run: RunId,
     until: u64,
 }
 
-impl Need {
-    fn any_of(&self, Taken { run, found }: &Taken) -> bool {
+impl RequiredRecords {
+    fn any_of(&self, RedactedRecords { run, found }: &RedactedRecords) -> bool {
         *run.run_id == *self.run && found.iter().any(|record| record.seq <= self.until)
     }
 }
 
 /// The runs that have not ended, the newest first, each with what it needs: its own records, and
 /// those of earlier runs of the session.
-async fn open(log: &dyn Log) -> Result<Vec<(RunId, Vec<Need>)>, Failure> {
+async fn open(log: &dyn Log) -> Result<Vec<(RunId, Vec<RequiredRecords>)>, Failure> {
     let (mut open, mut filter) = (Vec::new(), RunFilter::new());
     loop {
         let page = log.runs(filter.clone()).await?;
         for RunSummary { run_id, .. } in page.runs.into_iter().filter(|run| !run.status.is_ended())
         {
-            let own = Need { run: run_id.clone(), until: u64::MAX };
+            let own = RequiredRecords { run: run_id.clone(), until: u64::MAX };
             // A damaged run cannot be resumed anyway.
             let before = store::all_previous(log, &run_id).await.unwrap_or_default();
-            let before = before.into_iter().map(|it| Need { run: it.run_id, until: it.seq });
+            let before =
+                before.into_iter().map(|it| RequiredRecords { run: it.run_id, until: it.seq });
             open.push((run_id, before.chain([own]).collect()));
         }
         let Some(next) = page.next else { return Ok(open) };
@@ -183,8 +186,8 @@ async fn open(log: &dyn Log) -> Result<Vec<(RunId, Vec<Need>)>, Failure> {
 }
 
 fn write_json(
-    Taken { run, found }: &Taken,
-    copies: &[Taken],
+    RedactedRecords { run, found }: &RedactedRecords,
+    copies: &[RedactedRecords],
     done: bool,
     out: &mut impl Write,
 ) -> io::Result<()> {
@@ -194,7 +197,7 @@ fn write_json(
     let bytes: u64 = found.iter().map(|record| record.bytes).sum();
     let copies: Vec<Value> = copies
         .iter()
-        .map(|Taken { run, found }| {
+        .map(|RedactedRecords { run, found }| {
             let seqs: Vec<u64> = found.iter().map(|record| record.seq).collect();
             with_run(&run.run_id, json!({"records": seqs}))
         })
@@ -204,7 +207,7 @@ fn write_json(
 }
 
 fn write_text(
-    Taken { run, found }: &Taken,
+    RedactedRecords { run, found }: &RedactedRecords,
     kind: Option<&str>,
     done: bool,
     out: &mut impl Write,

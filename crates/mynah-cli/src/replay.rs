@@ -13,7 +13,7 @@ use crate::{
     Failure, LogArgs,
     agent::{self, VarArgs},
     input, runtime,
-    store::{self, Place},
+    store::{self, LogLocation},
     text::{count, line, plain, short},
     verify::wrong,
     written,
@@ -96,7 +96,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         None => Ok(said),
     });
     let system = system.transpose()?;
-    let log = Place::parse(&log)?.open_to_read()?;
+    let log = LogLocation::parse(&log)?.open_to_read()?;
     runtime()?.block_on(async {
         let engine = match &agent {
             Some(agent) => Some((agent, agent::load(agent, &vars, &[]).await?)),
@@ -139,13 +139,13 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                     write_difference(&run, &error, &mut out)
                 })?;
                 Err(Failure::finding(match (status, engine) {
-                    ("corrupt", _) => "the run is not what it was",
+                    ("corrupt", _) => "the run was changed or damaged",
                     _ if system.is_some() && is_of(&error, "thread.") => {
                         "with these instructions the model would be asked something else"
                     }
                     (_, Some(_)) if is_of(&error, "about.") => {
                         "this agent is not the one that the run ran with; \
-                         --allow-changed-agent tells what it would do differently"
+                         pass --allow-changed-agent to see what it would do differently"
                     }
                     (_, Some(_)) => "this agent would not do what the run did",
                     (_, None) => "this version does not make of the records what they say",

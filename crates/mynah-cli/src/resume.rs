@@ -18,15 +18,15 @@ use serde_json::{Value, json};
 use crate::{
     Failure, LogArgs,
     agent::{self, VarArgs},
+    describe::detail,
+    event_printer::EventPrinter,
     generate::remark,
-    gist::detail,
     ledger::Ledger,
     model::{CallArgs, Tries, cannot_go_on, script},
     play,
     replay::write_fields,
     runtime,
-    store::{self, Place},
-    teller::Teller,
+    store::{self, LogLocation},
     text::{plain, quoted},
     unless_interrupted,
     waiting::Waiting,
@@ -159,7 +159,7 @@ fn rejection(said: &str) -> (&str, &str) {
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let log = Place::parse(&arguments.log.log)?.open_to_write()?;
+    let log = LogLocation::parse(&arguments.log.log)?.open_to_write()?;
     let ledger = Arc::new(Ledger::new(log));
     runtime()?.block_on(async {
         let found = store::find(ledger.as_ref(), &arguments.run).await?;
@@ -172,7 +172,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         match resumed {
             None => {
                 let command = arguments.command_again(&run);
-                let told = format!("interrupted; run {run} can go on:\n  {command}");
+                let told = format!("interrupted; run {run} can be resumed:\n  {command}");
                 Err(Failure::interrupted(told, Some(&run)))
             }
             Some(Ok(())) => arguments.judge(&ledger, &run).await,
@@ -276,13 +276,13 @@ impl Arguments {
                 Err(Failure::input(match self.outage(log, run).await? {
                     Some((why, how)) => format!("run {run} has ended: {why}; {how}"),
                     None => {
-                        format!("run {run} has ended; fork it to go on")
+                        format!("run {run} has ended; fork it to continue")
                     }
                 }))
             }
-            Some(why) if !self.allow_changed_agent => Err(Failure::input(format!(
-                "run {run}: {why}; --agent FILE says who goes on with it"
-            ))),
+            Some(why) if !self.allow_changed_agent => {
+                Err(Failure::input(format!("run {run}: {why}; name the agent with --agent FILE")))
+            }
             _ => match self
                 .call
                 .missing_server(&about, name)
@@ -375,7 +375,7 @@ impl Arguments {
             }
             Some(Fact::Suspended(end)) => {
                 let told = Waiting::new(end, &facts).told(&self.command(run));
-                let unheard = "\n  your message was not said: the run came to wait before it";
+                let unheard = "\n  your message was not delivered: the run suspended before";
                 let unheard = if self.is_unheard(&facts) { unheard } else { "" };
                 Err(Failure::waits(format!("run {run} {told}{unheard}")))
             }
@@ -445,7 +445,7 @@ fn spoken(error: Error, run: &str) -> Error {
         ),
         None => {
             format!(
-                "run {run} began with another agent; --allow-changed-agent goes on all the same"
+                "run {run} began with another agent; to resume it with this one, pass --allow-changed-agent"
             )
         }
     };
@@ -551,10 +551,10 @@ async fn resume(
     }
     let run = found.as_str();
     let extent = kept_call(log, run).await?.extent;
-    let mut teller = Teller::new(arguments.log.json, extent);
+    let mut printer = EventPrinter::new(arguments.log.json, extent);
     let mut completed: Option<Box<ChatResult>> = None;
     while let Some(event) = stream.next().await.transpose()? {
-        written(teller.tell(&event))?;
+        written(printer.print(&event))?;
         if let Event::ChatCompleted { result } = event {
             completed = Some(result);
         }
@@ -574,9 +574,9 @@ async fn resume(
             Err(error) if error.kind() == ErrorKind::Session(SessionReason::NoSession) => result,
             Err(error) => return Err(error.into()),
         };
-        written(teller.line(&json!({"run_id": run, "ok": told})))?;
+        written(printer.line(&json!({"run_id": run, "ok": told})))?;
     }
-    written(teller.end())?;
+    written(printer.end())?;
     match stream.last_step() {
         Some(step) if extent == Extent::Generate && !arguments.log.json => {
             Ok(remark(&step.response)?)

@@ -17,7 +17,7 @@ use crate::{
     ledger::Ledger,
     resume, runtime,
     screen::{Followed, Screen, Stop},
-    store::Place,
+    store::LogLocation,
     text::quoted,
     tty::Prompt,
     unless_interrupted, written,
@@ -57,7 +57,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         Some(goal) if goal.trim().is_empty() => return Err(Failure::input("the goal is empty")),
         Some(goal) => goal.to_owned(),
     };
-    let log = Arc::new(Ledger::new(Place::parse(&place.log)?.open()?));
+    let log = Arc::new(Ledger::new(LogLocation::parse(&place.log)?.open()?));
     let asks = !place.json && io::stdin().is_terminal() && io::stderr().is_terminal();
     let (json, mut screen) = (place.json, Screen::new(place.json));
     let prompt = asks.then(|| Prompt::new(screen.looks, &[]));
@@ -90,7 +90,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             None | Some(Err(Stop::Interrupted)) => {
                 written(screen.end())?;
                 let command = resumed.command(&run);
-                let told = format!("interrupted; run {run} can go on:\n  {command}");
+                let told = format!("interrupted; run {run} can be resumed:\n  {command}");
                 Err(Failure::interrupted(told, Some(&run)))
             }
             Some(Err(Stop::Failed(failure))) => Err(failure),

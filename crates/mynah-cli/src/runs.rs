@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs, now, runtime,
-    store::Place,
+    store::LogLocation,
     text::{Moment, Span, line, short, write_columns},
     verify::with_run,
     written,
@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     log: LogArgs,
     /// List only runs of this status, or `abandoned`.
     #[arg(long, value_parser = wanted, value_name = "STATUS")]
-    status: Option<Wanted>,
+    status: Option<Selection>,
     /// List only runs of this model, such as openai:gpt-4.1-mini, or gpt-4.1-mini with any adapter.
     #[arg(long)]
     model: Option<String>,
@@ -56,15 +56,17 @@ pub(crate) struct Arguments {
 
 /// The selected runs.
 #[derive(Clone, Copy)]
-enum Wanted {
+enum Selection {
     Status(RunStatus),
     Abandoned,
 }
 
-fn wanted(name: &str) -> Result<Wanted, String> {
+fn wanted(name: &str) -> Result<Selection, String> {
     match name {
-        ABANDONED => Ok(Wanted::Abandoned),
-        name => status(name).map(Wanted::Status).map_err(|names| format!("{names}, {ABANDONED}")),
+        ABANDONED => Ok(Selection::Abandoned),
+        name => {
+            status(name).map(Selection::Status).map_err(|names| format!("{names}, {ABANDONED}"))
+        }
     }
 }
 
@@ -109,15 +111,15 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     filter.since = since.map(|moment| moment.0);
     (filter.model, filter.session, filter.after) = (model, session, after);
     match status {
-        Some(Wanted::Status(status)) => filter.status = Some(status),
-        Some(Wanted::Abandoned) => filter.abandoned = Some(now()),
+        Some(Selection::Status(status)) => filter.status = Some(status),
+        Some(Selection::Abandoned) => filter.abandoned = Some(now()),
         None => {}
     }
-    let (store, runtime) = (Place::parse(&log.log)?.open_to_read()?, runtime()?);
+    let (store, runtime) = (LogLocation::parse(&log.log)?.open_to_read()?, runtime()?);
     let page = runtime.block_on(store.runs(filter));
     let page = page.map_err(|error| match error.kind() {
         ErrorKind::Validation(_) => Failure::input(
-            "--after: no page ends there; `mynah runs` says after a page where it ended",
+            "--after: no page ends there; `mynah runs` prints the cursor after each page",
         ),
         _ => Failure::of(&error),
     })?;

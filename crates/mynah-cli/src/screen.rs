@@ -25,9 +25,9 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure,
+    best_effort::BestEffortWriter,
     ledger::Ledger,
     now,
-    steady::Steady,
     text::{Span, count, for_stdout, line, plain, short},
     tty::{
         self, ASKS, BAD, DIM, Entered, GOOD, Live, Looks, Markdown, Prompt, Reads, painted, wrapped,
@@ -51,7 +51,7 @@ pub(crate) struct Screen {
     markdown: Markdown,
     /// Whether the line of text has no end yet.
     is_open: bool,
-    /// Whether the model gives the answer its form: JSON, and nothing that it says to a person.
+    /// Whether the model formats the answer: JSON, and nothing that it says to a person.
     is_finalizing: bool,
     tools: Vec<Working>,
     /// Since when the model has been asked and has shown nothing.
@@ -59,7 +59,7 @@ pub(crate) struct Screen {
     frame: usize,
     /// The tools whose calls a person approved for all of the session.
     always: HashSet<String>,
-    out: Steady<io::Stdout>,
+    out: BestEffortWriter<io::Stdout>,
 }
 
 /// A tool at work, or one whose result is about to come.
@@ -87,7 +87,7 @@ impl Screen {
             waits_since: None,
             frame: 0,
             always: HashSet::new(),
-            out: Steady::new(io::stdout()),
+            out: BestEffortWriter::new(io::stdout()),
         }
     }
 

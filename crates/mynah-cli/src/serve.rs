@@ -23,7 +23,7 @@ use crate::{
     interrupt::interrupted,
     model::script,
     resume::answers,
-    store::Place,
+    store::LogLocation,
     written,
 };
 
@@ -94,7 +94,7 @@ struct ServerArgs {
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, agents, vars, server } = arguments;
-    let place = Place::parse(&log)?;
+    let place = LogLocation::parse(&log)?;
     server.serve(json, async || {
         let mut loaded: Vec<(String, Agent)> = Vec::new();
         for file in agents {
@@ -141,7 +141,7 @@ async fn load(file: &Path, vars: &VarArgs) -> Result<(String, Agent), Failure> {
 pub(crate) fn inspect(arguments: InspectArguments) -> Result<(), Failure> {
     let InspectArguments { log: LogArgs { log, json }, server, file, allow_actions } = arguments;
     server.serve(json, async || {
-        let place = Place::parse(&log)?;
+        let place = LogLocation::parse(&log)?;
         Ok(match &file {
             Some(file) => Server::new(imported(file).await?),
             None if allow_actions => Server::new(place.open_to_write()?).allow_actions(),

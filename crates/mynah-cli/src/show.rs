@@ -11,10 +11,12 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
+    describe::{
+        NOT_PERMITTED, UNKNOWN_OUTCOME, changes, denied, detail, other_model, refusal, waits,
+    },
     generate::cut_off,
-    gist::{NOBODY_KNOWS, NOT_PERMITTED, changes, denied, detail, other_model, refusal, waits},
     runs, runtime,
-    store::{self, Place, fact, previous},
+    store::{self, LogLocation, fact, previous},
     text::{Moment, Span, count, line, plain, short},
     tree, written,
 };
@@ -53,7 +55,7 @@ const LINE: usize = 160;
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, run, tree, records, record } = arguments;
-    let log = Place::parse(&log)?.open_to_read()?;
+    let log = LogLocation::parse(&log)?.open_to_read()?;
     let mut out = BufWriter::new(io::stdout().lock());
     runtime()?.block_on(async {
         let run = store::find(log.as_ref(), &run).await?;
@@ -87,7 +89,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             })?;
             return written(out.flush());
         }
-        let (mut seen, mut before) = (0, Before::default());
+        let (mut seen, mut before) = (0, Earlier::default());
         loop {
             let page = log.read(&run.run_id, seen + 1, PORTION).await?;
             let Some(last) = page.last() else { break };
@@ -98,7 +100,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                     (false, true) => each(&told(record, &mut before)?, &mut out, |told, out| {
                         write_json(&told.json(record.seq()), out)
                     }),
-                    (false, false) => each(&told(record, &mut before)?, &mut out, Told::write),
+                    (false, false) => each(&told(record, &mut before)?, &mut out, Excerpt::write),
                 };
                 written(done)?;
             }
@@ -108,9 +110,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 }
 
 fn each<W: Write>(
-    list: &[Told],
+    list: &[Excerpt],
     out: &mut W,
-    mut write: impl FnMut(&Told, &mut W) -> io::Result<()>,
+    mut write: impl FnMut(&Excerpt, &mut W) -> io::Result<()>,
 ) -> io::Result<()> {
     list.iter().try_for_each(|told| write(told, out))
 }
@@ -197,8 +199,8 @@ fn write_record(record: &Record, started: i64, out: &mut impl Write) -> io::Resu
 }
 
 /// The part of the conversation in a record.
-enum Told {
-    Before(Previous),
+enum Excerpt {
+    Earlier(Previous),
     Message(Message),
     AnsweredBy { model: String },
     CutOff { how: &'static str },
@@ -215,7 +217,7 @@ enum Told {
 
 /// State from earlier records.
 #[derive(Default)]
-struct Before {
+struct Earlier {
     /// The last answer.
     answer: Option<Fact>,
     /// What the run ran with.
@@ -223,15 +225,15 @@ struct Before {
 }
 
 /// The part of the conversation in a record that follows these.
-fn told(record: &Record, before: &mut Before) -> Result<Vec<Told>, Failure> {
+fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> {
     let Some(fact) = fact(record)? else {
-        return Ok(vec![Told::Redacted { kind: record.envelope().kind.to_string() }]);
+        return Ok(vec![Excerpt::Redacted { kind: record.envelope().kind.to_string() }]);
     };
-    let message = |message: &Message| Told::Message(message.clone());
-    let result = |id: String, content: String, failed| Told::Result { id, content, failed };
+    let message = |message: &Message| Excerpt::Message(message.clone());
+    let result = |id: String, content: String, failed| Excerpt::Result { id, content, failed };
     Ok(match fact {
         Fact::RunStarted { ref thread, ref about, .. } => {
-            let earlier = previous(&fact).map(|earlier| Told::Before(earlier.clone()));
+            let earlier = previous(&fact).map(|earlier| Excerpt::Earlier(earlier.clone()));
             let said = thread.messages.iter().flat_map(|message| said(message));
             before.about.clone_from(about);
             earlier.into_iter().chain(said).collect()
@@ -257,19 +259,20 @@ fn told(record: &Record, before: &mut Before) -> Result<Vec<Told>, Failure> {
                 edited.map(|(_, arguments)| arguments.clone())
             };
             let approved =
-                approved.into_iter().map(|id| Told::Approved { arguments: arguments(&id), id });
-            let rejected = rejected.into_iter().map(|(id, why)| Told::Rejected { id, why });
-            let given_up = given_up.into_iter().map(|id| result(id, NOBODY_KNOWS.to_owned(), true));
+                approved.into_iter().map(|id| Excerpt::Approved { arguments: arguments(&id), id });
+            let rejected = rejected.into_iter().map(|(id, why)| Excerpt::Rejected { id, why });
+            let given_up =
+                given_up.into_iter().map(|id| result(id, UNKNOWN_OUTCOME.to_owned(), true));
             let given = results.chain(approved).chain(rejected).chain(given_up);
             let said = said.iter().map(|said| message(said));
-            std::iter::once(Told::Resumed { changed }).chain(given).chain(said).collect()
+            std::iter::once(Excerpt::Resumed { changed }).chain(given).chain(said).collect()
         }
         Fact::UserMessage { message: added } => vec![message(&added)],
         Fact::FinalizeStarted { nudge, .. } => nudge.iter().map(|nudge| message(nudge)).collect(),
         Fact::AssistantCompleted { ref response, ref plan, .. } => {
             let other = other_model(before.about.as_deref(), response);
-            let other = other.map(|model| Told::AnsweredBy { model: model.to_owned() });
-            let cut_off = cut_off(response).map(|how| Told::CutOff { how });
+            let other = other.map(|model| Excerpt::AnsweredBy { model: model.to_owned() });
+            let cut_off = cut_off(response).map(|how| Excerpt::CutOff { how });
             let denied = denied(plan).iter();
             let denied = denied.map(|id| result(id.clone(), NOT_PERMITTED.to_owned(), true));
             let said = said(&response.message).into_iter().chain(cut_off).chain(denied);
@@ -285,17 +288,17 @@ fn told(record: &Record, before: &mut Before) -> Result<Vec<Told>, Failure> {
         }
         Fact::Suspended(end) => {
             let says = waits(&end, before.answer.as_ref());
-            vec![Told::Waits { end, says }]
+            vec![Excerpt::Waits { end, says }]
         }
-        Fact::Completed(end) => vec![Told::Ended { how: Kind::Completed, end }],
-        Fact::Failed(end) => vec![Told::Ended { how: Kind::Failed, end }],
+        Fact::Completed(end) => vec![Excerpt::Ended { how: Kind::Completed, end }],
+        Fact::Failed(end) => vec![Excerpt::Ended { how: Kind::Failed, end }],
         Fact::BudgetExceeded { partial: Some(partial), .. } => said(&partial.message),
         Fact::Cancelled { end, partial, .. } => {
             let mut list = partial.map_or_else(Vec::new, |partial| said(&partial.message));
-            list.push(Told::Ended { how: Kind::Cancelled, end });
+            list.push(Excerpt::Ended { how: Kind::Cancelled, end });
             list
         }
-        Fact::TurnLost { turn, .. } => vec![Told::Lost { turn }],
+        Fact::TurnLost { turn, .. } => vec![Excerpt::Lost { turn }],
         // Nothing of the conversation.
         Fact::TurnStarted { .. }
         | Fact::FinalizeFailed { .. }
@@ -309,24 +312,24 @@ fn told(record: &Record, before: &mut Before) -> Result<Vec<Told>, Failure> {
 }
 
 /// A message, and the calls in it.
-fn said(message: &Message) -> Vec<Told> {
+fn said(message: &Message) -> Vec<Excerpt> {
     if let Some(id) = message.tool_call_id() {
         let (id, content) = (id.to_owned(), message.text().into_owned());
-        return vec![Told::Result { id, content, failed: false }];
+        return vec![Excerpt::Result { id, content, failed: false }];
     }
-    let calls = message.tool_calls().map(|call| Told::Call {
+    let calls = message.tool_calls().map(|call| Excerpt::Call {
         id: call.id.clone(),
         name: call.name.clone(),
         arguments: call.arguments.to_string(),
     });
     let speaks = !message.text().is_empty() || message.tool_calls().next().is_none();
-    speaks.then(|| Told::Message(message.clone())).into_iter().chain(calls).collect()
+    speaks.then(|| Excerpt::Message(message.clone())).into_iter().chain(calls).collect()
 }
 
-impl Told {
+impl Excerpt {
     fn json(&self, seq: u64) -> Value {
         match self {
-            Self::Before(Previous { run_id, messages, .. }) => {
+            Self::Earlier(Previous { run_id, messages, .. }) => {
                 json!({"type": "before", "seq": seq, "run_id": run_id, "messages": messages})
             }
             Self::Message(message) => {
@@ -367,7 +370,7 @@ impl Told {
 
     fn write(&self, out: &mut impl Write) -> io::Result<()> {
         match self {
-            Self::Before(Previous { run_id, messages, .. }) => {
+            Self::Earlier(Previous { run_id, messages, .. }) => {
                 let messages = count(*messages, "message");
                 writeln!(out, "-- {messages} before, up to run {}\n", plain(run_id))
             }

@@ -17,7 +17,7 @@ use crate::{
 
 /// A place where runs are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum LogLocation {
     Memory,
     Sqlite(String),
     /// The URL of a database.
@@ -32,7 +32,7 @@ pub(crate) const URLS: &str = if cfg!(feature = "postgres") {
     "memory: or sqlite:PATH"
 };
 
-impl Place {
+impl LogLocation {
     /// Reads a URL. The error is wrong usage.
     pub(crate) fn parse(url: &str) -> Result<Self, Failure> {
         let is_set = env::var_os("MYNAH_LOG").is_some_and(|set| set == url);
@@ -121,7 +121,7 @@ pub(crate) async fn find(log: &dyn Log, name: &str) -> Result<RunSummary, Failur
         (Some(run), None) if log.run(&run.run_id).await?.is_none() => Err(lost(&run.run_id).into()),
         (Some(run), None) => Ok(run),
         (None, _) if name == MAINTENANCE => {
-            Err(not_found("nothing was ever taken out of this log"))
+            Err(not_found("nothing was ever removed from this log"))
         }
         (None, _) if name == "last" => Err(not_found("there are no runs in this log")),
         (None, _) => Err(absent(log, name).await?),
@@ -154,7 +154,7 @@ async fn absent(log: &dyn Log, name: &str) -> mynah::Result<Failure> {
     if let Some((run, Pruned { tombstone, at, .. })) = pruned.min_by_key(|(run, _)| run.len()) {
         return Ok(Error::log(LogReason::Pruned)
             .with_message(format!(
-                "run {} was pruned on {} UTC; `mynah show {MAINTENANCE} --record {tombstone}` tells by whom and why",
+                "run {} was pruned on {} UTC; `mynah show {MAINTENANCE} --record {tombstone}` shows by whom and why",
                 plain(run),
                 Moment(at)
             ))
@@ -205,7 +205,7 @@ pub(crate) async fn all_previous(log: &dyn Log, run: &str) -> Result<Vec<Previou
     }
 }
 
-/// Every record of a run, with the fact in it; none where it was taken away.
+/// Every record of a run, with the fact in it; none where it was removed.
 pub(crate) async fn facts(
     log: &dyn Log,
     run: &str,
@@ -224,7 +224,7 @@ pub(crate) async fn facts(
     }
 }
 
-/// The fact in a record; none if it was taken away.
+/// The fact in a record; none if it was removed.
 pub(crate) fn fact(record: &Record) -> Result<Option<Fact>, Failure> {
     record.fact().map_err(|what| {
         let run = record.envelope().run.to_string();
@@ -245,13 +245,13 @@ mod tests {
             ("sqlite:///q.db", "/q.db"),
             ("sqlite://../what?.db", "../what?.db"),
         ] {
-            let place = Place::parse(url).ok();
-            assert_eq!(place, Some(Place::Sqlite(path.to_owned())), "{url}");
+            let place = LogLocation::parse(url).ok();
+            assert_eq!(place, Some(LogLocation::Sqlite(path.to_owned())), "{url}");
         }
-        assert_eq!(Place::parse("memory:").ok(), Some(Place::Memory));
+        assert_eq!(LogLocation::parse("memory:").ok(), Some(LogLocation::Memory));
         #[cfg(feature = "postgres")]
         for url in ["postgres://me@host/db", "postgresql://host/db?sslmode=require"] {
-            assert_eq!(Place::parse(url).ok(), Some(Place::Postgres(url.to_owned())));
+            assert_eq!(LogLocation::parse(url).ok(), Some(LogLocation::Postgres(url.to_owned())));
         }
     }
 }

@@ -12,7 +12,7 @@ use mynah::{
 use serde::Serialize;
 
 use crate::{
-    gist::{NOBODY_KNOWS, NOT_PERMITTED, changes, denied, other_model, refusal, waits},
+    describe::{NOT_PERMITTED, UNKNOWN_OUTCOME, changes, denied, other_model, refusal, waits},
     text::{Span, short},
 };
 
@@ -147,7 +147,7 @@ impl<'f> Tree<'f> {
                 let mut resumed = Node::new(record, fact.kind(), "", says.join(" "));
                 let results = tool_results.iter().map(|(id, content)| (id, content.clone()));
                 let rejected = rejected.iter().map(|(id, why)| (id, refusal(why)));
-                let given_up = given_up.iter().map(|id| (id, NOBODY_KNOWS.to_owned()));
+                let given_up = given_up.iter().map(|id| (id, UNKNOWN_OUTCOME.to_owned()));
                 for (id, said) in results.chain(rejected).chain(given_up) {
                     let call = || self.calls.get(id).cloned().unwrap_or_default();
                     let tool = resumed.child(record, "tool", id, call);

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs, input, runtime,
-    store::{self, Place},
+    store::{self, LogLocation},
     text::{count, line, plain},
     written,
 };
@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
 }
 
 fn root(text: &str) -> Result<Hash, String> {
-    Hash::from_hex(text).ok_or_else(|| "give the 64 digits that `mynah verify` tells".to_owned())
+    Hash::from_hex(text).ok_or_else(|| "give the 64 digits that `mynah verify` prints".to_owned())
 }
 
 /// What was looked at, and what was found wrong.
@@ -68,7 +68,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     {
         return verify_file(file, json);
     }
-    let place = Place::parse(&log)?;
+    let place = LogLocation::parse(&log)?;
     let verified = place
         .open_to_read()
         .and_then(|log| runtime()?.block_on(verify(log.as_ref(), run.as_deref(), root, json)));
@@ -96,7 +96,7 @@ fn verify_file(path: &Path, json: bool) -> Result<(), Failure> {
             ))?;
             let why = match error.kind() {
                 ErrorKind::Log(LogReason::TooNew) => "a newer version of Mynah wrote it",
-                _ => "it is not what it says",
+                _ => "it was changed or damaged",
             };
             return Err(Failure::finding(why).in_file(path));
         }
@@ -149,7 +149,7 @@ async fn verify(
         (1, 1) if tally.newer == 1 => {
             Err(Failure::finding("a newer version of Mynah wrote the run"))
         }
-        (1, 1) => Err(Failure::finding("the run is not what it was")),
+        (1, 1) => Err(Failure::finding("the run was changed or damaged")),
         (wrong, all) => Err(Failure::finding(format!(
             "{} found corrupt, {} looked at",
             count(wrong, "thing"),

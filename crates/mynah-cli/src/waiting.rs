@@ -8,7 +8,7 @@ use mynah::{
 };
 
 use crate::{
-    gist::detail,
+    describe::detail,
     text::{plain, quoted},
 };
 
@@ -47,7 +47,7 @@ impl<'f> Waiting<'f> {
         }
         let left = self.calls.iter().find(|call| !seen.contains(&&*call.id));
         left.filter(|_| !named.is_empty() && !others_need_none)
-            .map(|left| format!("nothing is said of call {:?}", left.id))
+            .map(|left| format!("call {:?} has no decision", left.id))
     }
 
     /// What it waits for, and what to add to the command that resumes it.
@@ -61,7 +61,7 @@ impl<'f> Waiting<'f> {
                 return format!("waits for an answer{question}\n  {command} --answer TEXT");
             }
             HaltReason::UncertainTools => (
-                "word on what came of tools that may have run:",
+                "the outcome of tools that may have run:",
                 " again",
                 "\n  for all of them: --on-uncertain rerun, or --on-uncertain fail",
             ),

@@ -1,4 +1,4 @@
-//! The file that began a run goes on with it.
+//! The file that began a run resumes it.
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
@@ -7,7 +7,7 @@ mod common;
 use common::{Store, lines, mynah, run, text};
 use serde_json::json;
 
-/// Three turns of a session, of which the last loses its process before the model answers.
+/// Three turns of a session. The last loses its process before the model answers.
 const SESSION: &str = r#"{
   "scripts": [
     [ {"text": "Hi Ada."}, {"finish": "stop"} ],

@@ -23,11 +23,11 @@ fn text_that_is_not_json_is_refused_with_line_and_column() {
 #[test]
 fn a_key_that_stands_twice_is_refused_with_its_line() {
     refused_each(&[
-        ("{\"ops\": [],\n \"ops\": []}", "the key \"ops\" stands twice at line 2 column 6"),
-        (r#"{"ops": [{"op": "verify", "op": "chat"}]}"#, "the key \"op\" stands twice at line 1"),
+        ("{\"ops\": [],\n \"ops\": []}", "the key \"ops\" occurs twice at line 2 column 6"),
+        (r#"{"ops": [{"op": "verify", "op": "chat"}]}"#, "the key \"op\" occurs twice at line 1"),
         (
             "{\"ops\": [], \"tools\": [{\"name\": \"t\",\n\"returns\": {\"ok\": {\"a\": 1, \"\\u0061\": 2}}}]}",
-            "the key \"a\" stands twice at line 2",
+            "the key \"a\" occurs twice at line 2",
         ),
     ]);
     let fine =

@@ -26,7 +26,7 @@ fn a_run_that_waits_or_was_left_is_ended_and_sealed() {
     let agent = store.file("agent.json", RUNS);
     let ended = store.run(&["resume", "run-0", "two", "--agent", &agent]);
     assert_eq!(ended.code, Some(2));
-    assert!(ended.stderr.contains("run run-0 has ended; fork it to go on"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("run run-0 has ended; fork it to continue"), "{}", ended.stderr);
 }
 
 #[test]

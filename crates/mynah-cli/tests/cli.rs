@@ -46,7 +46,7 @@ fn what_every_verb_takes_may_stand_before_the_verb() {
 fn a_model_is_shown_by_the_name_that_it_was_called_by() {
     let store = Store::new();
     for name in ["openai-chat:m", "openai:m", "gemini:m", "llamacpp:m"] {
-        // Nobody listens there, and the call is kept all the same.
+        // There is no server, and the call is recorded all the same.
         let call = ["--base-url", "http://127.0.0.1:9", "--retries", "0", "--log", &store.url()];
         let mut command = mynah(["generate", "hi", "-m", name].into_iter().chain(call));
         command.env("OPENAI_API_KEY", "k").env("GEMINI_API_KEY", "k");
@@ -216,7 +216,7 @@ fn output_that_cannot_be_written_is_exit_code_4() {
     assert!(said.starts_with("mynah: standard output: No space left on device"), "{said}");
 }
 
-/// Whether a line begins, goes on and ends as it is shown, with anything in place of `…`.
+/// Whether a line matches what is shown, with anything in place of `…`.
 fn is_shortened(shown: &str, line: &str) -> bool {
     let parts: Vec<&str> = shown.split('…').collect();
     let (first, last) = (parts[0], parts[parts.len() - 1]);

@@ -11,7 +11,7 @@ use serde_json::json;
 
 const STORY: &str = r#"An agent at work, without a key: the model plays a script, everything else is real.
 
-1. It books a train. Whatever happens is recorded, in FOLDER/mynah.db.
+1. It books a train. Every step is recorded, in FOLDER/mynah.db.
 
    user       A berth on tonight's train to Vienna for ada@example.org, please.
    assistant  I pay for the berth first.
@@ -19,28 +19,28 @@ const STORY: &str = r#"An agent at work, without a key: the model plays a script
    assistant  Now the ticket.
    tool       send_ticket {"to":"ada@example.org"}  …
 
-2. In the middle of that tool its process is killed (signal: 9 (SIGKILL)).
+2. The process is killed inside that tool (signal: 9 (SIGKILL)).
 
    The card was charged once, and no ticket was sent. A program that starts over
-   would charge it again. But 8 records are safe: they say what was done, and what was not.
+   would charge it again. But 8 records are safe: they show what was done, and what was not.
 
-3. Another process goes on from the records.
+3. Another process resumes the run from its records.
 
    tool       send_ticket {"to":"ada@example.org"}  ->  {"sent":true}
    assistant  Your berth is booked, and the ticket is in your mail.
 
-   The model was asked once more, and not again what it had answered.
+   The model was called once more; its recorded answers were not requested again.
    charge_card did not run again: the card was charged once in all.
 
-4. The run is performed again from its records: no model, no tools, no cost.
+4. The run is replayed from its records: no model, no tools, no cost.
 
-   15 records made again, and each is the same, byte for byte.
+   15 records reproduced, each the same byte for byte.
 
 5. Each record carries the hash of the one before, and the last one seals them all.
 
    verified: 15 records, fingerprint HASH
 
-6. Somebody changes one byte in a copy of the file: 89 EUR becomes 80 EUR.
+6. One byte changes in a copy of the file: 89 EUR becomes 80 EUR.
 
    corrupt: record 5: the body is not the one that was committed to
 
@@ -58,7 +58,7 @@ Try next:
    mynah verify --log sqlite:changed.db
    # the same agent is in a file: change it, and see what it would do differently
    mynah replay last --agent agent.json
-   # go on once more from where the card was paid
+   # fork it after the payment, and resume the fork
    mynah fork last --at 5 --agent agent.json
    # perform the file from its beginning
    mynah play agent.json

@@ -8,7 +8,7 @@ use common::{RUNS, Store, lines, run, text};
 use mynah::log::{Append, Chain, Extent, Fact, Log as _, SqliteLog};
 use serde_json::{Value, json};
 
-/// Goes on with an answer of its own.
+/// Resumes with an answer of its own.
 const OTHERWISE: &str = r#"{
   "engine": {"price": {"input": 1000, "output": 1000}},
   "scripts": [ [ {"text": "There is no soup today."}, {"finish": "stop"} ] ],
@@ -23,7 +23,7 @@ fn a_fork_keeps_the_records_up_to_a_place_and_says_how_to_go_on() {
     let id = text(&store.json(&["runs", "--limit", "1"])[0], "run_id");
     let url = store.url();
     let said = format!(
-        "{id}  forked from run-1 at record 5\ngo on with: mynah resume {id} --agent FILE --log {url}\n"
+        "{id}  forked from run-1 at record 5\nresume it with: mynah resume {id} --agent FILE --log {url}\n"
     );
     assert_eq!(forked.stdout, said);
     let verified = &store.json(&["verify", &id])[0];
@@ -124,7 +124,7 @@ fn a_fork_of_a_loop_of_its_own_names_what_goes_on_with_it() {
     assert_eq!((forked.code, forked.stderr.as_str()), (Some(0), ""));
     let id = text(&store.json(&["runs", "--limit", "1"])[0], "run_id");
     let said = format!(
-        "{id}  forked from own at record 1\nthe loop that wrote it goes on with it: `Config::resume` in Rust\n"
+        "{id}  forked from own at record 1\nresume it with the loop that wrote it: `Config::resume` in Rust\n"
     );
     assert_eq!(forked.stdout, said);
     for runs in [["own", &id], [&id, "own"]] {
@@ -283,7 +283,7 @@ fn what_cannot_be_branched_or_compared_is_refused() {
         ),
         (
             &["fork", "run-1", "--at", "8", "--agent", &agent],
-            "--at 8: run run-1 ends there; it can go on from its records 1 to 7",
+            "--at 8: run run-1 ends there; choose one of its records 1 to 7",
         ),
         (&["fork", "run-1", "--at", "soon"], "invalid value 'soon'"),
         (&["fork", "run-1"], "--at <SEQ>"),

@@ -499,7 +499,7 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         ),
         (
             &["-m", "perplexity:sonar", "--tools", &tools, "--api-key-env", "KEY_OF_TEST", "hi"],
-            "tools_disabled; the model is known not to call tools (`mynah models` tells it): take another",
+            "tools_disabled; the model is known not to call tools (see `mynah models`); choose another model",
         ),
         (&["-m", script, "--param", "x", "hi"], "give a name, =, and JSON"),
         (&["-m", script, "--timeout", "0", "hi"], "give seconds"),

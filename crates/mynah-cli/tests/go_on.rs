@@ -1,4 +1,4 @@
-//! A run that a real model answered goes on from the command line.
+//! A run of a real model is resumed from the command line.
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
@@ -31,7 +31,7 @@ fn a_call_that_is_interrupted_says_how_it_goes_on_and_does() {
     assert_eq!(code, Some(130), "{said}");
     let run = text(&store.json(&["runs"])[0], "run_id");
     let how = format!("mynah resume {run} --base-url {} --log {url}", server.url);
-    assert_eq!(said, format!("mynah: interrupted; run {run} can go on:\n  {how}\n"));
+    assert_eq!(said, format!("mynah: interrupted; run {run} can be resumed:\n  {how}\n"));
 
     let mut again = mynah(how.split(' ').skip(1));
     // A model of the environment is not this run's.
@@ -61,7 +61,7 @@ fn a_scripted_call_goes_on_with_its_file() {
     let how = format!("mynah resume {run} --agent {file} --log {url}");
     assert_eq!(
         (code, said),
-        (Some(130), format!("mynah: interrupted; run {run} can go on:\n  {how}\n"))
+        (Some(130), format!("mynah: interrupted; run {run} can be resumed:\n  {how}\n"))
     );
 }
 
@@ -75,7 +75,7 @@ fn a_branch_goes_on_with_the_model_that_answered_or_with_another() {
         let told = store.run(&["fork", "last", "--at", "1"]).stdout;
         let (fork, _) = told.split_once(' ').unwrap();
         let (url, log) = (&server.url, store.url());
-        let go_on = format!("\ngo on with: mynah resume {fork} --base-url {url} --log {log}\n");
+        let go_on = format!("\nresume it with: mynah resume {fork} --base-url {url} --log {log}\n");
         assert!(told.ends_with(&go_on), "{told}");
         fork.to_owned()
     };
@@ -95,7 +95,7 @@ fn a_branch_goes_on_with_the_model_that_answered_or_with_another() {
     let other = ["-m", "openai-chat:other"];
     let refused = go_on(&store, &server, &fork, "sk-test", &other);
     assert_eq!(refused.code, Some(1));
-    assert!(refused.stderr.contains("--allow-changed-agent goes on all the same"));
+    assert!(refused.stderr.contains("pass --allow-changed-agent"));
     let allowed = [&other[..], &["--allow-changed-agent", "--retries", "0", "--json"]].concat();
     let told = lines(&go_on(&store, &server, &fork, "sk-test", &allowed));
     assert_eq!(told.last().unwrap()["ok"]["output_text"], "two");
@@ -313,19 +313,19 @@ fn tools_that_are_code_are_named() {
     drop(log);
     let ended = store.run(&["resume", "last"]);
     assert_eq!(ended.code, Some(2));
-    assert!(ended.stderr.contains("has ended; fork it to go on"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("has ended; fork it to continue"), "{}", ended.stderr);
     let told = store.run(&["fork", "last", "--at", "1"]).stdout;
     let (fork, _) = told.split_once(' ').unwrap();
-    let how = format!("\ngo on with: mynah resume {fork} --agent FILE --log {}\n", store.url());
+    let how = format!("\nresume it with: mynah resume {fork} --agent FILE --log {}\n", store.url());
     assert!(told.ends_with(&how), "{told}");
     let refused = go_on(&store, &server, fork, "", &[]);
     let why =
-        "only the program that began it has its tools: look; --agent FILE says who goes on with it";
+        "only the program that began it has its tools: look; name the agent with --agent FILE";
     assert_eq!((refused.code, refused.stderr), (Some(2), format!("mynah: run {fork}: {why}\n")));
     assert_eq!(go_on(&store, &server, fork, "", &["--allow-changed-agent"]).stdout, "ho\n");
 }
 
-/// Goes on with a run, at this server.
+/// Resumes a run, at this server.
 fn go_on(store: &Store, server: &Server, run: &str, key: &str, flags: &[&str]) -> Ran {
     let url = store.url();
     let mut command = mynah(["resume", run, "--base-url", &server.url, "--log", &url]);

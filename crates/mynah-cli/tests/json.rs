@@ -1,4 +1,4 @@
-//! `--json`: what programs are told when something is wrong.
+//! `--json`: the errors for programs.
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
@@ -127,7 +127,7 @@ fn what_the_verb_was_asked_for_is_no_error_beside_it() {
     }
 }
 
-/// What was wrong, in one line of standard output, as it is told to people on standard error.
+/// The error in one line of standard output, as it is printed for people on standard error.
 fn err(arguments: &[&str]) -> (Option<i32>, String, Value) {
     let ran = run(arguments.iter().copied().chain(["--json"]));
     let mut told: Vec<Value> =

@@ -169,7 +169,7 @@ fn a_run_that_is_not_what_it_was_is_not_performed() {
     let found = store.run(&["replay", "run-1"]);
     assert_eq!(
         (found.code, found.stderr.as_str()),
-        (Some(1), "mynah: the run is not what it was\n")
+        (Some(1), "mynah: the run was changed or damaged\n")
     );
     assert!(found.stdout.starts_with("run-1  corrupt: record "), "{}", found.stdout);
     assert!(found.stdout.contains("record 7"), "{}", found.stdout);

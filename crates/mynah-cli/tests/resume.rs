@@ -39,7 +39,7 @@ const WAITING: &str = r#"{
   ]
 }"#;
 
-/// The same agent, as it goes on.
+/// The same agent, for the resume.
 const AGENT: &str = r#"{
   "scripts": [ [ {"text": "Two soups, "}, {"text": "then.\u001b[2J"}, {"finish": "stop"} ] ],
   "tools": [
@@ -68,7 +68,7 @@ fn a_message_that_a_run_did_not_hear_is_not_dropped_without_a_word() {
     assert_eq!(store.run(&["fork", "run-0", "--at", "3"]).code, Some(0));
     let waits = store.run(&["resume", "last", "Never mind.", "--agent", &agent]);
     assert_eq!(waits.code, Some(3), "{}", waits.stderr);
-    let unheard = "\n  your message was not said: the run came to wait before it\n";
+    let unheard = "\n  your message was not delivered: the run suspended before\n";
     assert!(waits.stderr.ends_with(unheard), "{}", waits.stderr);
     let answered = store.run(&["resume", "last", "two", "--agent", &agent]);
     assert_eq!((answered.code, answered.stderr.as_str()), (Some(0), ""));
@@ -243,7 +243,7 @@ fn a_tool_that_may_have_run_waits_for_word_on_it() {
     assert_eq!((waits.code, waits.stdout.as_str()), (Some(3), ""), "{}", waits.stderr);
     assert!(
         waits.stderr.starts_with(
-            "mynah: run run-2 waits for word on what came of tools that may have run: pay {} [c2]\n"
+            "mynah: run run-2 waits for the outcome of tools that may have run: pay {} [c2]\n"
         ) && waits.stderr.ends_with(
             " --tool-result c2=JSON\n  \
              in place of a result: --approve c2 runs the call again, --approve-with c2=JSON with other arguments, \
@@ -263,7 +263,9 @@ fn a_tool_that_may_have_run_waits_for_word_on_it() {
     let failed = store.run(&["resume", "run-2", "--agent", &agent, "--on-uncertain", "fail"]);
     assert_eq!(failed.code, Some(0), "{}", failed.stderr);
     assert!(
-        failed.stdout.contains("(pay): the process ended, and nobody knows whether call c2 ran"),
+        failed
+            .stdout
+            .contains("(pay): the process ended during call c2, and its outcome is unknown"),
         "{}",
         failed.stdout
     );
@@ -284,7 +286,7 @@ fn a_call_that_is_wrong_named_twice_or_left_out_is_named() {
             &["--tool-result", "c1=1", "--tool-result", "c1=2"],
             "call \"c1\" is named twice",
         ),
-        ("run-1", &["--tool-result", "c1=1"], "nothing is said of call \"c5\""),
+        ("run-1", &["--tool-result", "c1=1"], "call \"c5\" has no decision"),
         (
             "run-1",
             &["--tool-result", "c1=1", "--tool-result", "=2"],
@@ -312,7 +314,7 @@ fn another_agent_is_refused_and_the_flag_that_allows_it_is_named() {
     let other = store.file("other.json", &AGENT.replace("cook", "bake"));
     let refused = store.run(&["resume", "run-0", "two", "--agent", &other]);
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""));
-    let said = "run run-0 began with another agent; --allow-changed-agent goes on all the same";
+    let said = "run run-0 began with another agent; to resume it with this one, pass --allow-changed-agent";
     let diff = "  about.tools.1.name\n    recorded  \"cook\"\n    produced  \"bake\"\n";
     assert_eq!(refused.stderr, format!("mynah: {said}\n{diff}"));
     let refused = store.run(&["resume", "run-0", "two", "--agent", &other, "--json"]);
@@ -428,7 +430,7 @@ fn what_cannot_go_on_is_refused() {
         (
             &["resume", "run-0", "two"],
             2,
-            "no server is known for its model, which is \"scripted\"; --agent FILE says who goes on",
+            "no server is known for its model, which is \"scripted\"; name the agent with --agent FILE",
         ),
         (&["resume", "run-0", "--agent", &agent, "--answer", ""], 2, "a value is required"),
         (&["resume", "run-0", "", "--agent", &agent], 2, "a value is required"),
@@ -464,7 +466,7 @@ fn what_cannot_go_on_is_refused() {
     assert_eq!(store.run(&["resume", "run-0", "two", "--agent", &agent]).code, Some(0));
     let ended = store.run(&["resume", "run-0", "two", "--agent", &agent]);
     assert_eq!(ended.code, Some(2));
-    assert!(ended.stderr.contains("run run-0 has ended; fork it to go on"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("run run-0 has ended; fork it to continue"), "{}", ended.stderr);
     assert_eq!(run(["resume", "last", "--agent", &agent, "--log", "memory:"]).code, Some(2));
 }
 
@@ -480,16 +482,16 @@ fn an_interrupted_run_can_go_on_at_once() {
     let mut command = mynah(arguments);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
-    // It is in the middle of an answer.
+    // It is inside an answer.
     assert!(told.any(|line| line.unwrap().contains("Well,")));
     let rivals: [(&[&str], &str); 2] = [
         (
             &["resume", "run-0", "--agent", &agent],
-            "mynah: log error: leased: run run-0 is in other hands: another process goes on with it; wait until it is done, or stop that process\n",
+            "mynah: log error: leased: run run-0 is held by another process; wait until it ends or stop it, then resume\n",
         ),
         (
             &["cancel", "run-0"],
-            "mynah: run run-0 is under way in another process, which alone can end it; stop that process, and cancel the run then\n",
+            "mynah: run run-0 is held by another process; stop that process, then cancel the run\n",
         ),
     ];
     for (rival, said) in rivals {
@@ -508,7 +510,7 @@ fn an_interrupted_run_can_go_on_at_once() {
     assert_eq!(last["err"]["reason"], "interrupted");
     assert_eq!(last["err"]["metadata"], json!({"run_id": "run-0"}));
     let expected = format!(
-        "mynah: interrupted; run run-0 can go on:\n  mynah resume run-0 --agent {slow} --log {url}\n"
+        "mynah: interrupted; run run-0 can be resumed:\n  mynah resume run-0 --agent {slow} --log {url}\n"
     );
     assert_eq!(said, expected);
     assert_eq!(status(), (json!("running"), json!(true)));
@@ -542,7 +544,7 @@ fn a_run_that_is_interrupted_goes_on_with_what_was_said_of_uncertain_tools() {
         }
         let (code, said) = interrupt(child);
         let how = format!("mynah resume {} --agent {slow}{flag} --log {url}", run[0]);
-        let expected = format!("mynah: interrupted; run {} can go on:\n  {how}\n", run[0]);
+        let expected = format!("mynah: interrupted; run {} can be resumed:\n  {how}\n", run[0]);
         assert_eq!((code, said), (Some(130), expected));
     }
 }
@@ -583,7 +585,7 @@ fn a_scenario_that_is_interrupted_says_how_its_run_goes_on() {
         assert_eq!(code, Some(130), "{signal}");
         let run = text(&store.json(&["runs"])[0], "run_id");
         let command = format!("mynah resume {run} --agent {slow} --log {url}");
-        assert_eq!(said, format!("mynah: interrupted; run {run} can go on:\n  {command}\n"));
+        assert_eq!(said, format!("mynah: interrupted; run {run} can be resumed:\n  {command}\n"));
     }
     let resumed = store.run(&[
         "resume",
@@ -631,7 +633,7 @@ fn a_run_whose_model_call_fails_has_failed_and_the_log_has_not() {
     assert!(resumed.stderr.contains("rate_limited"), "{}", resumed.stderr);
 }
 
-/// The runs of [`WAITING`], and the file of an agent that goes on with them.
+/// The runs of [`WAITING`], and the file of an agent that resumes them.
 fn waiting() -> (Store, String) {
     waiting_in(WAITING)
 }

@@ -82,10 +82,12 @@ fn a_turn_that_goes_on_from_what_was_redacted_is_named() {
     let store = Store::with(&waits);
     let redact = ["redact", "run-0", "--record", "1", "--reason", "asked to"];
     let said = |then: &str| {
-        format!("run run-1 has not ended, and it cannot go on {then}: `mynah cancel` ends it\n")
+        format!(
+            "run run-1 has not ended, and it {then} no longer be resumed: `mynah cancel` ends it\n"
+        )
     };
-    assert_eq!(store.run(&redact).stderr, said("then"));
-    assert_eq!(store.run(&[&redact[..], &["--yes"]].concat()).stderr, said("now"));
+    assert_eq!(store.run(&redact).stderr, said("could"));
+    assert_eq!(store.run(&[&redact[..], &["--yes"]].concat()).stderr, said("can"));
     let refused = store.run(&["replay", "run-1"]).stderr;
     assert!(refused.contains("redacted: the body of record 1 of run run-0"), "{refused}");
     // Nothing goes any more, so nothing is kept from going on by it.
@@ -283,7 +285,7 @@ fn prune_says_what_would_go_and_then_takes_it_out() {
     let store = Store::with(RUNS);
     let before = store.ok(&["verify"]);
     let nothing = store.run(&["show", "log:maintenance"]);
-    let said = "mynah: nothing was ever taken out of this log\n";
+    let said = "mynah: nothing was ever removed from this log\n";
     assert_eq!((nothing.code, nothing.stderr.as_str()), (Some(2), said));
     let prune = ["prune", "--older-than", "30d", "--reason", "age", "--by", "ann"];
     let told = store.ok(&prune);
@@ -300,7 +302,7 @@ fn prune_says_what_would_go_and_then_takes_it_out() {
         json!({"dry_run": false, "runs": 1, "records": 9, "in_use": [], "damaged": []})
     );
     assert_eq!(store.ok(&[&prune[..], &["--limit", "1", "--yes"]].concat()).lines().count(), 2);
-    let why = "what has not ended stays, what a run that stays goes on from, and a session of more runs than --limit";
+    let why = "runs that have not ended stay, runs that a remaining run continues, and sessions with more runs than --limit";
     assert_eq!(store.ok(&prune), format!("nothing to prune; {why}\n"), "the one that waits stays");
     let listed = store.json(&["runs"]);
     assert_eq!(listed.iter().map(|run| &run["run_id"]).collect::<Vec<_>>(), ["run-2"]);
@@ -319,7 +321,7 @@ fn prune_says_what_would_go_and_then_takes_it_out() {
     for verb in ["show", "verify", "replay", "export"] {
         let gone = store.run(&[verb, "run-0"]);
         assert_eq!((gone.code, gone.stdout.as_str()), (Some(2), ""), "{verb}");
-        let said = "; `mynah show log:maintenance --record 1` tells by whom and why\n";
+        let said = "; `mynah show log:maintenance --record 1` shows by whom and why\n";
         assert!(gone.stderr.starts_with("mynah: run run-0 was pruned on 20"), "{}", gone.stderr);
         assert!(gone.stderr.ends_with(said), "{}", gone.stderr);
     }
@@ -347,8 +349,8 @@ fn a_run_that_a_process_goes_on_with_is_named_and_the_others_are_pruned() {
                 UPDATE runs SET owner = 'other' WHERE id = 'run-2'";
     rusqlite::Connection::open(&store.path).unwrap().execute_batch(hold).unwrap();
     let prune = ["prune", "--older-than", "30d", "--reason", "age", "--include-unfinished"];
-    let stays = "run-2  stays: it is in use, or a run that is goes on from it\n";
-    // Nobody goes on with a branch that was not resumed.
+    let stays = "run-2  stays: it is in use, or a run in use continues it\n";
+    // A branch that was not resumed has no holder.
     store.ok(&["fork", "run-0", "--at", "3"]);
     let young = ["prune", "--older-than", "0s", "--reason", "age", "--include-unfinished"];
     assert!(store.ok(&young).contains("  abandoned  3 records\n"));
@@ -406,7 +408,7 @@ fn what_a_damaged_run_goes_on_from_stays_with_it() {
     let told: Vec<&str> = pruned.stdout.lines().collect();
     assert_eq!(told.len(), 3, "{told:?}");
     assert!(told[0].starts_with("run-1  stays: it is damaged: record "), "{}", told[0]);
-    assert_eq!(told[1], "run-0  stays: run run-1, which is damaged, goes on from it");
+    assert_eq!(told[1], "run-0  stays: run run-1, which is damaged, continues it");
     assert_eq!(told[2], "nothing pruned");
 }
 
@@ -483,11 +485,11 @@ fn redact_takes_away_what_records_hold() {
 fn redact_says_of_a_run_that_has_not_ended_that_it_cannot_go_on() {
     let store = Store::with(RUNS);
     let redact = ["redact", "run-2", "--record", "1", "--reason", "x"];
-    for (flags, then) in [(&[] as &[&str], "then"), (&["--yes"], "now")] {
+    for (flags, then) in [(&[] as &[&str], "could"), (&["--yes"], "can")] {
         let told = store.run(&[&redact[..], flags].concat());
         assert_eq!(told.code, Some(0));
         let said = format!(
-            "run run-2 has not ended, and it cannot go on {then}: `mynah cancel` ends it\n"
+            "run run-2 has not ended, and it {then} no longer be resumed: `mynah cancel` ends it\n"
         );
         assert_eq!(told.stderr, said);
     }
@@ -500,7 +502,7 @@ fn a_run_without_an_end_is_imported_with_a_word_of_caution() {
     store.ok(&["export", "run-2", "-o", &file]);
     let other = Store::new();
     let told = other.ok(&["import", &file]);
-    let said = "it has no end: go on with it in one log alone, or its tools run in both\n";
+    let said = "it has not ended: resume it in one log only, or its tools run in both\n";
     assert!(told.ends_with(&format!(" added\n{said}")), "{told}");
     assert!(!other.ok(&["import", &file]).contains(said), "that was said");
 }
@@ -586,7 +588,7 @@ fn a_later_turn_of_a_session_names_the_runs_that_it_needs() {
     let file = store.beside("turn.ndjson");
     for flags in [&[] as &[&str], &["-o", &file, "--json"]] {
         let exported = store.run(&[&["export", "run-2"], flags].concat());
-        let said = "run run-2 goes on from earlier runs of its session; \
+        let said = "run run-2 continues earlier runs of its session; \
                     to restore its conversation, export them too: run-1, run-0\n";
         assert_eq!((exported.code, exported.stderr.as_str()), (Some(0), said));
         if !flags.is_empty() {

@@ -1,4 +1,4 @@
-//! What becomes of the work when nobody reads what is told of it.
+//! Work continues when its output is not read.
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 

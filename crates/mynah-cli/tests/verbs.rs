@@ -455,7 +455,7 @@ fn a_log_that_cannot_be_used_is_exit_code_4_and_is_not_made() {
     let nowhere = format!("sqlite:{}/nosuch/../y.db", store.path.parent().unwrap().display());
     let refused = feed(mynah(["play", "--log", &nowhere, "-"]), br#"{"ops": []}"#);
     assert_eq!(refused.code, Some(4));
-    assert!(refused.stderr.contains("is in a folder that is not there"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("is in a folder that does not exist"), "{}", refused.stderr);
     assert!(!store.path.with_file_name("y.db").exists());
     let refused = run(["runs", "--log", "mynah.db"]);
     assert_eq!(refused.code, Some(2));
@@ -534,7 +534,7 @@ fn a_log_that_may_only_be_read_can_be_read_and_not_written() {
     assert!(refused.stderr.ends_with(said), "{}", refused.stderr);
 }
 
-/// Somebody who may read a log, and not write it.
+/// A user who may read a log, and not write it.
 #[cfg(unix)]
 struct Guest<'s> {
     store: &'s Store,
@@ -564,7 +564,7 @@ impl<'s> Guest<'s> {
         allow(0o555, folder);
         let mut command = Command::new(&self.program);
         command.args(arguments).args(["--log", &self.store.url()]);
-        // Whoever may do everything is not kept from it, and becomes somebody else.
+        // The superuser is not restricted, so it becomes another user.
         if fs::write(folder.join("probe"), "").is_ok() {
             fs::remove_file(folder.join("probe")).unwrap();
             command.uid(65534).gid(65534);

@@ -54,7 +54,7 @@ pub fn session(text: &str) -> Result<Session> {
 /// ```
 /// use mynah_data::decode::unique_keys;
 /// let error = unique_keys("{\"a\": {\"b\": 1,\n\"b\": 2}}").unwrap_err();
-/// assert_eq!(error.to_string(), "the key \"b\" stands twice at line 2 column 3");
+/// assert_eq!(error.to_string(), "the key \"b\" occurs twice at line 2 column 3");
 /// assert!(unique_keys(r#"{"a": {"a": 1}, "b": [{"a": 1}, {"a": 1}]}"#).is_ok());
 /// ```
 ///
@@ -106,7 +106,7 @@ impl<'de> de::Visitor<'de> for Unique {
         let mut keys = HashSet::new();
         while let Some(key) = members.next_key::<String>()? {
             if let Some(key) = keys.replace(key) {
-                return Err(de::Error::custom(format_args!("the key {key:?} stands twice")));
+                return Err(de::Error::custom(format_args!("the key {key:?} occurs twice")));
             }
             members.next_value::<Self>()?;
         }

@@ -128,9 +128,15 @@ impl Error {
 
     /// A session operation that is not legal in the session's status.
     pub fn invalid_status(operation: Operation, status: Status) -> Self {
+        let advice = match status {
+            Status::AwaitingUser => "answer its question with reply",
+            Status::AwaitingTools => "submit the results of its pending calls first",
+            Status::Idle | Status::Completed => "it waits for no tool results",
+            Status::Error => "recover it first",
+        };
         Self::session(SessionReason::InvalidStatus)
             .with_message(format!(
-                "session error: invalid_status: {operation} is not legal while the session is {status}"
+                "session error: invalid_status: {operation} is not legal while the session is {status}; {advice}"
             ))
             .with("operation", operation.as_str())
             .with("status", status.as_str())

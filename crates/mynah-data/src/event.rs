@@ -40,8 +40,9 @@ pub enum Event {
         /// The model that answers.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         model: Option<String>,
-        /// Whether this is the call that gives a chat's answer its form (`structured_finalize`). What follows up to
-        /// `MessageCompleted` is JSON for programs, and not what the model says to a person.
+        /// Whether this is the call that formats a chat's answer (`structured_finalize`). What
+        /// follows up to `MessageCompleted` is JSON for programs, and not what the model says to a
+        /// person.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         finalizing: bool,
     },

@@ -94,8 +94,8 @@ impl fmt::Display for ModelRef {
 
 /// Prices in US dollars for a million tokens.
 ///
-/// Tokens read from a cache or written to one are parts of the prompt, and cost what is said for them; as `input` where
-/// nothing is said.
+/// Tokens read from a cache or written to one are parts of the prompt, and cost what is said for
+/// them; as `input` by default.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -179,23 +179,23 @@ reasons! {
         TooNew => "too_new",
         /// A fact that is larger than a record may be.
         TooLarge => "too_large",
-        /// Someone else appended first.
+        /// Another writer appended first.
         HeadMismatch => "head_mismatch",
         /// The run has its seal; nothing can follow.
         Sealed => "sealed",
         /// The writer's lease was taken over.
         Fenced => "fenced",
-        /// Someone else holds the run.
+        /// Another process holds the run.
         Leased => "leased",
         /// Another run has this id, and began with another input.
         RunExists => "run_exists",
         /// No run has this id.
         RunNotFound => "run_not_found",
-        /// The run was taken out of the log, and its id is not given again.
+        /// The run was removed from the log, and its id is not reused.
         Pruned => "pruned",
-        /// A record's body was taken away, and what was asked for needs it.
+        /// A record's body was removed, and what was asked for needs it.
         Redacted => "redacted",
-        /// The run was written by a loop of its caller's own: no engine can perform it.
+        /// The run was written by a custom loop: no engine can perform it.
         OwnLoop => "own_loop",
         /// A shortened id fits several runs.
         AmbiguousRun => "ambiguous_run",

@@ -40,7 +40,7 @@ pub struct Request {
     /// The form of the answer.
     #[serde(default)]
     pub response_format: Option<ResponseFormat>,
-    /// Whether the answer is given its form by a second call after the tools.
+    /// Whether the answer is formatted by a second call after the tools.
     #[serde(default)]
     pub structured_finalize: bool,
     /// The provider's own parameters, passed on as they are.

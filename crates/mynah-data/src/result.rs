@@ -152,7 +152,7 @@ pub struct StepResult {
     /// `mode`, `manual_tool_calls`, `halted_reason`, `halt_tool_call_id`, `halt_result`, `pending_question`,
     /// `pending_tool_call_id`, `ask_user_opts`, `on_tool_error_exception`, each where it applies.
     pub metadata: Metadata,
-    /// The run as which the step was kept, if it was one of its own and no part of a chat.
+    /// The run that recorded the step, if it was one of its own and no part of a chat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
 }
@@ -263,7 +263,7 @@ pub struct ChatResult {
     pub pending_tool_call_id: Option<String>,
     /// More on the halt, by its reason; `structured_finalize`, `repaired_tool_calls` where they apply.
     pub metadata: Metadata,
-    /// The run as which the chat was kept.
+    /// The run that recorded the chat.
     pub run_id: Option<RunId>,
 }
 
@@ -405,7 +405,7 @@ impl ChatResult {
         read(&self.metadata, "budget")
     }
 
-    /// The error of the call that was to give the answer its form (`structured_finalize`).
+    /// The error of the call for the answer's format (`structured_finalize`).
     pub fn finalize_error(&self) -> Option<Error> {
         read(self.metadata.get("structured_finalize")?.as_object()?, "pass_2_error")
     }

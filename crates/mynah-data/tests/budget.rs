@@ -152,7 +152,7 @@ fn a_long_prompt_has_the_prices_of_long_prompts_for_all_its_tokens() {
     };
     assert_eq!(cost(200_000), (0.4, 12.0));
     assert_eq!(cost(200_001), (200_001.0 * 4.0 / 1e6, 18.0));
-    // Whoever serves it.
+    // For any server.
     for model in ["claude-haiku-5-5", "anthropic.claude-haiku-5-5", "us.anthropic.claude-haiku-5-5"]
     {
         let pricing = catalog.get(model).unwrap().pricing.unwrap();

@@ -489,7 +489,7 @@ fn a_completed_message_adds_what_the_events_did_not_say() {
     assert_eq!(silent.message.parts(), parts);
     let heard = answered([Event::text_delta("b"), whole(Message::assistant("a"))]);
     assert_eq!(heard.message.parts(), [Part::text("b")]);
-    // Calls and reasoning that were heard are not lost to a message that holds only text.
+    // Calls and reasoning that were received are not lost to a message that holds only text.
     let called = answered([
         Event::ReasoningDelta { id: None, delta: "hm".to_owned() },
         Event::tool_call_completed(call("c0")),

@@ -378,7 +378,7 @@ fn manual_result(ids: &[&str], listed: &[&str]) -> ChatResult {
     result
 }
 
-/// A step whose model asked for `c0` and `c1`, of which nothing was run.
+/// A step whose model called `c0` and `c1`, and neither ran.
 fn step(finish_reason: Option<FinishReason>, done: bool, metadata: Value) -> StepResult {
     let mut response = Response::new(calling(&["c0", "c1"]));
     response.finish_reason = finish_reason;

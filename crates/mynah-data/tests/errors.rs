@@ -1,4 +1,4 @@
-//! What errors and results tell, to people and to programs.
+//! What errors and results report, to people and to programs.
 
 use std::{error::Error as _, io, time::Duration};
 

@@ -62,7 +62,7 @@ fn messages_that_a_chat_did_not_keep_stay_in_the_step_that_added_them() {
     let written = json!(result);
     assert_eq!(written["steps"][1]["after"], 3);
     assert_eq!(serde_json::from_value::<ChatResult>(written).unwrap(), result);
-    // What the chat changed of the earlier conversation is told as well.
+    // Changes of the earlier conversation are written as well.
     result.thread = Thread::from("another");
     let written = json!(result);
     assert_eq!(written["steps"][1]["after"], 0);

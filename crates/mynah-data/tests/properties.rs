@@ -445,7 +445,7 @@ fn own_result(chat: &Streamed) -> &ChatResult {
     }
 }
 
-/// The tool messages that these events tell of.
+/// The tool messages of these events.
 fn tool_messages(events: &[Event]) -> Vec<Message> {
     let message = |event: &Event| match event {
         Event::ToolResultEncoded { id, content } => {

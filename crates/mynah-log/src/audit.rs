@@ -10,25 +10,14 @@ use mynah_data::{Result, RunId};
 
 use crate::{
     Corrupt, Hash, Kind, Log, MAINTENANCE, Pruned, Record, Removals, Report, RunFilter, RunSummary,
-    SealedRun, Verifier, gist::Gist, merkle::Tree, removal::Gone,
+    SealedRun, Verifier, merkle::Tree, record_summary::RecordSummary, removal::Gone,
 };
 
 const PORTION: usize = 256;
 
 const OTHER_SEAL: &str = "it is not the seal that the log's list of seals has for the run";
 
-/// Checks runs as a log keeps them, one after the other, and reads only once what was taken out of it.
-///
-/// ```
-/// use mynah_log::{Auditor, Log, MemoryLog, conformance::Sample};
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
-/// # let log = MemoryLog::new();
-/// # log.append(Sample::new("run-1", 0).sealed().batch()).await?;
-/// let mut auditor = Auditor::new(&log);
-/// assert_eq!(auditor.verify_run("run-1").await?.status, "verified");
-/// assert_eq!(auditor.verify_seals().await?.size(), 1);
-/// # Ok(()) }
-/// ```
+/// Verifies the runs of a log one after the other, and reads the log's removals only once.
 pub struct Auditor<'l> {
     log: &'l dyn Log,
     removals: Option<Removals>,
@@ -40,7 +29,7 @@ impl<'l> Auditor<'l> {
         Self { log, removals: None }
     }
 
-    /// What was taken out of the log.
+    /// What was removed from the log.
     ///
     /// # Errors
     /// As [`Removals::read`].
@@ -61,7 +50,7 @@ impl<'l> Auditor<'l> {
     /// cannot be gets an error.
     ///
     /// # Errors
-    /// The first thing that is wrong, a run that is not there, or a log that cannot be read.
+    /// The first thing that is wrong, a missing run, or a log that cannot be read.
     pub async fn verify_run(&mut self, run: &str) -> Result<Report> {
         loop {
             let log = self.log;
@@ -125,7 +114,8 @@ impl<'l> Auditor<'l> {
         }
     }
 
-    /// Whether nothing was taken away since the tombstones were read. If something was, they are forgotten.
+    /// Whether nothing was removed since the tombstones were read. If something was, they are
+    /// forgotten.
     async fn is_current(&mut self) -> Result<bool> {
         let head = self.log.head(MAINTENANCE).await?;
         let is_current = self.removals.as_ref().is_some_and(|removals| removals.head() == head);
@@ -145,7 +135,7 @@ impl fmt::Debug for Auditor<'_> {
 /// Checks one run of a log: see [`Auditor::verify_run`].
 ///
 /// # Errors
-/// The first thing that is wrong, a run that is not there, or a log that cannot be read.
+/// The first thing that is wrong, a missing run, or a log that cannot be read.
 pub async fn verify_run(log: &dyn Log, run: &str) -> Result<Report> {
     Auditor::new(log).verify_run(run).await
 }
@@ -169,7 +159,7 @@ pub async fn walk(
     indexed: &RunSummary,
     mut visit: impl FnMut(&Record) -> Result<()>,
 ) -> Result<(Verifier, RunSummary)> {
-    let (mut walk, mut removals) = (Walk::begin(log, indexed), None::<Removals>);
+    let (mut walk, mut removals) = (RunWalk::begin(log, indexed), None::<Removals>);
     while let Some(records) = walk.next().await? {
         let is_known = |record: &Record| {
             record.body().is_some() || removals.as_ref().is_some_and(|all| all.is_redacted(record))
@@ -178,21 +168,21 @@ pub async fn walk(
             removals = Some(Removals::read(log).await?);
         }
         let gone = removals.as_ref().and_then(|removals| removals.of(&indexed.run_id));
-        // A body that is there may have been taken away since it was read.
+        // A body that is there may have been removed since it was read.
         let gone = |record: &Record| gone.filter(|_| record.body().is_none());
         walk.take(&records, gone, &mut visit).await?;
     }
     walk.end()
 }
 
-/// The same, for who knows what was taken away of the run.
+/// The same, for a caller that knows what was removed from the run.
 pub(crate) async fn walk_knowing(
     log: &dyn Log,
     indexed: &RunSummary,
     gone: Option<&Gone>,
     mut visit: impl FnMut(&Record) -> Result<()>,
 ) -> Result<(Verifier, RunSummary)> {
-    let mut walk = Walk::begin(log, indexed);
+    let mut walk = RunWalk::begin(log, indexed);
     while let Some(records) = walk.next().await? {
         walk.take(&records, |_| gone, &mut visit).await?;
     }
@@ -200,26 +190,26 @@ pub(crate) async fn walk_knowing(
 }
 
 /// The way through a run.
-struct Walk<'l> {
+struct RunWalk<'l> {
     log: &'l dyn Log,
     indexed: &'l RunSummary,
     verifier: Verifier,
     found: Option<RunSummary>,
-    untold: Untold,
+    untold: Unverifiable,
 }
 
 /// What the index may contain if the record that would confirm it lost its body, and its tombstone
 /// does not either.
 #[derive(Clone, Copy, Default)]
-struct Untold {
+struct Unverifiable {
     model: bool,
     session: bool,
 }
 
-impl<'l> Walk<'l> {
+impl<'l> RunWalk<'l> {
     fn begin(log: &'l dyn Log, indexed: &'l RunSummary) -> Self {
         let verifier = Verifier::new(&indexed.run_id);
-        Self { log, indexed, verifier, found: None, untold: Untold::default() }
+        Self { log, indexed, verifier, found: None, untold: Unverifiable::default() }
     }
 
     /// The next records; none after the last that the index counts.
@@ -290,18 +280,18 @@ impl<'l> Walk<'l> {
 
 /// The summary of a redacted record, with the names from the index if its tombstone commits to
 /// them.
-fn named(indexed: &RunSummary, record: &Record, names: Hash) -> Result<Gist, Corrupt> {
+fn named(indexed: &RunSummary, record: &Record, names: Hash) -> Result<RecordSummary, Corrupt> {
     let adds = &record.gist().adds;
     for model in [&indexed.model, &None] {
         for session in [&indexed.session_id, &None] {
             let (adds, model, session) = (adds.clone(), model.clone(), session.clone());
-            let gist = Gist { adds, model, session };
+            let gist = RecordSummary { adds, model, session };
             if gist.names(&record.envelope().body) == names {
                 return Ok(gist);
             }
         }
     }
-    let what = "the index says another model or session than its tombstone commits to";
+    let what = "the index has another model or session than its tombstone commits to";
     Err(corrupt(&indexed.run_id, record.seq(), what))
 }
 
@@ -314,14 +304,14 @@ async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<Repo
     let report = walked.0.report();
     if let Some(gone) = gone {
         if let Some(pruned) = gone.run {
-            let what = format!("it says that run {run} is gone, and it is there");
+            let what = format!("it removes run {run}, which still exists");
             return Err(corrupt(MAINTENANCE, pruned.tombstone, what).into());
         }
         // Of a run without its seal they may be to come: an import was interrupted.
         if let (Some(_), Some((seq, _))) =
             (report.fingerprint, gone.bodies.range(indexed.records + 1..).next())
         {
-            return Err(corrupt(run, *seq, "a tombstone names it, and it is not there").into());
+            return Err(corrupt(run, *seq, "a tombstone names it, and it does not exist").into());
         }
     }
     check_seal(log, &indexed, &report).await?;
@@ -382,7 +372,7 @@ impl Seals {
     /// Finds the seal of a run that the index has.
     fn find(&mut self, run: &RunSummary, removals: &Removals) -> Result<(), Corrupt> {
         if let Some(pruned) = removals.of(&run.run_id).and_then(|gone| gone.run) {
-            let what = format!("it says that run {} is gone, and it is there", run.run_id);
+            let what = format!("it removes run {}, which still exists", run.run_id);
             return Err(corrupt(MAINTENANCE, pruned.tombstone, what));
         }
         let place = run.seal.and_then(|place| usize::try_from(place).ok());
@@ -438,7 +428,7 @@ async fn expected(log: &dyn Log, indexed: &RunSummary, seq: u64) -> Option<Hash>
 }
 
 /// The differences between the index and the records.
-fn compare(indexed: &RunSummary, found: &RunSummary, untold: Untold) -> Result<(), String> {
+fn compare(indexed: &RunSummary, found: &RunSummary, untold: Unverifiable) -> Result<(), String> {
     // As text, since a sum that is not a number does not equal itself.
     let differ = told(indexed)
         .into_iter()

@@ -90,7 +90,7 @@ fn check_tombstone(
 ) -> std::result::Result<(), String> {
     let Tombstone { run_id, removed, .. } = tombstone;
     if run_id == MAINTENANCE {
-        return Err("tombstones are not taken away".to_owned());
+        return Err("tombstones cannot be removed".to_owned());
     }
     let is_gone = match removed {
         Removed::Run { .. } => !gone.insert(run_id.clone()),
@@ -232,7 +232,7 @@ impl IndexEntry {
         }
     }
 
-    /// Gives the run to an owner for a while, if it is free now.
+    /// Leases the run to an owner, if it is free now.
     ///
     /// # Errors
     /// A violation, as the log returns it.
@@ -240,7 +240,8 @@ impl IndexEntry {
         self.give(owner, term, now, |holder| holder.until <= now)
     }
 
-    /// Gives the run to an owner for a while, if its holder has not renewed its lease since this end of it was seen.
+    /// Leases the run to an owner, if its holder has not renewed its lease since this
+    /// end of it was seen.
     ///
     /// # Errors
     /// A violation, as the log returns it.
@@ -281,7 +282,8 @@ impl IndexEntry {
         until
     }
 
-    /// Whether what a tombstone names may be taken away now. That its records have those hashes is left to be seen.
+    /// Whether what a tombstone names may be removed now. That its records have those hashes is
+    /// left to be seen.
     ///
     /// # Errors
     /// A violation, as the log returns it.
@@ -364,14 +366,14 @@ fn refused(reason: LogReason, run: &str, why: impl std::fmt::Display) -> Error {
 
 /// There is no such run.
 pub fn not_found(run: &str) -> Error {
-    let why = format!("there is no run {run} in this log; list its runs to see what there is");
+    let why = format!("there is no run {run} in this log; list the log's runs to find its id");
     refused(LogReason::RunNotFound, run, why)
 }
 
 /// The run was removed.
 pub fn pruned(run: &str) -> Error {
     let why =
-        format!("run {run} was taken out of this log; import it into another to have it back");
+        format!("run {run} was removed from this log; import it into another to have it back");
     refused(LogReason::Pruned, run, why)
 }
 
@@ -390,13 +392,13 @@ pub fn absent(removed: &Removed, run: &str, is_pruned: bool) -> Result<()> {
 
 /// A tombstone names a record that is not there, or is another one, or keeps its body.
 pub fn strange(run: &str, seq: u64) -> Error {
-    let what = "a tombstone names it, and it is not a record whose body can be taken away";
+    let what = "a tombstone names it, and its body cannot be removed";
     Corrupt { run: run.into(), seq, what: what.to_owned() }.into()
 }
 
 /// The run has its seal.
 pub fn sealed(run: &str) -> Error {
-    let why = format!("run {run} has ended and nothing can follow its seal; fork it to go on");
+    let why = format!("run {run} has ended and nothing can follow its seal; fork it to continue");
     refused(LogReason::Sealed, run, why)
 }
 
@@ -413,7 +415,7 @@ pub fn ended(run: &str) -> Error {
 
 /// The error for a run that cannot be removed, because a remaining run continues it.
 pub fn needed(run: &str, by: &str) -> Error {
-    let why = format!("run {by} goes on from run {run}, which stays as long as that one does");
+    let why = format!("run {by} continues run {run}; remove both together");
     refused(LogReason::HeadMismatch, run, why).with("needed_by", by)
 }
 
@@ -427,16 +429,15 @@ fn fenced(run: &str, token: u64) -> Error {
 
 fn leased(run: &str, holder: &Holder) -> Error {
     let Holder { owner, until } = holder;
-    let why = format!(
-        "run {run} is in other hands: another process goes on with it; wait until it is done, or stop that process"
-    );
+    let why =
+        format!("run {run} is held by another process; wait until it ends or stop it, then resume");
     let error = refused(LogReason::Leased, run, why);
     error.with("owner", owner.as_str()).with("until", *until)
 }
 
 fn head_mismatch(run: &str, expected: Option<Head>, found: Head) -> Error {
     let expected_seq = expected.map_or(0, |head| head.seq);
-    let go_on = "someone else appended; read what there is and go on from its end";
+    let go_on = "another writer appended; read the run again and append at its end";
     let why = match expected_seq {
         0 => format!(
             "run {run} exists already, up to record {}, and has not ended; resume it, or give the new one another id",

@@ -8,7 +8,7 @@ use mynah_data::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 use serde_json::Value;
 
-use crate::{Cut, End, Hash, Tombstone, gist::Gist};
+use crate::{Cut, End, Hash, Tombstone, record_summary::RecordSummary};
 
 /// One thing that happened in a run.
 ///
@@ -114,7 +114,7 @@ pub enum Fact {
     /// The model answered, or broke off.
     #[doc(alias = "AssistantMessageCompleted")]
     AssistantCompleted {
-        /// The answer, as far as it came.
+        /// The received part of the answer.
         response: Box<Response>,
         /// The plan for its calls.
         plan: Plan,
@@ -233,7 +233,8 @@ pub enum Fact {
     },
     /// The last record of a run that ended: what it was, all together.
     Sealed(Seal),
-    /// Something was taken out of the log. Only the log's [maintenance run](crate::MAINTENANCE) has these, and nothing else.
+    /// Something was removed from the log. Only the log's [maintenance run](crate::MAINTENANCE) has
+    /// these, and nothing else.
     Removed(Tombstone),
 }
 
@@ -406,8 +407,8 @@ fn is_zero<N: Default + PartialEq>(count: &N) -> bool {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OnUncertain {
-    /// The run waits until a person reports the outcome. A loop of one's own gets an error with `uncertain` in its
-    /// metadata; its run stays as it is and can be resumed with another policy.
+    /// The run waits until a person reports the outcome. A custom loop gets an error with
+    /// `uncertain` in its metadata; its run stays as it is and can be resumed with another policy.
     #[default]
     Suspend,
     /// The call is run again.
@@ -459,7 +460,7 @@ pub struct About {
     /// The call's own options.
     #[serde(default, with = "json::members")]
     pub options: Metadata,
-    /// Whether one more call gives the answer of a chat its form.
+    /// Whether one more call formats the answer of a chat.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub finalizes: bool,
     /// Tools that came with the request itself, by name.
@@ -591,18 +592,18 @@ pub struct Totals {
     pub turns: u64,
     /// Tool calls that were announced. A retried call counts once.
     pub tool_calls: u64,
-    /// Tokens of all prompts, as far as they were reported.
+    /// Tokens of all prompts, if reported.
     pub input_tokens: u64,
-    /// Tokens of all answers, as far as they were reported.
+    /// Tokens of all answers, if reported.
     pub output_tokens: u64,
-    /// US dollars, as far as they are known.
+    /// US dollars, if known.
     pub cost: f64,
 }
 
 impl Totals {
     /// Counts one more fact.
     pub fn count(&mut self, fact: &Fact) {
-        self.add(&Gist::of(fact).adds);
+        self.add(&RecordSummary::of(fact).adds);
     }
 
     /// Sums stay finite: NaN counts as unknown, and sums saturate at the largest value.

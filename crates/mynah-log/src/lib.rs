@@ -1,4 +1,4 @@
-//! What happened in a run, as data, and where it is kept.
+//! What happened in a run, as data, and where it is stored.
 //!
 //! A [`Fact`] is one event of a run, and the only input of its state. The facts of a run, in order,
 //! are all that it needs to resume. A [`Record`] is a fact as bytes ([`cbor`]), chained to the
@@ -18,7 +18,6 @@ mod cuts;
 mod end;
 mod entry;
 mod fact;
-mod gist;
 mod hash;
 mod kind;
 mod log;
@@ -26,6 +25,7 @@ mod memory;
 pub mod merkle;
 mod queue;
 mod record;
+mod record_summary;
 mod removal;
 mod runs;
 mod tail;

@@ -1,4 +1,4 @@
-//! Where records are kept.
+//! Storage for records.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// What a log gives, in time.
 pub type LogFuture<'a, T> = BoxFuture<'a, Result<T>>;
 
-/// Where records are kept. One trait, several backends, one [suite](crate::conformance) over all of
+/// Storage for records. One trait, several backends, one [suite](crate::conformance) over all of
 /// them.
 ///
 /// The records of a run form a chain. An append names the head that it expects, and is refused if
@@ -54,7 +54,7 @@ pub trait Log: Send + Sync + 'static {
     /// bytes may stay in the log's files for a while; see [`wipe`](Self::wipe).
     fn append(&self, batch: Append) -> LogFuture<'_, Head>;
 
-    /// The records of a run from a place on, in order, at most so many. Fewer do not mean that
+    /// The records of a run from a place on, in order, at most this many. Fewer do not mean that
     /// there are no more, as large records come in smaller portions: none does.
     fn read(&self, run: &str, from: u64, limit: usize) -> LogFuture<'_, Vec<Record>>;
 
@@ -71,8 +71,8 @@ pub trait Log: Send + Sync + 'static {
     /// Runs from the newest on, from an index: no run is read. The maintenance run is not among them.
     fn runs(&self, filter: RunFilter) -> LogFuture<'_, RunPage>;
 
-    /// The leaves of the log's own tree, in the order in which they came, from a place (from 0) on, at most so many: the seal
-    /// of each run that has one, and each tombstone.
+    /// The leaves of the log's own tree, in the order in which they came, from a place (from 0) on,
+    /// at most this many: the seal of each run that has one, and each tombstone.
     fn seals(&self, from: u64, limit: usize) -> LogFuture<'_, Vec<SealedRun>>;
 
     /// Checks what only the log itself can see: that its storage is sound, that everything in it
@@ -120,7 +120,8 @@ pub trait Log: Send + Sync + 'static {
     /// before any later operation on this log. An unavailable log releases the run later.
     fn release(&self, lease: &Lease);
 
-    /// Takes the right to append to runs of these [queues](Queue) that can continue and that no living owner holds, at most so many.
+    /// Takes the right to append to runs of these [queues](Queue) that can continue and that no
+    /// living owner holds, at most this many.
     ///
     /// A run can continue if messages wait in its [`inbox`](Self::inbox), if the time of its [`wake_at`](Append::wake_at) has come, or,
     /// without such a time, if it is neither suspended nor ended. The greatest priority comes first, then the oldest run. Limits of
@@ -141,11 +142,13 @@ pub trait Log: Send + Sync + 'static {
     /// `sealed` if the run has ended, `run_not_found` if there is none.
     fn deliver(&self, run: &str, id: &str, payload: Vec<u8>) -> LogFuture<'_, bool>;
 
-    /// The messages that wait for a run in the order of their arrival, at most so many. [`Append::consume`] removes them.
+    /// The messages that wait for a run in the order of their arrival, at most this many.
+    /// [`Append::consume`] removes them.
     fn inbox(&self, run: &str, limit: usize) -> LogFuture<'_, Vec<InboxMessage>>;
 
-    /// The runs that got records or messages after a cursor, about so many, and the next cursor. Without a cursor, what comes from now
-    /// on is meant, and no run is returned. A run may be returned although nothing changed since; none is left out.
+    /// The runs that got records or messages after a cursor, about this many, and the next cursor.
+    /// Without a cursor, what comes from now on is meant, and no run is returned. A run may be
+    /// returned although nothing changed since; none is left out.
     fn changes(&self, cursor: Option<&str>, limit: usize) -> LogFuture<'_, Changes>;
 
     /// The largest record and batch that this log takes.

@@ -31,7 +31,7 @@ struct State {
     /// How many runs there were ever.
     begun: i64,
     seals: Vec<SealedRun>,
-    /// Ids that are not given again.
+    /// Ids that are not reused.
     pruned: HashSet<RunId>,
     /// Until when the last beat of each process counts.
     beats: HashMap<String, i64>,

@@ -1,9 +1,10 @@
 //! Records: facts as bytes, chained by hash.
 //!
-//! A record is an *envelope* and a *body*. The envelope is deterministic CBOR and holds everything the chain needs: which
-//! run, which place in it, the hash of the record before, when, what kind, and a commitment to the body. The body, a
-//! random salt and the fact's bytes, lies beside it. It can be taken away later (personal data, secrets): the chain still
-//! verifies, and the commitment gives nothing away.
+//! A record is an *envelope* and a *body*. The envelope is deterministic CBOR and holds everything
+//! the chain needs: which run, which place in it, the hash of the record before, when, what kind,
+//! and a commitment to the body. The body, a random salt and the fact's bytes, lies beside it. It
+//! can be removed later (personal data, secrets): the chain still verifies, and the commitment
+//! gives nothing away.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -12,8 +13,8 @@ use mynah_data::{Error, LogReason, Result, RunId};
 use crate::{
     Fact, Hash, Kind, Totals,
     cbor::{self, Reader, Writer, major},
-    gist::Gist,
     merkle,
+    record_summary::RecordSummary,
     verify::too_new,
 };
 
@@ -106,7 +107,7 @@ impl Envelope {
     }
 }
 
-/// The part of a record that can be taken away.
+/// The part of a record that can be removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Body {
     /// Hides the body that the commitment is about.
@@ -135,7 +136,7 @@ struct Parts {
     bytes: Arc<[u8]>,
     hash: Hash,
     body: Option<Body>,
-    gist: Gist,
+    gist: RecordSummary,
 }
 
 impl PartialEq for Record {
@@ -158,7 +159,7 @@ impl Record {
         let bytes = bytes.into();
         let envelope = Envelope::read(&bytes).map_err(|error| wrong("envelope", &error))?;
         let kind = Kind::of(&envelope.kind);
-        let mut gist = Gist::default();
+        let mut gist = RecordSummary::default();
         if let Some(body) = &body {
             if body.payload.len() > MAX_PAYLOAD {
                 return Err(format!("its payload has more than {MAX_PAYLOAD} bytes"));
@@ -166,7 +167,7 @@ impl Record {
             if body.commitment() != envelope.body {
                 return Err("the body is not the one that was committed to".to_owned());
             }
-            gist = Gist::read(&body.payload, kind, &envelope.kind)?;
+            gist = RecordSummary::read(&body.payload, kind, &envelope.kind)?;
         }
         let kind =
             kind.ok_or_else(|| too_new(format_args!("records of kind {:?}", envelope.kind)))?;
@@ -199,7 +200,7 @@ impl Record {
         self.0.hash
     }
 
-    /// The body; none if it was taken away.
+    /// The body; none if it was removed.
     pub fn body(&self) -> Option<&Body> {
         self.0.body.as_ref()
     }
@@ -209,7 +210,7 @@ impl Record {
         merkle::leaf_of(&self.0.hash)
     }
 
-    /// The fact; none if the body was taken away.
+    /// The fact; none if the body was removed.
     ///
     /// # Errors
     /// A payload that is not what its fact is written as.
@@ -241,19 +242,19 @@ impl Record {
     }
 
     /// The same, and what the index learns from it.
-    pub(crate) fn gist(&self) -> &Gist {
+    pub(crate) fn gist(&self) -> &RecordSummary {
         &self.0.gist
     }
 
     /// The same record without its body, with its summary from a tombstone.
-    pub(crate) fn with_gist(self, gist: Gist) -> Self {
+    pub(crate) fn with_gist(self, gist: RecordSummary) -> Self {
         Self(Arc::new(Parts { gist, ..Arc::unwrap_or_clone(self.0) }))
     }
 
     /// The same record without its body. Totals still count what the body added.
     pub fn without_body(self) -> Self {
         let parts = Arc::unwrap_or_clone(self.0);
-        let gist = Gist { adds: parts.gist.adds, ..Gist::default() };
+        let gist = RecordSummary { adds: parts.gist.adds, ..RecordSummary::default() };
         Self(Arc::new(Parts { body: None, gist, ..parts }))
     }
 }
@@ -340,7 +341,7 @@ impl Chain {
         envelope.write(writer);
         let bytes: Arc<[u8]> = Arc::from(writer.bytes());
         let hash = Hash::of(&[RECORD_DOMAIN, &bytes]);
-        let (kind, body, gist) = (fact.of_kind(), Some(body), Gist::of(fact));
+        let (kind, body, gist) = (fact.of_kind(), Some(body), RecordSummary::of(fact));
         let parts = Parts { envelope, kind, bytes, hash, body, gist };
         let record = Record(Arc::new(parts));
         self.extend(&record);

@@ -168,7 +168,7 @@ pub struct RunFilter {
     pub after: Option<String>,
     /// Whether the oldest come first.
     pub oldest_first: bool,
-    /// At most so many; 100 if it is 0.
+    /// At most this many; 100 if it is 0.
     pub limit: usize,
 }
 
@@ -233,7 +233,7 @@ impl RunFilter {
         self
     }
 
-    /// At most so many.
+    /// At most this many.
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = limit;
         self

@@ -118,7 +118,7 @@ pub struct Report {
     pub root: Option<Hash>,
     /// The seal's hash; none without a seal.
     pub fingerprint: Option<Hash>,
-    /// How many bodies were taken away.
+    /// How many bodies were removed.
     pub redacted: u64,
 }
 

@@ -23,7 +23,7 @@ pub struct RecordView {
     pub prev: Option<Hash>,
     /// The hash of this record.
     pub hash: Hash,
-    /// The fact; none if its body was taken away or cannot be read.
+    /// The fact; none if its body was removed or cannot be read.
     pub fact: Option<Fact>,
     /// Why the body cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! A run as a file: what comes back is what went in, and what is not what it says does not come in.
+//! A run as a file: export and import return the same run, and a forged file is rejected.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
@@ -63,7 +63,7 @@ async fn every_changed_byte_and_every_cut_is_found() {
         let log = library().await;
         let file = export(&log, run).await;
         bundle::verify(&file[..]).expect("a bundle");
-        // What a tombstone's envelope says of itself is vouched for by its log alone.
+        // Only its log can confirm a tombstone's envelope.
         let text = String::from_utf8(file.clone()).expect("text");
         let claimed = text.find(r#"{"tombstone":{"envelope":""#).map_or(0..0, |start| {
             start..text[start..].find(r#""salt""#).map_or(start, |end| start + end)
@@ -132,7 +132,7 @@ async fn what_was_removed_here_stays_away() {
     let error = import(&log, &export(&log, MAINTENANCE).await).await;
     assert_eq!(error.map_err(|error| error.reason()), Err("head_mismatch"));
 
-    // A log that knows of the redaction, but not of the run, takes it without the body.
+    // A log with the redaction, but without the run, imports it without the body.
     let (elsewhere, redacted) = (MemoryLog::new(), library().await);
     let tombstone = redacted.read(MAINTENANCE, 1, 1).await.expect("a tombstone");
     elsewhere.append(Append::new(MAINTENANCE, None, tombstone)).await.expect("a tombstone");
@@ -329,14 +329,14 @@ fn nothing_comes_of(bytes: &[u8]) {
             Ok(imported) => {
                 let report = verify_run(&log, &imported.run_id).await;
                 assert_eq!(report.as_ref(), Ok(&imported.report));
-                // The one change that is none: a tombstone told twice.
+                // The one change that is none: a tombstone that occurs twice.
                 assert_eq!(imported.report.redacted, 1);
             }
         }
     });
 }
 
-/// A log with a small run, one of which a body was taken away, a longer one, and one without an end.
+/// A log with a small run, one of which a body was removed, a longer one, and one without an end.
 async fn library() -> MemoryLog {
     let log = MemoryLog::new();
     for mut run in [

@@ -44,7 +44,7 @@ fn the_pieces_of_a_text_are_a_row_of_lengths() {
     assert_eq!(serde_json::to_value(recorder.finish()).ok(), Some(cuts));
 }
 
-/// The message of a completed answer is the answer's own, whatever the adapter put there.
+/// The message of a completed answer is the answer's own, regardless of the adapter's.
 fn strip(events: &[Event]) -> Vec<Event> {
     let mut events = events.to_vec();
     for event in &mut events {

@@ -78,9 +78,9 @@ fn an_envelope_changed_into_another_sound_one_is_blamed_if_what_follows_vouches_
     assert_eq!(blamed(&[first, &other[1], third, fourth]), Err(2));
     // A record whose own link was changed has no one who vouches for it.
     assert_eq!(blamed(&[first, second, &other[2], fourth]), Err(3));
-    // At the end nobody vouches: either of the two may be the one.
+    // Nothing confirms the end: either of the two may have been changed.
     assert_eq!(blamed(&[first, &other[1], third]), Err(3));
-    // And the time of the last record is known to nobody but itself.
+    // And nothing repeats the time of the last record.
     assert_eq!(blamed(&[first, &other[1]]), Ok(0));
 }
 
@@ -210,7 +210,7 @@ fn second() -> Vec<Record> {
     chained("run-2", [7; 16], facts.into_iter().chain([seal]))
 }
 
-/// A body of the second run was taken away, then the whole run.
+/// A body of the second run was removed, then the whole run.
 fn removals() -> Vec<Record> {
     let records = second();
     let bury = |removed| {

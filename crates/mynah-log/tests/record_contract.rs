@@ -52,7 +52,7 @@ fn unknown_members_and_unknown_kinds_are_refused() {
     let error = |reason: &str| json!({"type": "tool_error", "reason": reason, "message": "no", "metadata": "{}"});
     assert_eq!(decoded(&json!({"turn_started": {"turn": 1}})), Ok(()));
     assert_eq!(decoded(&json!({"finalize_failed": {"error": error("failed")}})), Ok(()));
-    // What is not known is told from what is wrong.
+    // Unknown members are distinguished from wrong ones.
     assert_eq!(decoded(&json!({"turn_started": {"turn": 1, "surprise": 1}})), Err(true));
     assert_eq!(decoded(&json!({"finalize_failed": {"error": error("invented")}})), Err(true));
     assert_eq!(decoded(&json!({"invented": {}})), Err(true));

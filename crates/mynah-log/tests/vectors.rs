@@ -1,6 +1,7 @@
 //! Bundles that are sound, corrupt, or written by a newer version: `mynah verify` and `tools/verify.py` say the same of each.
 //!
-//! They lie in `tests/vectors`, where `cargo xtask test` gives them to `verify.py`. `MYNAH_WRITE_VECTORS=1` writes them anew.
+//! They are in `tests/vectors`, where `cargo xtask test` gives them to `verify.py`.
+//! `MYNAH_WRITE_VECTORS=1` rewrites them.
 
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 
@@ -271,7 +272,7 @@ fn tombstone(run: &str, bodies: &[Value]) -> Value {
 
 type RunChange = fn(&mut Value);
 
-/// A bundle whose records follow each other, and hold whatever they are told to.
+/// A bundle whose records form a chain, with any contents.
 struct Forged {
     records: Vec<Kept>,
     changes: Vec<(usize, RunChange)>,

@@ -390,7 +390,7 @@ impl Drop for Flight<'_> {
     fn drop(&mut self) {
         self.calls.end(&self.token);
         let Some((peer, id)) = self.cancel.take() else { return };
-        let reason = "nobody waits for the result any more".to_owned();
+        let reason = "the caller dropped the call".to_owned();
         let params = CancelledNotificationParam::new(Some(id), Some(reason));
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {

@@ -192,7 +192,7 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
-/// Whether a value has at most so many levels and values.
+/// Whether a value has at most this many levels and values.
 fn fits(value: &Value, depth: usize, left: &mut usize) -> bool {
     let Some(rest) = left.checked_sub(1) else { return false };
     *left = rest;

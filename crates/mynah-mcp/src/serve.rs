@@ -230,7 +230,7 @@ impl Reporter {
 
 /// A question that was asked, as it travels to the client and back.
 #[derive(Serialize, Deserialize)]
-struct Asked {
+struct PendingQuestion {
     /// The client's name for it.
     key: String,
     schema: Value,
@@ -271,7 +271,7 @@ impl Offered {
         let bound = hex_digest(format!("{}\n{arguments}", tool.name()).as_bytes());
         let mut continuation = None;
         if let Some(sealed) = &request.request_state {
-            let asked: Asked = self
+            let asked: PendingQuestion = self
                 .codec
                 .open_json_with(sealed, bound.as_bytes())
                 .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
@@ -324,7 +324,7 @@ impl Offered {
                     return Ok(CallToolResult::error(vec![ContentBlock::text(text)]).into());
                 }
             };
-            let asked = Asked::new(&opts);
+            let asked = PendingQuestion::new(&opts);
             let capabilities = context.client_capabilities().unwrap_or_default();
             let is_modern =
                 context.protocol_version().is_some_and(|version| !version.has_initialize());
@@ -362,7 +362,7 @@ impl Offered {
     fn ask(
         &self,
         question: &str,
-        asked: &Asked,
+        asked: &PendingQuestion,
         bound: &str,
     ) -> Result<CallToolResponse, ErrorData> {
         let options = SealOptions::new().associated_data(bound.as_bytes());
@@ -376,12 +376,16 @@ impl Offered {
         Ok(InputRequiredResult::new(Some(requests), Some(state)).into())
     }
 
-    fn ask_again(&self, asked: &Asked, bound: &str) -> Result<CallToolResponse, ErrorData> {
+    fn ask_again(
+        &self,
+        asked: &PendingQuestion,
+        bound: &str,
+    ) -> Result<CallToolResponse, ErrorData> {
         self.ask("An answer that fits the form is missing.", asked, bound)
     }
 }
 
-impl Asked {
+impl PendingQuestion {
     fn new(opts: &Metadata) -> Self {
         let plain = || json!({"type": "object", "properties": {ANSWER: {"type": "string"}}, "required": [ANSWER]});
         let schema = opts.get("schema").cloned().unwrap_or_else(plain);
@@ -403,7 +407,7 @@ enum Unusable {
 }
 
 /// What the person answered, as a tool reads it: the text, or the JSON of a form.
-fn answer(asked: &Asked, result: ElicitResult) -> Result<String, Unusable> {
+fn answer(asked: &PendingQuestion, result: ElicitResult) -> Result<String, Unusable> {
     if result.action != ElicitationAction::Accept {
         let text = "the person did not answer";
         let declined = CallToolResult::error(vec![ContentBlock::text(text)]);

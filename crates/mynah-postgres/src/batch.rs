@@ -126,11 +126,10 @@ impl Batch {
         }
         if !self.beats.is_empty() {
             let processes: Vec<&str> = self.beats.keys().map(String::as_str).collect();
-            let untils: Vec<i64> = self.beats.values().copied().collect();
-            let (processes, untils) =
-                (statement.add(processes, TEXTS), statement.add(untils, NUMBERS));
+            let ends: Vec<i64> = self.beats.values().copied().collect();
+            let (processes, ends) = (statement.add(processes, TEXTS), statement.add(ends, NUMBERS));
             statement.parts.push(format!(
-                "beats AS (INSERT INTO mynah_beats AS b (process, until) SELECT * FROM unnest({processes}, {untils}) \
+                "beats AS (INSERT INTO mynah_beats AS b (process, until) SELECT * FROM unnest({processes}, {ends}) \
                  ON CONFLICT (process) DO UPDATE SET until = excluded.until)"
             ));
         }

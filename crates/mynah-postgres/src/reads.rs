@@ -352,13 +352,12 @@ pub(crate) async fn check(client: &Client) -> Result<()> {
                 Tombstone::of(record)
                 && !ids.remove(&run_id)
             {
-                let what =
-                    format!("it says that run {run_id} is gone, and its id could be given again");
+                let what = format!("it removes run {run_id}, and its id could be reused");
                 return Err(Corrupt::new(MAINTENANCE, seq, what).into());
             }
         }
     }
-    let what = "its id is not given again, as if it were gone, and no tombstone says so";
+    let what = "its id is reserved as if it were removed, and no tombstone explains it";
     match ids.into_iter().next() {
         Some(run) => Err(Corrupt::new(run, 0, what).into()),
         None => Ok(()),

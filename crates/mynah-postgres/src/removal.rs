@@ -133,7 +133,7 @@ async fn may_go(
     Ok(Ok(()))
 }
 
-/// Takes away what a tombstone names.
+/// Removes what a tombstone names.
 async fn take_away(
     writer: &mut Writer,
     Tombstone { run_id, removed, .. }: &Tombstone,

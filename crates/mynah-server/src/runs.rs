@@ -103,7 +103,7 @@ pub(crate) async fn found(app: &App, id: &str) -> Result<RunSummary> {
     let removals = Removals::read(app.log.as_ref()).await?;
     let is_pruned = removals.pruned().any(|(run, _)| run == id);
     let (reason, what) = match is_pruned {
-        true => (LogReason::Pruned, format!("run {id} was taken out of this log")),
+        true => (LogReason::Pruned, format!("run {id} was removed from this log")),
         false => (LogReason::RunNotFound, format!("there is no run {id} in this log")),
     };
     Err(Error::log(reason).with_message(what).with("run_id", id).into())

@@ -212,10 +212,10 @@ class Chain {
     this.last = kind;
     this.leaves.push(await leafOf(hash));
     if (fact) {
-      demand(!named, "a tombstone says that its body was taken away, and it is there");
+      demand(!named, "a tombstone removes its body, which still exists");
       this.count(kind, fact);
     } else {
-      demand(named, "its body is missing, and no tombstone says why");
+      demand(named, "its body is missing, and no tombstone explains it");
       this.redacted += 1;
       this.add({ ...named.adds, turns: kind === "turn_started" ? 1 : 0 });
     }

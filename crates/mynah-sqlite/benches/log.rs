@@ -190,7 +190,7 @@ fn verification() -> Result<(), Failure> {
     let bytes: Vec<Vec<u8>> = records.iter().map(stored).collect();
     let (mut verified, mut read, mut hashed) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..60 {
-        // Whoever takes a run in from a file also wants to know that every fact in it can be read.
+        // An import also checks that every fact can be decoded.
         for (reads, times) in [(false, &mut verified), (true, &mut read)] {
             let parts = parts.clone();
             let start = now();

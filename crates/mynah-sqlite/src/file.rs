@@ -51,13 +51,13 @@ impl File {
         let wrong = |what: &str| Err(unavailable(format!("{} {what}", path.display())));
         match fs::metadata(&path) {
             Ok(found) if found.is_dir() => return wrong("is a folder, and a log is a file"),
-            // SQLite would wait for whoever writes into a pipe.
+            // SQLite would wait for the caller that writes into a pipe.
             Ok(found) if !found.is_file() => return wrong("is not a file that can hold a log"),
             _ => {}
         }
         // SQLite would look no further at a folder that `..` follows.
         if path.parent().is_some_and(|folder| !folder.is_dir()) {
-            return wrong("is in a folder that is not there; make it, or give another path");
+            return wrong("is in a folder that does not exist; create it, or give another path");
         }
         path.parent().map_or(Ok(()), place::check_local)?;
         Ok(Self(Arc::new(path)))
@@ -92,7 +92,7 @@ impl File {
         })
     }
 
-    /// Refuses to go on with a file to which the path does not lead any more: what is written there, nobody would find.
+    /// Refuses a file that the path no longer leads to: data written there would be lost.
     pub(crate) fn is_still(&self, opened: Identity) -> Result<()> {
         let what = match place::identity(&self.0) {
             Ok(found) if found == opened => return Ok(()),
@@ -113,8 +113,8 @@ impl File {
         self.open(&self.0, OpenFlags::SQLITE_OPEN_READ_WRITE)
     }
 
-    /// Opens it to read alone. Where it lies in a folder that cannot be written, it is read as it stands: then nobody is
-    /// known to write it.
+    /// Opens it read-only. In a folder that cannot be written, the file is read as it is, on the
+    /// assumption that no process writes it.
     pub(crate) fn open_to_read(&self) -> Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
         let mut connection = self.open(&self.0, flags)?;
@@ -132,8 +132,8 @@ impl File {
         Ok(connection)
     }
 
-    /// Opens it without the files beside it that readers and writers share, which is sound as long as all that was
-    /// written is in the file itself.
+    /// Opens it without the files beside it that readers and writers share. That is sound if all
+    /// data is in the file itself.
     fn open_as_it_stands(&self) -> Result<Connection> {
         let path = self.0.display();
         let mut ahead = self.0.as_os_str().to_owned();
@@ -155,7 +155,7 @@ impl File {
         let opened = Connection::open_with_flags(path, flags).and_then(|connection| {
             connection.busy_timeout(PATIENCE)?;
             connection.set_prepared_statement_cache_capacity(STATEMENTS);
-            // A file may come from anywhere: what its schema says is not to call functions, and does nothing by itself.
+            // The file is untrusted: its schema must not call functions or run triggers.
             connection.pragma_update(None, "trusted_schema", false)?;
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false)?;
@@ -176,7 +176,7 @@ impl File {
                 self.0.display()
             )));
         }
-        // What is taken away is to leave no copy behind, not even of when it was written.
+        // Removed data must leave no copy behind, not even the time of its writing.
         connection.pragma_update(None, "secure_delete", true).map_err(failed)?;
         make(connection, durability).map_err(failed)
     }
@@ -257,7 +257,7 @@ impl File {
     pub(crate) fn failure(&self, error: rusqlite::Error) -> Error {
         let path = self.0.display().to_string();
         let (code, what) = match &error {
-            // Without the statement, which is for nobody to read.
+            // Without the statement, which is internal.
             rusqlite::Error::SqlInputError { error, msg, .. } => (Some(error.code), msg.clone()),
             error => (error.sqlite_error_code(), error.to_string()),
         };
@@ -329,9 +329,9 @@ fn uri(path: &Path) -> String {
     uri
 }
 
-/// Lets readers and the writer work side by side. Where two make a file at once, SQLite refuses this
-/// to one of them without waiting for the other, so the waiting is done here. Gives the mode that the file has then, which is
-/// another one where SQLite cannot do that.
+/// Lets readers and the writer work concurrently. If two processes create a file at once, SQLite
+/// refuses this to one of them without waiting, so this waits. Returns the mode of the file, which
+/// differs if SQLite does not support it.
 #[expect(clippy::disallowed_methods, reason = "opening a file blocks, and nothing runs yet")]
 fn write_ahead(connection: &Connection) -> rusqlite::Result<String> {
     const PAUSE: Duration = Duration::from_millis(10);

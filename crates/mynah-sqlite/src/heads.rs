@@ -30,7 +30,7 @@ pub(crate) struct State {
     pub(crate) recent: Recent,
 }
 
-/// What a row tells of it.
+/// Reads it from a row.
 pub(crate) fn read(row: &Row<'_>, column: usize) -> rusqlite::Result<State> {
     let unsound = || Error::InvalidColumnType(column, "state".to_owned(), Type::Blob);
     unpack(blob(row, column)?).ok_or_else(unsound)

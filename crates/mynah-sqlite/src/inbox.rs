@@ -21,7 +21,7 @@ pub(crate) fn beat(connection: &Connection, process: &str) -> rusqlite::Result<O
     select.query_row([process], |row| row.get(0)).optional()
 }
 
-/// Writes the beat of a process. The first clears away those of processes that ended long ago.
+/// Writes the beat of a process. The first beat removes those of processes that ended long ago.
 pub(crate) fn keep_beat(
     connection: &Connection,
     process: &str,
@@ -97,7 +97,7 @@ pub(crate) fn check(connection: &Connection) -> Answer<()> {
     let select = "SELECT id FROM inbox WHERE run NOT IN (SELECT key FROM runs)";
     let stray = connection.prepare(select)?.query_row([], |row| Ok(lossy(row, 0))).optional()?;
     Ok(stray.map_or(Ok(()), |id| {
-        let what = format!("message {id} is in the inbox of a run that is not there");
+        let what = format!("message {id} is in the inbox of a run that does not exist");
         Err(Corrupt::new("", 0, what).into())
     }))
 }

@@ -1,9 +1,9 @@
 //! Where the records of a run are: the keys of their rows.
 //!
-//! Rows of records lie in the order in which they come. A run's row of `heads` has the keys of its newest
-//! records, and from time to time hands some dozens of them over to a row of older ones: so most
-//! appends change no more than the end of the table and that row, however many runs grow side
-//! by side and however long they are. Keys are packed, a byte or two each, so that the rows of many runs share a page.
+//! Rows of records are in the order of their arrival. A run's row of `heads` has the keys of its
+//! newest records, and from time to time moves some dozens of them to a row of older ones. So most
+//! appends change only the end of the table and that row, for any number and length of runs. Keys
+//! are packed, a byte or two each, so that the rows of many runs share a page.
 
 use std::{collections::HashSet, ops::Range};
 

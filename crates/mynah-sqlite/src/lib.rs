@@ -47,9 +47,9 @@ type Answer<T> = rusqlite::Result<Result<T>>;
 
 /// A log in a SQLite file.
 ///
-/// Several processes may use the file at once. In each of them one thread writes, for all runs: what
-/// comes while one commit is under way goes into the next, so that many runs share the price of a
-/// durable commit. Readers have connections of their own, and do not wait for the writer.
+/// Several processes may use the file at once. In each of them one thread writes for all runs: jobs
+/// that arrive during a commit go into the next one, so that many runs share the cost of a durable
+/// commit. Readers have their own connections, and do not wait for the writer.
 ///
 /// A durable commit waits for `fsync`. SQLite chooses that when it is compiled: a program that is built with
 /// `LIBSQLITE3_FLAGS=-DHAVE_FDATASYNC=1` in the environment waits for `fdatasync` on systems that have it, which is as safe and takes less
@@ -72,7 +72,7 @@ type Answer<T> = rusqlite::Result<Result<T>>;
 pub struct SqliteLog(Arc<Inner>, Clock);
 
 struct Inner {
-    // In the order in which they are closed: whoever closes the file last tidies it up.
+    // In the order in which they are closed: the caller that closes the file last tidies it up.
     watcher: Watcher,
     readers: Readers,
     writer: Option<Writer>,
@@ -138,7 +138,7 @@ impl SqliteLog {
         self.0.writer.as_ref().map_or(0, Writer::commits)
     }
 
-    /// Waits for what somebody gave to be written of a run and left: it is then as it was left.
+    /// Waits for abandoned writes of a run, so that the run is in its final state.
     async fn settled(&self, run: &str) {
         if let Some(writer) = &self.0.writer {
             writer.settled(run).await;

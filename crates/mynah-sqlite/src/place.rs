@@ -6,7 +6,7 @@ use mynah_data::Result;
 
 use crate::file::unusable;
 
-/// Tells a file from every other file of the machine, whatever its name.
+/// Identifies a file on this machine, under any name.
 #[cfg(unix)]
 pub(crate) type Identity = (u64, u64);
 
@@ -58,8 +58,8 @@ fn network_file_system(_: &Path) -> Option<String> {
     None
 }
 
-/// The name of a network file system by its number in `statfs(2)`; none if it is local. What is in user space is told by the name
-/// under which it is mounted.
+/// The name of a network file system by its number in `statfs(2)`; none if it is local. File
+/// systems in user space are identified by their mount type.
 #[cfg(any(target_os = "linux", test))]
 fn name_of(kind: u32, mounted_as: impl FnOnce() -> Option<String>) -> Option<String> {
     const IN_USER_SPACE: u32 = 0x6573_5546;

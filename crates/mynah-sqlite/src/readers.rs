@@ -22,10 +22,10 @@ const THREADS: usize = 4;
 type Job = Box<dyn FnOnce(Result<&Connection>) + Send>;
 
 pub(crate) struct Readers {
-    desk: Arc<Desk>,
+    pool: Arc<ReaderPool>,
 }
 
-struct Desk {
+struct ReaderPool {
     file: File,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -41,8 +41,8 @@ struct Queue {
 
 impl Readers {
     pub(crate) fn new(file: File) -> Self {
-        let desk = Desk { file, queue: Mutex::default(), changed: Condvar::new() };
-        Self { desk: Arc::new(desk) }
+        let pool = ReaderPool { file, queue: Mutex::default(), changed: Condvar::new() };
+        Self { pool: Arc::new(pool) }
     }
 
     /// Reads something.
@@ -51,24 +51,24 @@ impl Readers {
         work: impl FnOnce(&Connection) -> Answer<T> + Send + 'static,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
-        let file = self.desk.file.clone();
+        let file = self.pool.file.clone();
         self.submit(Box::new(move |connection| {
             let result = connection.and_then(|connection| match work(connection) {
                 Ok(found) => found,
                 Err(error) => Err(file.failure(error)),
             });
-            // Whoever asked may have gone.
+            // The caller may be gone.
             let _ = reply.send(result);
         }))?;
         answer.await.unwrap_or_else(|_| Err(unavailable("a thread that reads panicked")))
     }
 
     fn submit(&self, job: Job) -> Result<()> {
-        let mut queue = self.desk.queue();
+        let mut queue = self.pool.queue();
         if queue.jobs.len() >= queue.idle && queue.threads.len() < THREADS {
-            let desk = Arc::clone(&self.desk);
+            let pool = Arc::clone(&self.pool);
             let thread = thread::Builder::new().name("mynah-log-reader".to_owned());
-            match thread.spawn(move || desk.serve()) {
+            match thread.spawn(move || pool.serve()) {
                 Ok(thread) => queue.threads.push(thread),
                 Err(error) if queue.threads.is_empty() => {
                     return Err(
@@ -79,24 +79,24 @@ impl Readers {
             }
         }
         queue.jobs.push_back(job);
-        self.desk.changed.notify_one();
+        self.pool.changed.notify_one();
         Ok(())
     }
 }
 
 impl Drop for Readers {
     fn drop(&mut self) {
-        let mut queue = self.desk.queue();
+        let mut queue = self.pool.queue();
         queue.closed = true;
         let threads = std::mem::take(&mut queue.threads);
         drop(queue);
-        self.desk.changed.notify_all();
+        self.pool.changed.notify_all();
         // They panicked, or they are done: there is nothing more to do either way.
         threads.into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
-impl Desk {
+impl ReaderPool {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -111,7 +111,7 @@ impl Desk {
                     Err(error) => job(Err(error)),
                 },
             }));
-            // Whoever asked is told, as no reply comes; the thread is there for others.
+            // The caller notices that no reply comes. The thread continues for others.
             if done.is_err() {
                 connection = None;
             }

@@ -58,7 +58,7 @@ pub(crate) fn read_now(
     Ok(Ok(records))
 }
 
-/// Looks whether the ids that are not given again are those of the runs that are gone, as tombstones tell.
+/// Checks that the reserved ids are those of removed runs, according to the tombstones.
 pub(crate) fn check_pruned(connection: &Connection) -> Answer<()> {
     const PORTION: usize = 256;
     let _snapshot = connection.unchecked_transaction()?;
@@ -70,14 +70,13 @@ pub(crate) fn check_pruned(connection: &Connection) -> Answer<()> {
         let tombstones = attempt!(read_now(connection, MAINTENANCE, seq + 1, PORTION)?);
         for record in &tombstones {
             seq = record.seq();
-            // One that is none is found by whoever verifies them.
+            // One that is none is found by the caller that verifies them.
             let Ok(Tombstone { run_id, removed: Removed::Run { .. }, .. }) = Tombstone::of(record)
             else {
                 continue;
             };
             if !ids.remove(&*run_id) {
-                let what =
-                    format!("it says that run {run_id} is gone, and its id could be given again");
+                let what = format!("it removes run {run_id}, and its id could be reused");
                 return Ok(Err(Corrupt::new(MAINTENANCE, seq, what).into()));
             }
         }
@@ -85,7 +84,7 @@ pub(crate) fn check_pruned(connection: &Connection) -> Answer<()> {
             break;
         }
     }
-    let what = "its id is not given again, as if it were gone, and no tombstone says so";
+    let what = "its id is reserved as if it were removed, and no tombstone explains it";
     Ok(match ids.pop_first() {
         Some(run) => Err(Corrupt::new(run, 0, what.to_owned()).into()),
         None => Ok(()),
@@ -143,7 +142,7 @@ fn check(row: &Row<'_>, run: &str, seq: u64) -> Answer<Record> {
     Ok(judge().map_err(|what| Corrupt::new(run, seq, what).into()))
 }
 
-/// What a row has: an envelope, and a body unless it was taken away.
+/// What a row has: an envelope, and a body unless it was removed.
 fn parts(row: &Row<'_>) -> rusqlite::Result<(Arc<[u8]>, Option<Body>)> {
     let envelope = Arc::from(blob(row, 0)?);
     let payload = row.get_ref(2)?.as_blob_or_null()?;

@@ -42,7 +42,7 @@ macro_rules! select_runs {
 /// Until when a run is held.
 pub(crate) const UNTIL: &str = until!();
 
-/// What a row tells of a run.
+/// Reads a run from its row.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) key: i64,
@@ -277,7 +277,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Known> {
         Some(owner) => Some(Holder { owner, until: row.get(8)? }),
         None => None,
     };
-    // Whoever takes the run over gets the next one, which has to be a number as well.
+    // The next owner gets the next token, which must be a valid number as well.
     let token = unsigned(row, 6)?;
     if token >= i64::MAX.cast_unsigned() {
         return Err(Error::IntegralValueOutOfRange(6, i64::MAX));

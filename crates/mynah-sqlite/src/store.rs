@@ -1,4 +1,4 @@
-//! What the writer works on: the file, and what it knows of the runs in it.
+//! The writer's state: the file, and a cache of the runs in it.
 
 use std::{
     collections::{
@@ -30,13 +30,13 @@ const KNOWN: usize = 1024;
 
 pub(crate) struct Store {
     connection: Connection,
-    /// It holds for as long as nobody else writes.
+    /// Valid until another process writes.
     known: Memory,
-    /// Changes when somebody else writes.
+    /// Changes when another process writes.
     version: i64,
     /// How safe a commit is.
     durability: Durability,
-    /// Whether what was taken away may still lie in the write-ahead log.
+    /// Whether what was removed may still lie in the write-ahead log.
     unwiped: bool,
 }
 
@@ -45,8 +45,8 @@ impl Store {
         Self { connection, known: Memory::default(), version: 0, durability, unwiped: true }
     }
 
-    /// Sees to it that what was taken away is nowhere in the files. Where somebody still reads what was there before, that
-    /// is left for the next time.
+    /// Erases removed data from the files. If a reader still uses the old data, it is retried
+    /// later.
     pub(crate) fn wipe(&mut self) -> rusqlite::Result<()> {
         if self.unwiped {
             self.unwiped = !wipe::attempt(&self.connection)?;
@@ -63,7 +63,7 @@ impl Store {
         Ok(())
     }
 
-    /// Begins a transaction that nobody else can write into.
+    /// Begins a transaction that excludes other writers.
     pub(crate) fn begin(&mut self) -> rusqlite::Result<Work<'_>> {
         let connection = &self.connection;
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
@@ -84,7 +84,8 @@ pub(crate) struct Work<'s> {
     connection: &'s Connection,
     known: &'s mut Memory,
     unwiped: &'s mut bool,
-    /// What is not in the tables yet: before they are looked at for runs or records, it is written.
+    /// Rows that are not in the tables yet. They are written before the tables are queried for runs
+    /// or records.
     pending: Pending,
     committed: bool,
 }
@@ -115,10 +116,10 @@ impl Work<'_> {
         }
         for going in &going {
             match going {
-                Going::Bodies(rows) => {
+                RemovedRows::Bodies(rows) => {
                     rows.iter().try_for_each(|row| records::strip(connection, *row).map(drop))?;
                 }
-                Going::Run { key, run, rows } => {
+                RemovedRows::Run { key, run, rows } => {
                     rows.iter().try_for_each(|row| records::delete(connection, *row).map(drop))?;
                     runs::remove(connection, *key, run)?;
                     self.known.runs.remove(run);
@@ -129,7 +130,7 @@ impl Work<'_> {
     }
 
     /// Where what a tombstone names lies, if it may go; none if there is nothing.
-    fn look_up(&mut self, tombstone: &Tombstone, now: i64) -> Answer<Option<Going>> {
+    fn look_up(&mut self, tombstone: &Tombstone, now: i64) -> Answer<Option<RemovedRows>> {
         let connection = self.connection;
         let Tombstone { run_id, removed, .. } = tombstone;
         let Some(known) = attempt!(self.known.find(connection, &mut self.pending, run_id)?) else {
@@ -141,7 +142,7 @@ impl Work<'_> {
         let going = match removed {
             Removed::Run { records, .. } => {
                 let rows = attempt!(records::rows(connection, known, 1..records + 1)?);
-                Going::Run { key: known.key, run, rows }
+                RemovedRows::Run { key: known.key, run, rows }
             }
             Removed::Bodies(named) => {
                 let mut rows = Vec::with_capacity(named.len());
@@ -155,14 +156,14 @@ impl Work<'_> {
                         rows.push(row);
                     }
                 }
-                Going::Bodies(rows)
+                RemovedRows::Bodies(rows)
             }
             _ => return Ok(Err(file::unusable("a tombstone of an unknown kind"))),
         };
         Ok(Ok(Some(going)))
     }
 
-    /// Refuses to take out a run that one goes on from which stays.
+    /// Refuses to remove a run that a remaining run continues.
     fn is_needed(&mut self, tombstone: &Tombstone, checked: &Checked) -> Answer<()> {
         let Tombstone { run_id, removed: Removed::Run { .. }, .. } = tombstone else {
             return Ok(Ok(()));
@@ -230,7 +231,7 @@ impl Work<'_> {
         memory.last = Some(key);
         if checked.sealing {
             runs::add_leaf(connection, run, head.hash)?;
-            // Its place among the seals is in the file, and nothing is to follow.
+            // Its place among the seals is in the file, and nothing may follow.
             memory.runs.remove(run);
         }
         if **run == *MAINTENANCE {
@@ -340,11 +341,13 @@ impl Work<'_> {
     }
 }
 
-/// What is known of the tables: most appends are to a run that was appended to before, and need not look it up.
+/// A cache of the tables: most appends are to a run that was appended to before, and need no
+/// lookup.
 #[derive(Default)]
 struct Memory {
     runs: HashMap<RunId, Known>,
-    /// The greatest key of a record, with those that are still to be written. None where nobody has looked; then none are.
+    /// The greatest key of a record, including pending ones. None before the first lookup; then
+    /// nothing is pending.
     last: Option<i64>,
     /// Until when the last beats of processes count.
     beats: HashMap<String, Option<i64>>,
@@ -430,8 +433,8 @@ impl Memory {
     }
 }
 
-/// What a tombstone takes away, by its rows.
-enum Going {
+/// What a tombstone removes, by its rows.
+enum RemovedRows {
     Bodies(Vec<i64>),
     Run { key: i64, run: RunId, rows: Vec<i64> },
 }
@@ -444,7 +447,7 @@ impl Drop for Work<'_> {
         *self.known = Memory::default();
         // What a full disk ends is rolled back already.
         if !self.connection.is_autocommit() {
-            // There is nothing to be done about it, and the next to begin will tell.
+            // Nothing can be done about it here. The next transaction reports it.
             let _ = self.connection.execute_batch("ROLLBACK");
         }
     }

@@ -1,4 +1,4 @@
-//! The thread that looks whether other processes have written, for as long as someone waits.
+//! The thread that watches for writes of other processes, while there are waiters.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -12,15 +12,15 @@ use rusqlite::Connection;
 
 use crate::file::{File, unavailable};
 
-/// How often it looks. This process's own commits are told at once.
+/// How often it checks. Commits of this process are reported at once.
 const PACE: Duration = Duration::from_millis(20);
 
 pub(crate) struct Watcher {
-    desk: Arc<Desk>,
+    state: Arc<WatcherState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Desk {
+struct WatcherState {
     file: File,
     waiters: Arc<Waiters>,
     closed: Mutex<bool>,
@@ -29,32 +29,33 @@ struct Desk {
 
 impl Watcher {
     pub(crate) fn new(file: File, waiters: Arc<Waiters>) -> Self {
-        let desk = Desk { file, waiters, closed: Mutex::new(false), changed: Condvar::new() };
-        Self { desk: Arc::new(desk), thread: Mutex::new(None) }
+        let state =
+            WatcherState { file, waiters, closed: Mutex::new(false), changed: Condvar::new() };
+        Self { state: Arc::new(state), thread: Mutex::new(None) }
     }
 
-    /// Watches, from now on, for whoever waits.
+    /// Watches from now on, while there is a waiter.
     pub(crate) fn watch(&self) -> Result<()> {
         let mut running = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if running.is_none() {
-            let desk = Arc::clone(&self.desk);
+            let state = Arc::clone(&self.state);
             let thread = thread::Builder::new().name("mynah-log-watcher".to_owned());
-            let thread = thread.spawn(move || desk.serve());
+            let thread = thread.spawn(move || state.serve());
             let thread = thread
                 .map_err(|e| unavailable(format!("no thread to watch with: {e}")).caused_by(e))?;
             *running = Some(thread);
         }
         // Under its lock, so that the thread is not just between looking for waiters and sleeping.
-        let _closed = self.desk.closed();
-        self.desk.changed.notify_one();
+        let _closed = self.state.closed();
+        self.state.changed.notify_one();
         Ok(())
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        *self.desk.closed() = true;
-        self.desk.changed.notify_one();
+        *self.state.closed() = true;
+        self.state.changed.notify_one();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             // It panicked, or it is done: there is nothing more to do either way.
@@ -63,7 +64,7 @@ impl Drop for Watcher {
     }
 }
 
-impl Desk {
+impl WatcherState {
     fn closed(&self) -> MutexGuard<'_, bool> {
         self.closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -82,7 +83,7 @@ impl Desk {
                     .map_err(|error| PoisonError::new(error.into_inner().0))
             };
             drop(woken.unwrap_or_else(PoisonError::into_inner));
-            // A file that cannot be read is told too: those who wait will find out how.
+            // A file that cannot be read is reported too: the waiters find out why.
             let version = self.version(&mut connection);
             if version.is_none() || version != last {
                 self.waiters.tell_all();

@@ -1,8 +1,9 @@
-//! Seeing to it that what was taken away is nowhere in the files.
+//! Erases removed data from the files.
 //!
-//! The pages of the file itself are overwritten as rows go. The write-ahead log beside it still has them as they were, until
-//! all of it is in the file and it can be cut to nothing: that cannot be done while somebody reads what was there before. So
-//! the commit that takes something away leaves a note, which goes when that was done, whoever does it.
+//! Pages of the file itself are overwritten when rows are deleted. The write-ahead log beside it
+//! still has their old contents, until all of it is in the file and it can be truncated. That is
+//! impossible while a reader uses the old data. So the commit that removes data leaves a note,
+//! which is deleted by the process that truncated the log.
 
 use std::{thread, time::Duration};
 
@@ -12,23 +13,23 @@ use tokio::sync::oneshot;
 
 use crate::file::{File, PATIENCE, unavailable};
 
-/// How long whoever reads what was there before is waited for.
+/// How long the caller that reads what was there before is waited for.
 const READERS: Duration = Duration::from_secs(2);
 
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Notes that what was taken away up to this tombstone is to be wiped.
+/// Notes that what was removed up to this tombstone is to be wiped.
 pub(crate) fn note(connection: &Connection, tombstone: u64) -> rusqlite::Result<usize> {
     let insert = "INSERT OR IGNORE INTO unwiped (tombstone) VALUES (?1)";
     connection.prepare_cached(insert)?.execute([tombstone.cast_signed()])
 }
 
-/// Wipes what is noted, if nobody is in the way. Tells whether nothing is left to wipe.
+/// Erases what is noted, if no reader blocks it. Returns whether nothing is left to erase.
 pub(crate) fn attempt(connection: &Connection) -> rusqlite::Result<bool> {
     let select = "SELECT tombstone FROM unwiped ORDER BY tombstone DESC LIMIT 1";
     let noted = connection.query_row(select, [], |row| row.get::<_, i64>(0)).optional()?;
     let Some(noted) = noted else { return Ok(true) };
-    // It would hold up everybody who writes for as long as it waits.
+    // Waiting here would block all writers.
     connection.busy_timeout(Duration::ZERO)?;
     let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
     let held_up = connection.query_row(checkpoint, [], |row| row.get::<_, bool>(0));
@@ -41,12 +42,12 @@ pub(crate) fn attempt(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(true)
 }
 
-/// Wipes what is noted, and waits for readers, on a thread of its own.
+/// Erases what is noted, and waits for readers, on a thread of its own.
 pub(crate) async fn patiently(file: File) -> Result<()> {
     let (reply, answer) = oneshot::channel();
     let thread = thread::Builder::new().name("mynah-log-wiper".to_owned());
     let wiper = thread.spawn(move || {
-        // Whoever asked may have gone.
+        // The caller may be gone.
         let _ = reply.send(wait(&file));
     });
     wiper.map_err(|error| {

@@ -43,20 +43,20 @@ pub(crate) struct Writer {
     /// None once it is closed.
     jobs: Option<mpsc::Sender<Box<dyn Job>>>,
     thread: Option<JoinHandle<()>>,
-    /// How safe a commit is where nobody says.
+    /// The default durability of a commit.
     durability: Durability,
     commits: Arc<AtomicU64>,
-    left: Arc<Left>,
+    left: Arc<AbandonedWrites>,
 }
 
-/// The runs of which something is to be written that nobody waits for any more, and how much.
+/// Runs with abandoned writes, and how many.
 #[derive(Default)]
-struct Left {
+struct AbandonedWrites {
     runs: Mutex<HashMap<RunId, usize>>,
     less: Notify,
 }
 
-impl Left {
+impl AbandonedWrites {
     fn runs(&self) -> MutexGuard<'_, HashMap<RunId, usize>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -78,20 +78,21 @@ impl Left {
     }
 }
 
-/// Who waits for a job. One that is dropped before leaves it behind.
-struct Asking<'w, T> {
+/// A caller that waits for a job. If it is dropped, the job is still done.
+struct PendingJob<'w, T> {
     run: RunId,
     answer: oneshot::Receiver<Result<T>>,
-    left: &'w Left,
+    left: &'w AbandonedWrites,
     is_over: bool,
 }
 
-impl<T> Drop for Asking<'_, T> {
+impl<T> Drop for PendingJob<'_, T> {
     fn drop(&mut self) {
         if self.is_over || !matches!(self.answer.try_recv(), Err(TryRecvError::Empty)) {
             return;
         }
-        // Whoever does the job sees from here on that nobody waits, unless it was done just before.
+        // From here on the worker sees that the caller is gone, unless the job was done just
+        // before.
         self.left.add(&self.run);
         self.answer.close();
         if self.answer.try_recv().is_ok() {
@@ -111,12 +112,12 @@ impl Writer {
         let commits = Arc::new(AtomicU64::new(0));
         let opened = file.identity()?;
         let mut store = Store::new(connection, durability);
-        // What someone before could not wipe. Where it still cannot be, the next commit tries again.
+        // Data that could not be erased before. If it still cannot be, the next commit retries.
         let _ = store.wipe();
         let (owed, commits_here) = (Vec::new(), Arc::clone(&commits));
-        let desk = Desk { owed, store, file, opened, waiters, commits: commits_here };
+        let state = WriterThread { owed, store, file, opened, waiters, commits: commits_here };
         let thread = thread::Builder::new().name("mynah-log-writer".to_owned());
-        let thread = thread.spawn(move || desk.serve(&jobs));
+        let thread = thread.spawn(move || state.serve(&jobs));
         let thread = thread
             .map_err(|e| unavailable(format!("no thread to write with: {e}")).caused_by(e))?;
         let (jobs, thread, left) = (Some(sender), Some(thread), Arc::default());
@@ -139,7 +140,7 @@ impl Writer {
         let stopped = || unusable("the thread that writes has stopped; open the log again");
         let durability = durability.unwrap_or(self.durability);
         let (reply, left) = (Some(reply), Arc::clone(&self.left));
-        let mut asking = Asking { run: run.clone(), answer, left: &self.left, is_over: false };
+        let mut asking = PendingJob { run: run.clone(), answer, left: &self.left, is_over: false };
         let job =
             Box::new(Task { run, durability, job, result: None, reply, left, is_owed: false });
         let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
@@ -149,8 +150,8 @@ impl Writer {
         answer.map_err(|_| stopped())?
     }
 
-    /// Does some work on a run as a part of a later commit, for which nobody waits. It is done again with the next commit as long as
-    /// the file cannot be written.
+    /// Does some work on a run as a part of a later commit, without a waiting caller. It is retried
+    /// with the next commit while the file cannot be written.
     pub(crate) fn leave(
         &self,
         run: RunId,
@@ -205,7 +206,7 @@ struct Task<J, T> {
     job: J,
     result: Option<Result<T>>,
     reply: Option<oneshot::Sender<Result<T>>>,
-    left: Arc<Left>,
+    left: Arc<AbandonedWrites>,
     is_owed: bool,
 }
 
@@ -245,9 +246,9 @@ impl<T: Send, J: FnMut(&mut Work<'_>) -> Answer<T> + Send> Job for Task<J, T> {
     }
 }
 
-/// Where the thread works.
-struct Desk {
-    /// What is part of the next commit, as the last one failed.
+/// The state of the writing thread.
+struct WriterThread {
+    /// Jobs that are part of the next commit, because the last one failed.
     owed: Vec<Box<dyn Job>>,
     store: Store,
     file: File,
@@ -257,7 +258,7 @@ struct Desk {
     commits: Arc<AtomicU64>,
 }
 
-impl Desk {
+impl WriterThread {
     fn serve(mut self, jobs: &mpsc::Receiver<Box<dyn Job>>) {
         let (mut usual, mut safer) = (1, None);
         let mut came_soon = false;
@@ -275,7 +276,7 @@ impl Desk {
                 };
                 count += 1;
                 match next {
-                    // What is to be safer than this commit makes it waits for the next.
+                    // A job that needs more durability than this commit has waits for the next.
                     Some(job) if durability < job.durability() => {
                         safer = Some(job);
                         None
@@ -323,7 +324,7 @@ impl Desk {
         let done = group.iter_mut().try_for_each(|job| job.perform(&mut work));
         done.map_err(Failed::AtWork)?;
         for job in coming {
-            // It is one of them before it is done, so that it is told whatever comes of it.
+            // It is registered before it runs, so that its outcome is always reported.
             group.push(job);
             let done = group.last_mut().map_or(Ok(()), |job| job.perform(&mut work));
             done.map_err(Failed::AtWork)?;
@@ -331,7 +332,7 @@ impl Desk {
         self.file.is_still(self.opened).map_err(Failed::Elsewhere)?;
         work.commit().map_err(Failed::AtWork)?;
         self.commits.fetch_add(1, Ordering::Relaxed);
-        // It is committed, whatever comes of this: the next commit tries again.
+        // It is committed, regardless of this: the next commit retries.
         let _ = self.store.wipe();
         Ok(())
     }
@@ -361,8 +362,8 @@ impl Desk {
     }
 }
 
-/// The next job; none if there will be none. Whoever is told of a commit often comes back at once: where the last one did, this
-/// thread does not go to sleep at once either.
+/// The next job; none if there will be none. A caller often returns right after a commit: if the
+/// last one did, this thread spins for a moment before it sleeps.
 #[expect(
     clippy::disallowed_methods,
     reason = "says how long a thread stays awake, and nothing else"
@@ -387,7 +388,7 @@ enum Failed {
     AtWork(rusqlite::Error),
     /// Because the path leads to another file.
     Elsewhere(Error),
-    /// In the middle of it, where nobody had thought that it could.
+    /// At a point where a failure was not expected.
     Panicked,
 }
 

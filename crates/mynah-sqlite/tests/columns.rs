@@ -1,4 +1,5 @@
-//! Whatever stands in a number's place in a log's file, nothing panics: what is wrong is told.
+//! Any value in the place of a number in a log's file causes no panic, and an error names the
+//! problem.
 
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 

@@ -1,4 +1,4 @@
-//! What is taken out of a file is gone from it, and whoever meddles with the account of it is found out.
+//! Removed data is gone from the file, and changes in the account of removals are detected.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
@@ -239,7 +239,7 @@ async fn a_run_that_is_not_what_it_was_is_neither_pruned_nor_redacted() {
     assert_eq!((&*run.run_id, &*corrupt.run, corrupt.seq), ("said", "said", 3));
     assert_eq!(book.log.run("said").await.map(|run| run.is_some()), Ok(true));
 
-    // What one goes on from whose first record is damaged, nobody knows.
+    // The run that a damaged first record continues is unknown.
     let book = Book::new().await;
     book.change("UPDATE records SET payload = x'00' WHERE key = 1");
     let found = Prune::before(100).perform(&book.log, &warrant()).await;
@@ -295,7 +295,7 @@ async fn a_tail_cut_off_the_maintenance_run_is_found() {
     let book = Book::removed().await;
     book.change("DELETE FROM runs WHERE id = 'log:maintenance'");
     is_corrupt(verify_run(&book.log, "said").await.expect_err("a body less"), "said", 2);
-    // What nobody misses is told by the root, to whoever kept it.
+    // A kept root proves the removal.
     let book = Book::new().await;
     Prune::before(35).include_unfinished().perform(&book.log, &warrant()).await.expect("three");
     let kept = verify_seals(&book.log).await.expect("a sound list");

@@ -70,7 +70,7 @@ async fn runs_that_come_grow_end_and_go_side_by_side_leave_a_sound_log() {
         .map(|task| {
             let log = log.clone();
             tokio::spawn(async move {
-                // Of each run, how much is to be there in the end; none of one that was taken out.
+                // How much of each run must be there in the end; none for a removed run.
                 let mut left = Vec::new();
                 for n in 0..12 {
                     let mut run = Sample::new(format!("{task}-{n}"), 0);
@@ -88,7 +88,7 @@ async fn runs_that_come_grow_end_and_go_side_by_side_leave_a_sound_log() {
                     if n % 4 == 3 {
                         let gone = Prune::before(i64::MAX).include_unfinished().limit(1);
                         let warrant = Warrant::new("me", "a test", 1);
-                        // Somebody else may have taken out the same, or be at it.
+                        // Another process may have removed the same, or be about to.
                         let _ = gone.perform(&log, &warrant).await;
                     }
                 }
@@ -124,7 +124,7 @@ async fn who_asks_for_a_run_sees_what_the_log_was_given_before() {
         let name = format!("run {n}");
         let batch = Sample::new(&*name, n).batch();
         let records = batch.records.len() as u64;
-        // Nobody waits for it.
+        // The caller does not wait for it.
         let _ = log.append(batch).as_mut().poll(&mut Context::from_waker(Waker::noop()));
         if n % 2 == 0 {
             let found = log.run(&name).await.expect("a log");
@@ -407,7 +407,8 @@ async fn a_file_that_is_locked_for_long_is_unavailable_and_takes_the_same_batch_
 fn a_file_that_cannot_be_written_is_refused_before_anything_is_to_be_written() {
     let (_folder, path) = file();
     drop(SqliteLog::open(&path).expect("a log"));
-    // SQLite only reads a file of a format that it does not know how to write, whoever owns it.
+    // SQLite only reads a file of a format that it does not know how to write, the caller that owns
+    // it.
     let mut bytes = std::fs::read(&path).expect("a file");
     bytes[18] = 3;
     std::fs::write(&path, bytes).expect("a file");

@@ -1,4 +1,4 @@
-//! Whatever is changed in a log's file is found, and the message names the record.
+//! Every change in a log's file is found, and the message names the record.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
@@ -167,7 +167,7 @@ async fn a_cut_tail_is_found_unless_the_run_could_have_ended_there() {
             assert_eq!(book.found(run).await, seq, "the index still counts them");
         }
     }
-    // Who also mends the index, so that it tells of a shorter run, is found out by the seal.
+    // A forger who also shortens the index is detected by the seal.
     let book = Book::new().await;
     book.shorten("sealed").await;
     assert_eq!(book.found("sealed").await, 3);
@@ -405,7 +405,7 @@ async fn every_change_of_the_seals_is_found() {
             Err(error) => assert_eq!(error.metadata()["run_id"], run, "{change}"),
         }
     }
-    // A run whose seal is missing from the list is found by itself.
+    // A run whose seal is missing from the list is still found.
     let book = Book::new().await;
     book.change("DELETE FROM seals WHERE id = 'last'");
     assert_eq!(book.found("last").await, book.records("last"));

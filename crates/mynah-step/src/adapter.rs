@@ -204,7 +204,7 @@ pub async fn open_model(
             provider = adapter.name(),
             request_id = call.request_id,
             run_id = call.run_id.as_deref(),
-            "model call failed and is tried again"
+            "model call failed; retrying"
         );
         tokio::time::sleep(delay).await;
     }

@@ -51,7 +51,7 @@ struct Taken {
 
 /// What was received of an answer in flight.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct PartialAnswer {
     usage: Usage,
     /// Characters since the provider last reported its usage.
     unreported: u64,
@@ -82,7 +82,7 @@ impl Spent {
             Fact::BudgetExceeded { partial: Some(partial), .. }
             | Fact::Cancelled { partial: Some(partial), .. } => self.answered(partial),
             Fact::ToolScheduled { attempt: 1, .. } => self.tool_calls += 1,
-            // A model call of a loop of one's own that failed.
+            // A model call of a custom loop that failed.
             Fact::SideEffect { inside: None, name, effect: Effect::Failed(error), .. }
                 if name == MODEL_CALL =>
             {
@@ -200,7 +200,7 @@ impl Spent {
     }
 
     /// The first limit that the answer in flight has passed.
-    pub fn passed_by_answer(&self, budget: &Budget, heard: &Heard) -> Option<Breach> {
+    pub fn passed_by_answer(&self, budget: &Budget, heard: &PartialAnswer) -> Option<Breach> {
         let pricing = self.pricing.as_ref();
         let answer = Taken::by(&heard.usage, heard.unreported, self.prompt, pricing);
         self.calls.and(answer).over(budget, BreachTime::MidStream)
@@ -255,7 +255,7 @@ impl Taken {
     }
 }
 
-impl Heard {
+impl PartialAnswer {
     /// Takes in an event of the model.
     pub fn hear(&mut self, event: &Event) {
         match event {
@@ -377,7 +377,7 @@ pub fn check_price(
     };
     Err(Error::engine(EngineReason::UnknownPrice)
         .with_message(format!(
-            "engine error: unknown_price: nobody knows what {} costs{tier}, so max_usd could not be kept; {way_out}",
+            "engine error: unknown_price: the price of {} is unknown{tier}, so max_usd cannot be enforced; {way_out}",
             model.as_deref().unwrap_or("a call without a model")
         ))
         .with("model", model))

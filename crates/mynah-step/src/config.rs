@@ -1,4 +1,4 @@
-//! What a loop of one's own runs with.
+//! What a custom loop runs with.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ pub const DEFAULT_MAX_CONCURRENCY: usize = 8;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// Where records are kept.
+    /// Storage for records.
     pub log: Arc<dyn Log>,
     /// The run.
     pub run_id: RunId,

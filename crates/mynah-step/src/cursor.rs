@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::{
     RecordedFact, Try,
     difference::difference_of,
-    journal::{PendingEffect, Place, Want},
+    journal::{Origin, PendingEffect, Query},
     recorder::ends,
 };
 
@@ -346,7 +346,7 @@ impl ReplayCursor {
     }
 
     /// The answer to a question; none while it is not its turn.
-    pub(crate) fn answer(&mut self, place: &Place, want: &Want) -> Option<Result<Option<Fact>>> {
+    pub(crate) fn answer(&mut self, place: &Origin, want: &Query) -> Option<Result<Option<Fact>>> {
         if let Some(error) = &self.differs {
             return Some(Err(error.clone()));
         }
@@ -355,25 +355,25 @@ impl ReplayCursor {
         Some(answer)
     }
 
-    fn next_answer(&mut self, place: &Place, want: &Want) -> Option<Result<Option<Fact>>> {
+    fn next_answer(&mut self, place: &Origin, want: &Query) -> Option<Result<Option<Fact>>> {
         let is_mine = self.upcoming().map_or(place.is_none(), |next| is_at(place, next));
         match want {
-            Want::Commit { .. } | Want::Announce(_) if !is_mine => None,
-            Want::Announce(fact) if self.upcoming().is_some_and(|next| is_stopped(fact, next)) => {
+            Query::Commit { .. } | Query::Announce(_) if !is_mine => None,
+            Query::Announce(fact) if self.upcoming().is_some_and(|next| is_stopped(fact, next)) => {
                 Some(Ok(self.take()))
             }
             // Another branch of the loop, or of the tool, comes first. What no record has never comes.
-            Want::Commit { fact, .. } | Want::Announce(fact)
+            Query::Commit { fact, .. } | Query::Announce(fact)
                 if self.upcoming().is_some_and(|next| is_other(place, fact, next)) =>
             {
                 let never = !self.resumes && !self.is_to_come(fact);
                 never.then(|| Err(self.refusal(place, want)))
             }
-            Want::Commit { fact, .. } | Want::Announce(fact) => match self.compare(fact) {
+            Query::Commit { fact, .. } | Query::Announce(fact) => match self.compare(fact) {
                 Err(_) if place.is_none() && self.is_to_come(fact) => None,
                 compared => Some(compared.map(|()| Some(fact.clone()))),
             },
-            Want::Recall { asked, required } => {
+            Query::Recall { asked, required } => {
                 if !required && !self.will_recall(place, asked) {
                     return Some(Ok(None));
                 }
@@ -383,20 +383,20 @@ impl ReplayCursor {
                 });
                 is_next.then(|| Ok(self.take()))
             }
-            Want::Turn(prompt) => {
+            Query::Turn(prompt) => {
                 let is_next = self.upcoming().is_some_and(|next| asks(next, *prompt));
                 let is_to_come = || self.to_come().any(|fact| asks(fact, *prompt));
                 // In a resumed run, requests without a record may follow the records.
                 (is_next || !self.resumes && !is_to_come()).then_some(Ok(None))
             }
-            Want::Answer => match self.upcoming() {
+            Query::Answer => match self.upcoming() {
                 _ if !is_mine => None,
                 Some(answer) if is_answer(answer) => Some(Ok(self.take())),
                 Some(end) if ends(end) => Some(Ok(Some(end.clone()))),
                 // A loop that did not wait for the answer does not wait for it now.
                 _ => None,
             },
-            Want::Outcome => {
+            Query::Outcome => {
                 let is_next =
                     is_mine && self.upcoming().is_some_and(|fact| outcome_of(fact).is_some());
                 is_next.then(|| Ok(self.take()))
@@ -411,7 +411,7 @@ impl ReplayCursor {
 
     /// Whether a requested side effect of a place has a record. Each earlier one with a record
     /// leaves the line.
-    fn will_recall(&self, place: &Place, asked: &PendingEffect) -> bool {
+    fn will_recall(&self, place: &Origin, asked: &PendingEffect) -> bool {
         let mut left = asked.ahead();
         let effects = self.facts.iter().filter(|kept| kept.is(Kind::SideEffect));
         effects.map(RecordedFact::fact).filter(|fact| is_named(fact, place, asked)).any(|fact| {
@@ -435,15 +435,15 @@ impl ReplayCursor {
     }
 
     /// Ends the run because a question has no answer.
-    pub(crate) fn refuse(&mut self, place: &Place, want: &Want) -> Error {
+    pub(crate) fn refuse(&mut self, place: &Origin, want: &Query) -> Error {
         let error = self.refusal(place, want);
         self.differs.get_or_insert(error).clone()
     }
 
-    fn refusal(&self, place: &Place, want: &Want) -> Error {
+    fn refusal(&self, place: &Origin, want: &Query) -> Error {
         let fact = match want {
-            Want::Commit { fact, .. } | Want::Announce(fact) => fact.clone(),
-            Want::Turn(prompt) => {
+            Query::Commit { fact, .. } | Query::Announce(fact) => fact.clone(),
+            Query::Turn(prompt) => {
                 // Which turn it would have been is not what differs.
                 let turn = match self.upcoming() {
                     Some(Fact::TurnStarted { turn, .. }) => *turn,
@@ -451,13 +451,13 @@ impl ReplayCursor {
                 };
                 Fact::TurnStarted { turn, prompt: Some(*prompt), input_tokens: 0 }
             }
-            Want::Answer => return self.differs_from_next(None),
+            Query::Answer => return self.differs_from_next(None),
             // If it is among the records, others stand before it that nothing makes.
-            Want::Outcome => {
+            Query::Outcome => {
                 let call = place.as_ref().and_then(|at| self.outcome_ahead(&at.call_id));
                 return self.differs_from_next(call);
             }
-            Want::Recall { asked, .. } => {
+            Query::Recall { asked, .. } => {
                 // An abandoned call is not what differs.
                 let effect = match self.upcoming() {
                     Some(Fact::SideEffect { effect, .. }) => effect.clone(),
@@ -654,19 +654,19 @@ fn is_answer(fact: &Fact) -> bool {
 }
 
 /// Whether a fact is made at a place.
-fn is_at(place: &Place, fact: &Fact) -> bool {
+fn is_at(place: &Origin, fact: &Fact) -> bool {
     let call = of_tool(fact).map(|(call, _)| call);
     call == place.as_ref().map(|inside| inside.call_id.as_str())
 }
 
 /// Whether a fact is the outcome of a side effect with a requested name.
-fn is_named(fact: &Fact, place: &Place, asked: &PendingEffect) -> bool {
+fn is_named(fact: &Fact, place: &Origin, asked: &PendingEffect) -> bool {
     matches!(fact, Fact::SideEffect { inside, name, .. } if inside == place && **name == *asked.name)
 }
 
 /// Whether a fact cannot be the recorded one at its place, regardless of contents. Facts of one
 /// call can be, unless both are side effects: the call may make others between them.
-fn is_other(place: &Place, fact: &Fact, recorded: &Fact) -> bool {
+fn is_other(place: &Origin, fact: &Fact, recorded: &Fact) -> bool {
     match (fact, recorded) {
         (
             Fact::SideEffect { inside, name, ahead, .. },

@@ -83,7 +83,7 @@ impl Tool {
     ///
     /// #[derive(Deserialize, JsonSchema)]
     /// # #[schemars(crate = "mynah_step::schemars")]
-    /// struct Place {
+    /// struct Origin {
     ///     /// Name of the city, in English.
     ///     city: String,
     ///     days: Option<u32>,
@@ -92,7 +92,7 @@ impl Tool {
     /// #[derive(Serialize)]
     /// struct Weather { city: String, celsius: f64 }
     ///
-    /// let weather = Tool::typed::<Place, _>("get_weather", "The weather in a city", async |place, _context| {
+    /// let weather = Tool::typed::<Origin, _>("get_weather", "The weather in a city", async |place, _context| {
     ///     Weather { city: place.city, celsius: 21.0 }
     /// });
     /// assert_eq!(weather.spec().schema["required"], serde_json::json!(["city"]));

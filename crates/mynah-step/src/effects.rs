@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::{
     World,
-    journal::{EffectQueue, Journal, PendingEffect, Place, Want},
+    journal::{EffectQueue, Journal, Origin, PendingEffect, Query},
 };
 
 /// What becomes of a side effect that fails.
@@ -62,11 +62,11 @@ impl Effects {
     }
 
     /// Marks the start of an attempt. The attempt ends when this is dropped.
-    pub(crate) fn under_way(&self) -> UnderWay<'_> {
+    pub(crate) fn under_way(&self) -> ActiveAttempt<'_> {
         if let (Some(journal), Some(call)) = (&self.journal, &self.call) {
             journal.begin(call, self.attempt);
         }
-        UnderWay(self)
+        ActiveAttempt(self)
     }
 
     /// Whether the attempt waits for nothing but its turn.
@@ -83,14 +83,14 @@ impl Effects {
     }
 
     /// Asks the records, or the log. Nothing is recorded of a run without a journal.
-    async fn ask(&self, want: Want) -> Result<Option<Fact>> {
+    async fn ask(&self, want: Query) -> Result<Option<Fact>> {
         match &self.journal {
             Some(journal) => journal.ask(self.place(), want).await,
             None => Ok(None),
         }
     }
 
-    fn place(&self) -> Place {
+    fn place(&self) -> Origin {
         let call_id = self.call.as_ref()?.id.clone();
         Some(Inside { call_id, attempt: self.attempt })
     }
@@ -135,7 +135,7 @@ impl Effects {
         }
         let mut effect = pin!(effect);
         let mut done = poll_fn(|cx| {
-            let _doing = Doing::begin(&self.queue);
+            let _doing = ActiveEffect::begin(&self.queue);
             effect.as_mut().poll(cx)
         })
         .await;
@@ -178,13 +178,13 @@ impl Effects {
 
     async fn recall(&self, asked: &PendingEffect) -> Result<Option<Fact>> {
         let required = self.errors == SideEffectErrors::Recorded;
-        self.ask(Want::Recall { asked: asked.clone(), required }).await
+        self.ask(Query::Recall { asked: asked.clone(), required }).await
     }
 
     async fn keep(&self, asked: PendingEffect, effect: Effect) -> Result<()> {
         let (inside, name) = (self.place(), asked.name.to_string());
         let fact = Fact::SideEffect { inside, name, ahead: 0, effect };
-        let want = Want::Commit { fact, asked: Some(asked), durable: false };
+        let want = Query::Commit { fact, asked: Some(asked), durable: false };
         self.ask(want).await.map(drop)
     }
 
@@ -193,7 +193,7 @@ impl Effects {
         if self.is_kept() {
             self.refuse_nested()?;
         }
-        self.ask(Want::Commit { fact, asked: None, durable }).await.map(drop)
+        self.ask(Query::Commit { fact, asked: None, durable }).await.map(drop)
     }
 }
 
@@ -203,24 +203,24 @@ thread_local! {
 }
 
 /// A side effect that is being done; before it another was, or none.
-struct Doing(*const EffectQueue);
+struct ActiveEffect(*const EffectQueue);
 
-impl Doing {
+impl ActiveEffect {
     fn begin(queue: &Arc<EffectQueue>) -> Self {
         Self(DOING.replace(Arc::as_ptr(queue)))
     }
 }
 
-impl Drop for Doing {
+impl Drop for ActiveEffect {
     fn drop(&mut self) {
         DOING.set(self.0);
     }
 }
 
 /// An attempt of a call in progress.
-pub(crate) struct UnderWay<'a>(&'a Effects);
+pub(crate) struct ActiveAttempt<'a>(&'a Effects);
 
-impl Drop for UnderWay<'_> {
+impl Drop for ActiveAttempt<'_> {
     fn drop(&mut self) {
         if let (Some(journal), Some(call)) = (&self.0.journal, &self.0.call) {
             journal.end(call, self.0.attempt);

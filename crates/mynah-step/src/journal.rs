@@ -55,7 +55,7 @@ pub struct State {
     /// found.
     without_answer: (usize, u64),
     /// Questions whose facts are committed and not yet durable.
-    undurable: Vec<(u64, Place, Option<Fact>)>,
+    undurable: Vec<(u64, Origin, Option<Fact>)>,
     /// Answers that were not taken yet, by the ids of the questions.
     answers: HashMap<u64, Answer>,
     /// The attempts that began and have no outcome, by the ids of their calls.
@@ -68,7 +68,7 @@ pub struct State {
     answered: u64,
     /// How many of them the engine's loop has seen.
     seen: u64,
-    standstill: Option<Standstill>,
+    standstill: Option<Stall>,
 }
 
 /// Wakers of tasks that wait.
@@ -95,7 +95,7 @@ struct Attempt {
 }
 
 /// A replay in which nothing happens.
-struct Standstill {
+struct Stall {
     /// How many questions had been answered before.
     since: u64,
     until: Pin<Box<Sleep>>,
@@ -108,8 +108,8 @@ type Answer = Result<Option<Fact>>;
 struct Question {
     /// None if nothing waits for the answer.
     id: Option<u64>,
-    place: Place,
-    want: Want,
+    place: Origin,
+    want: Query,
 }
 
 /// A question that is being asked, until this is dropped.
@@ -130,10 +130,10 @@ impl Drop for Asking<'_> {
 }
 
 /// Where in a run a fact is made: inside an attempt of a tool, or by the loop itself.
-pub(crate) type Place = Option<Inside>;
+pub(crate) type Origin = Option<Inside>;
 
 /// What a question is about.
-pub(crate) enum Want {
+pub(crate) enum Query {
     /// To commit a fact, if it is of a side effect that of this one; to wait until it is durable, if it must be.
     Commit { fact: Fact, asked: Option<PendingEffect>, durable: bool },
     /// Whether a fact is recorded that announces something; or what stopped the run before it.
@@ -310,7 +310,7 @@ impl Journal {
     ///
     /// # Errors
     /// `replay_mismatch`, a log that failed, and that the call is over that asks for a side effect.
-    pub(crate) async fn ask(&self, place: Place, want: Want) -> Result<Option<Fact>> {
+    pub(crate) async fn ask(&self, place: Origin, want: Query) -> Result<Option<Fact>> {
         let asking = Asking { journal: self, keeper: Keeper::new() };
         let id = asking.keeper.id();
         self.lock().question(id, place, want);
@@ -429,7 +429,7 @@ impl Journal {
         if let Some(attempt) = attempt {
             attempt.is_over = true;
         }
-        let is_of = |place: &Place| {
+        let is_of = |place: &Origin| {
             place.as_ref().is_some_and(|at| at.call_id == call.id && at.attempt == number)
         };
         let mut over = state.withdraw(|question| is_of(&question.place));
@@ -464,7 +464,7 @@ impl Journal {
         let Some(fact) = state.stopped(call_id, why) else { return };
         let place = of_tool(&fact)
             .map(|(call_id, attempt)| Inside { call_id: call_id.to_owned(), attempt });
-        let want = Want::Commit { fact, asked: None, durable: false };
+        let want = Query::Commit { fact, asked: None, durable: false };
         state.questions.push(Question { id: None, place, want });
         drop(state);
         self.work();

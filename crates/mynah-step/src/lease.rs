@@ -38,7 +38,7 @@ pub async fn take_over(
     log.release(&lease);
     Err(Error::log(LogReason::HeadMismatch)
         .with_message(format!(
-            "log error: head_mismatch: somebody else went on with run {run}; resume it again"
+            "log error: head_mismatch: another process continued run {run}; resume it again"
         ))
         .with("run_id", run))
 }

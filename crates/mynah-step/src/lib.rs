@@ -19,8 +19,8 @@ mod derived;
 mod difference;
 mod effects;
 mod fallback;
-mod hearing;
 mod heartbeat;
+mod incoming_answer;
 mod journal;
 pub mod layers;
 mod lease;
@@ -42,7 +42,9 @@ mod uncertain;
 mod world;
 
 pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, check_raw_hash, open_model};
-pub use budget::{Heard, SUB_RUN, Spent, WallClock, active, check_price, price_of, prompt_tokens};
+pub use budget::{
+    PartialAnswer, SUB_RUN, Spent, WallClock, active, check_price, price_of, prompt_tokens,
+};
 pub use config::{Config, DEFAULT_MAX_CONCURRENCY, RunMode, ToolRegistry, was_redacted};
 pub use context::{CallTool, Context, ModelAnswer, ToolResult};
 pub use cursor::{ReplayCursor, outcome_of};
@@ -54,7 +56,7 @@ pub use derived::schema_of;
 pub use difference::{differences, mismatch, recorded_error};
 pub use effects::SideEffectErrors;
 pub use fallback::Fallback;
-pub use hearing::Hearing;
+pub use incoming_answer::IncomingAnswer;
 pub use journal::{Journal, State as JournalState};
 pub use lease::{LEASE, take_over};
 pub use metrics::{

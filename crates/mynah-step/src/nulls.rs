@@ -1,7 +1,7 @@
-//! Members that are `null` where they could be left away.
+//! Members that are `null` where they could be left out.
 //!
-//! Providers that require all members of an object are given optional ones as nullable, so models answer with `null` what they would
-//! have left away.
+//! Providers that require all members of an object are given optional ones as nullable, so models
+//! answer with `null` what they would have left out.
 
 use jsonschema::{ValidationError, Validator, error::ValidationErrorKind};
 use serde_json::Value;

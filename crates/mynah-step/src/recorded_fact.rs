@@ -13,7 +13,7 @@ pub struct RecordedFact {
 }
 
 impl RecordedFact {
-    /// Reads a record; none if its body was taken away.
+    /// Reads a record; none if its body was removed.
     ///
     /// # Errors
     /// A payload that is not what its fact is written as.

@@ -31,7 +31,7 @@ mod checked {
             Ok(Self(Some(validator)))
         }
 
-        /// The arguments without members that are `null` where they could be left away.
+        /// The arguments without members that are `null` where they could be left out.
         ///
         /// # Errors
         /// All reasons why they do not fit, in one line.

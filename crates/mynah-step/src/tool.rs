@@ -125,8 +125,9 @@ impl Tool {
 
     /// The same tool, run by an ordinary function on a thread of its own: for what computes or blocks.
     ///
-    /// Such tools really run in parallel. A thread cannot be stopped from outside: if the chat is dropped, the function
-    /// runs to its end and its outcome is thrown away: where the run is kept, what it asks its context for then is refused.
+    /// Such tools really run in parallel. A thread cannot be stopped from outside: if the chat is
+    /// dropped, the function runs to its end and its outcome is thrown away: in a recorded run,
+    /// what it asks its context for then is refused.
     pub fn blocking<R: IntoOutcome<M>, M: 'static>(
         self,
         run: impl Fn(Value, ToolContext) -> R + Send + Sync + 'static,
@@ -257,8 +258,8 @@ impl Tool {
 
     /// The arguments of a call as the handler gets them, if they are JSON and fit the schema.
     ///
-    /// Optional members that are `null`, though their schemas permit none, are left away: providers that require all members make
-    /// models answer so.
+    /// Optional members that are `null`, though their schemas permit none, are left out: providers
+    /// that require all members make models answer so.
     ///
     /// # Errors
     /// `invalid_arguments`, with the place and the reason.
@@ -512,7 +513,7 @@ async fn attempts(
             Ok(ToolOutcome::Error { error, transient: true }) if attempt < last => {
                 let (run_id, call) =
                     (context.run_id().map(RunId::as_str), context.call.id.as_str());
-                tracing::info!(tool = tool.name(), run_id, call, attempt, %error, "tool failed and is tried again");
+                tracing::info!(tool = tool.name(), run_id, call, attempt, %error, "tool failed; retrying");
                 if let Err(error) = try_again(&mut context, &error, limits.backoff.as_ref()).await {
                     return Settled { outcome: Err(error), attempts: attempt };
                 }

@@ -18,7 +18,7 @@ const UNCERTAIN: &str = "uncertain";
 pub fn uncertain(call: &ToolCall) -> Error {
     Error::tool(ToolReason::Failed)
         .with_message(format!(
-            "tool error ({}): the process ended, and nobody knows whether call {} ran",
+            "tool error ({}): the process ended during call {}, and its outcome is unknown",
             call.name, call.id
         ))
         .with("tool_name", call.name.as_str())

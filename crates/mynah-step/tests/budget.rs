@@ -1,4 +1,4 @@
-//! Budgets of a loop of one's own.
+//! Budgets of a custom loop.
 
 mod common;
 
@@ -323,7 +323,7 @@ async fn the_time_of_earlier_processes_counts_on() {
         context.flush().await
     };
     assert_eq!(agent(&Context::new(config()).expect("a run"), 2).await, Ok(()));
-    // Nobody has the run meanwhile, and to get back to where it was takes nothing.
+    // The run has no holder meanwhile, and replaying takes no time.
     sleep(Duration::from_secs(60)).await;
     let context =
         Context::new(config().mode(RunMode::Resume(read(&log).await))).expect("it goes on");

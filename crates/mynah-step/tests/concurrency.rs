@@ -265,7 +265,8 @@ async fn what_a_failed_try_asks_for_while_the_next_runs_is_refused() {
             }
             let left = context.clone();
             tokio::spawn(async move {
-                // One that is asked for in time and done too late, and one that is asked for too late.
+                // One that is requested in time and done too late, and one that is requested too
+                // late.
                 let late = left.side_effect("late", async {
                     pause(20).await;
                     Ok::<_, String>(1)

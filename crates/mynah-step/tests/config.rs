@@ -1,4 +1,4 @@
-//! What a run is made with: its log, its mode, and who is told of it.
+//! The configuration of a run: its log, its mode, and its observers.
 
 mod common;
 
@@ -126,7 +126,7 @@ async fn a_log_that_hangs_stops_nobody_for_longer_than_the_emit_timeout() {
     let context = config(0);
     assert_eq!(begin(&context).await, Ok(()));
     unavailable(context.flush().await);
-    // The announcement of a second try waits too.
+    // The announcement of a second attempt waits too.
     let context = config(1);
     assert_eq!(begin(&context).await, Ok(()));
     let call = CallTool::from(call("c0", "flaky")).tries(true, 2);

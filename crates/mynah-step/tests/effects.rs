@@ -1,4 +1,4 @@
-//! Time, chance, side effects and facts of a loop of one's own, live and again.
+//! Time, chance, side effects and facts of a custom loop, live and again.
 
 mod common;
 
@@ -403,7 +403,7 @@ async fn a_replay_that_stops_early_is_told_at_its_end() {
     assert!(random(&whole).await);
     assert_eq!(end(&whole).await, Ok(()));
     assert_eq!(whole.finish().await, Ok(()));
-    // What differed and was swallowed is told too.
+    // A difference that was swallowed is reported too.
     let other = Context::new(plain(&log).replay().await.expect("records")).expect("a run");
     assert_eq!(begin(&other).await, Ok(()));
     assert!(other.now().await.is_err());

@@ -1,4 +1,4 @@
-//! What the tools of a loop of one's own know of their run.
+//! What the tools of a custom loop know of their run.
 
 #![allow(clippy::expect_used, reason = "a helper may fail the test that calls it")]
 

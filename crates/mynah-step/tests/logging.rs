@@ -1,4 +1,4 @@
-//! What a loop of one's own and its tools log is bound to their run.
+//! What a custom loop and its tools log is bound to their run.
 
 #![allow(clippy::expect_used, reason = "a helper may fail the test that calls it")]
 

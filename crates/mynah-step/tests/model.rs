@@ -1,4 +1,4 @@
-//! Model calls of a loop of one's own.
+//! Model calls of a custom loop.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! A loop of one's own as one run: how it begins and ends, continues from a checkpoint, and gives calls up.
+//! A custom loop as one run: how it begins and ends, continues from a checkpoint, and gives calls
+//! up.
 
 mod common;
 
@@ -61,7 +62,7 @@ async fn a_cancelled_loop_ends_its_run_as_cancelled() -> Result<()> {
     Ok(())
 }
 
-/// Counts to three, with an effect for each number. Tells how often it did something.
+/// Counts to three, with an effect for each number. Returns how often it did something.
 async fn count(config: Config, done: &AtomicU32) -> Result<u32> {
     Context::new(config)?
         .run("count", async |cx| {

@@ -39,7 +39,7 @@ async fn a_record_that_was_given_to_the_log_is_kept_though_nobody_waits_for_it()
     Ok(())
 }
 
-/// A log that answers when it is told to.
+/// A log that answers on demand.
 #[derive(Clone)]
 struct Slow {
     log: MemoryLog,

@@ -1,4 +1,4 @@
-//! A loop of one's own that goes on after its process ended.
+//! A custom loop that is resumed after its process ended.
 
 #![allow(clippy::expect_used, reason = "a helper may fail the test that calls it")]
 
@@ -201,14 +201,14 @@ async fn a_tool_of_which_nobody_knows_whether_it_ran_is_run_again_only_if_it_may
     // Waiting: what can be done is done, and the run stays as it is.
     let (done, log, ran) = resumed(OnUncertain::Suspend).await;
     let error = done.expect_err("nobody knows");
-    let message = "tool error (pay): the process ended, and nobody knows whether call pay ran";
+    let message = "tool error (pay): the process ended during call pay, and its outcome is unknown";
     assert_eq!(error.message(), message);
     let told = ["uncertain", "tool_call_id"].map(|name| &error.metadata()[name]);
     assert_eq!((told, ran), ([&json!(true), &json!("pay")], 0));
     let records = read(&log).await;
     let kept = ["resumed", "tool_scheduled", "tool_completed"];
     assert_eq!(kinds(&facts(&records))[3..], kept);
-    // Later somebody knows what is to be done.
+    // Later a person knows what to do.
     for (policy, outcome) in [(OnUncertain::Rerun, Ok(())), (OnUncertain::Fail, Err("failed"))] {
         let log = log_of(&records).await;
         paid.store(0, Relaxed);
@@ -464,7 +464,7 @@ async fn agent(context: &Context, doings: &Doings) -> Result<Value> {
     Ok(json!([page, failed.err(), texts, results, value(again)?, effect?, value(unnamed)?]))
 }
 
-/// Goes on after these records, and performs the run again when it has its end.
+/// Resumes after these records, and replays the run when it has its end.
 async fn resumed_after(prefix: &[Record], number: u64) -> (Arc<MemoryLog>, Vec<Record>, Value) {
     let log = log_of(prefix).await;
     let (doings, mode) = (Doings::default(), RunMode::Resume(prefix.to_vec()));
@@ -545,7 +545,7 @@ impl World for Chance {
     }
 }
 
-/// A model that says what it is told.
+/// A model with given answers.
 #[derive(Clone)]
 struct Echo(Doings);
 

@@ -1,4 +1,4 @@
-//! Tool calls of a loop of one's own.
+//! Tool calls of a custom loop.
 
 mod common;
 
@@ -394,7 +394,7 @@ async fn cancelling_ends_what_runs_as_cancelled_and_a_replay_ends_it_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_cancelled_in_its_second_try_or_the_pause_before_it_ends_in_that_try() {
-    // It fails at once, is tried again after 10 s, and then does not end.
+    // It fails at once, is retried after 10 s, and then does not end.
     for after in [5, 15] {
         let stuck = Tool::new("stuck", "", json!({})).handler(async |_, context: ToolContext| {
             if context.attempt() > 1 {
@@ -535,7 +535,7 @@ async fn ten_thousand_effects_and_a_thousand_calls_at_once_cost_what_they_are() 
     assert_eq!(facts.len(), 1 + 10_002 + 3_000 + 2);
 }
 
-/// A tool that fails for so many tries, as one that may work the next time.
+/// A tool that fails transiently this many times.
 fn flaky(tries: &Arc<AtomicU32>, failures: u32) -> Tool {
     let tries = tries.clone();
     tool("flaky", move |_| {
@@ -546,7 +546,7 @@ fn flaky(tries: &Arc<AtomicU32>, failures: u32) -> Tool {
     })
 }
 
-/// A tool that waits as long as it is told, as a side effect.
+/// A tool that waits for a given time, as a side effect.
 fn waits() -> Tool {
     Tool::new("waits", "", json!({})).handler(async |arguments, context: ToolContext| {
         let pause = Duration::from_millis(arguments.as_u64().unwrap_or(0));

@@ -28,7 +28,7 @@ async fn main() {
     compare("sent all at once", Sending::AtOnce, "").await;
 
     let long = engine(&serve(10 * DELTAS, Sending::AtOnce));
-    // From here on the kernel counts the peak anew.
+    // From here on the kernel measures a new peak.
     fs::write("/proc/self/clear_refs", "5").expect("a kernel that tells of memory");
     let before = peak_memory();
     generate(&long, 10 * DELTAS).await;

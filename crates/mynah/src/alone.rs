@@ -10,26 +10,26 @@ use serde_json::Value;
 use crate::{
     code::{APPROVAL, HALT_WHEN, code_of, is_code},
     engine::Engine,
-    loaded::{Loaded, Stretch},
+    loaded::{EngineSegment, Loaded},
     options::Options,
-    prepare::{Asked, Part, Past, joined},
+    prepare::{CallOrigin, CallPlan, Part, joined},
     run::{ApprovalPolicy, HaltWhen},
     values::Values,
 };
 
 impl Loaded {
     /// An engine rebuilt from the records of a run. They answer for models and tools.
-    pub(crate) fn part(&self, ran: Stretch<'_>, options: &Options) -> Result<Part> {
-        let Stretch { about, extent } = ran;
-        let asked = Asked {
+    pub(crate) fn part(&self, ran: EngineSegment<'_>, options: &Options) -> Result<Part> {
+        let EngineSegment { about, extent } = ran;
+        let plan = CallPlan {
             engine: &engine(about),
             conversation: joined(&self.before, &self.thread),
             given: None,
             options: self.options(about)?.overlay(options.clone()),
             extent,
-            past: Past::AtItsPrice(about),
+            past: CallOrigin::ReplayAtPrice(about),
         };
-        let mut part = asked.prepare()?;
+        let mut part = plan.prepare()?;
         // The records have only the name of the model.
         part.about = Some(Box::new(about.clone()));
         Ok(part)
@@ -64,7 +64,7 @@ impl Loaded {
             Fact::Completed(end) | Fact::FinalizeStarted { conversation: end, .. } => {
                 end.reason == HaltReason::HaltWhen
             }
-            // It was stopped before its answer was given a form.
+            // It was stopped before its answer was formatted.
             Fact::Failed(end) => end
                 .metadata
                 .get("structured_finalize")

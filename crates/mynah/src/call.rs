@@ -44,12 +44,10 @@ macro_rules! call {
             /// | does not exist | starts it |
             /// | has ended | returns the recorded result; if it failed, the recorded error |
             /// | failed as its provider did | continues it in a [linked run](Engine::resume) |
-            /// | waits for a person or for tool results | returns the recorded result, which names
-            /// what it waits for |
+            /// | waits for a person or for tool results | returns the recorded result, which names what it waits for |
             /// | was cut off with its process | [resumes](Engine::resume) it |
             /// | is in use, here or in another process | fails with `leased` |
-            /// | began with another input | fails with `run_exists`; `diff` in the error's metadata
-            /// has the differences |
+            /// | began with another input | fails with `run_exists`; `diff` in the error's metadata has the differences |
             ///
             /// The input is the conversation, the kind of call, its options and the engine's params. Functions, and the engine's
             /// adapter, model and tools, are not compared; to resume a run that was cut off, they must be the same.

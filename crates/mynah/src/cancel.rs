@@ -13,7 +13,7 @@ use mynah_log::{End, Extent, Fact, Log, Record, RunStatus};
 use mynah_step::{BoxFuture, Recorder, SystemWorld, World, take_over};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use crate::loaded::Walked;
+use crate::loaded::VerifiedRun;
 
 /// Ends runs from elsewhere: another task, a signal handler, a button.
 ///
@@ -91,7 +91,7 @@ impl Cancellation {
 /// be neither resumed nor appended to. Returns how it ended: `cancelled`, unless its own end was
 /// recorded and only the seal was missing.
 ///
-/// What was taken out of its records is not needed for it.
+/// What was removed from its records is not needed for it.
 ///
 /// ```
 /// # use mynah::{Engine, ToolMode, testing::Scripted};
@@ -151,7 +151,8 @@ impl Cancel {
             }
             Ok(())
         };
-        let Walked { verifier, run: found, .. } = Walked::whole(&**log, run, tell_extent).await?;
+        let VerifiedRun { verifier, run: found, .. } =
+            VerifiedRun::whole(&**log, run, tell_extent).await?;
         let status = found.status;
         if verifier.report().fingerprint.is_some() {
             let status = status.as_str();
@@ -184,7 +185,7 @@ impl IntoFuture for Cancel {
     type IntoFuture = BoxFuture<Self::Output>;
 
     /// # Errors
-    /// A run that is not there, not what it was, has its seal, or is in other hands.
+    /// A run that is missing or corrupt, has its seal, or is held by another process.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.end())
     }

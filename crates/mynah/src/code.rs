@@ -7,7 +7,7 @@ use mynah_log::{About, Extent};
 use mynah_step::{HandlerExecutor, JsonEncoder, ToolExecutor, ToolResultEncoder};
 use serde_json::Value;
 
-use crate::{options::Options, prepare::Asked, run::ErrorPolicy};
+use crate::{options::Options, prepare::CallPlan, run::ErrorPolicy};
 
 /// A condition of the caller's own, asked after each step: its name, or `true`.
 pub(crate) const HALT_WHEN: &str = "halt_when";
@@ -54,7 +54,7 @@ impl Options {
     }
 }
 
-impl Asked<'_> {
+impl CallPlan<'_> {
     /// The placeholder for code that has a name of its own.
     pub(crate) fn code(&self) -> Metadata {
         let mut code = Metadata::new();

@@ -321,7 +321,7 @@ impl Engine {
         self,
         decide: impl Fn(&ToolCall, &Tool) -> Approval + Send + Sync + 'static,
     ) -> Self {
-        self.with(|parts| parts.approval = Some(ApprovalPolicy::Asked(Arc::new(decide))))
+        self.with(|parts| parts.approval = Some(ApprovalPolicy::Function(Arc::new(decide))))
     }
 
     /// The same engine with other knowledge of models: prices, limits, what they cannot do. What is said with the model itself

@@ -18,7 +18,8 @@ use crate::{
     run_event::{EventId, FollowedEvent, RunEvent},
 };
 
-/// Gives the events of a recorded run after an event, or from its start, and then those to come, whichever process performs it.
+/// Returns the events of a recorded run after an event, or from its start, and then those to come,
+/// whichever process performs it.
 ///
 /// The events are derived from records, so they and their ids are the same for every reader. An answer comes with the pieces in
 /// which it arrived.
@@ -254,7 +255,7 @@ impl Follow {
 struct Derived {
     /// The calls that may run, by id.
     calls: HashMap<String, Arc<ToolCall>>,
-    /// Whether the next answer is the one that gives the result its form.
+    /// Whether the next answer is the one that formats the result.
     finalizing: bool,
     /// Why the run waits, if it does.
     waits: Option<HaltReason>,

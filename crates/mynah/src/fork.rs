@@ -11,7 +11,7 @@ use mynah_log::{About, Continues, Fact, Log, Parent, Record, RunSummary};
 use mynah_step::{BoxFuture, RecordedFact, Recorder, SystemWorld, World, active, was_redacted};
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
-use crate::loaded::Walked;
+use crate::loaded::VerifiedRun;
 
 /// Copies a run up to a record into a new run, which can be resumed differently.
 ///
@@ -105,7 +105,7 @@ impl Fork {
     async fn copy(self) -> Result<Forked> {
         let Self { log, run, at, world, id, link } = self;
         let mut records = Vec::new();
-        // The whole run is verified, and what follows may have been taken away.
+        // The whole run is verified, and what follows may have been removed.
         let shared = |record: &Record| match record.seq() <= at {
             true => {
                 records.extend(RecordedFact::read(record)?);
@@ -113,7 +113,8 @@ impl Fork {
             }
             false => Ok(()),
         };
-        let Walked { verifier, run: found, redacted } = Walked::whole(&*log, &run, shared).await?;
+        let VerifiedRun { verifier, run: found, redacted } =
+            VerifiedRun::whole(&*log, &run, shared).await?;
         let sealed = verifier.report().fingerprint.is_some();
         if sealed && at == found.records {
             let what = format!("record {at} is its seal, and nothing can follow it");
@@ -165,7 +166,7 @@ impl IntoFuture for Fork {
     type IntoFuture = BoxFuture<Self::Output>;
 
     /// # Errors
-    /// A run that is not there or not what it was, or a record that it does not have.
+    /// A run that is missing or corrupt, or a record that it does not have.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.copy())
     }

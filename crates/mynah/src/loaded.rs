@@ -14,20 +14,20 @@ use mynah_step::{RecordedFact, mismatch, was_redacted};
 
 use crate::run::RunState;
 
-/// How the fact of a record is read, unless its body was taken away.
+/// How the fact of a record is read, unless its body was removed.
 type ReadFact = fn(&Record) -> std::result::Result<Option<RecordedFact>, Corrupt>;
 
 /// A run that was read to its end and verified. Any loop may have written it, and parts may be
 /// redacted.
-pub(crate) struct Walked {
+pub(crate) struct VerifiedRun {
     pub(crate) verifier: Verifier,
     /// What its records come to.
     pub(crate) run: RunSummary,
-    /// The first record whose body was taken away.
+    /// The first record whose body was removed.
     pub(crate) redacted: Option<Record>,
 }
 
-impl Walked {
+impl VerifiedRun {
     /// Reads a run, and compares its records with the log's index. Passes each record to the
     /// caller.
     pub(crate) async fn whole(
@@ -37,7 +37,7 @@ impl Walked {
     ) -> Result<Self> {
         if run == MAINTENANCE {
             return Err(Error::invalid_option("run", "is_maintenance").with_message(format!(
-                "validation failed: run: {run} is the log's own account of what was taken out of it"
+                "validation failed: run: {run} is the log's own account of removals"
             )));
         }
         let Some(indexed) = log.run(run).await? else {
@@ -56,14 +56,14 @@ impl Walked {
 }
 
 /// The verified records of a run with their facts. Any loop may have written them.
-pub(crate) struct Kept {
+pub(crate) struct StoredRun {
     pub(crate) run: RunId,
     pub(crate) records: Vec<RecordedFact>,
     pub(crate) chain: Chain,
     pub(crate) totals: Totals,
 }
 
-impl Kept {
+impl StoredRun {
     pub(crate) async fn read(log: &dyn Log, run: &str) -> Result<Self> {
         Self::whole(log, run, RecordedFact::read).await
     }
@@ -71,7 +71,7 @@ impl Kept {
     /// Reads a run to its end.
     async fn whole(log: &dyn Log, run: &str, read: ReadFact) -> Result<Self> {
         let mut records = Vec::new();
-        let Walked { verifier, redacted, .. } = Walked::whole(log, run, |record| {
+        let VerifiedRun { verifier, redacted, .. } = VerifiedRun::whole(log, run, |record| {
             records.extend(read(record)?);
             Ok(())
         })
@@ -121,10 +121,10 @@ impl Kept {
 
 /// A run of an engine as it was kept.
 pub(crate) struct Loaded {
-    pub(crate) kept: Kept,
+    pub(crate) kept: StoredRun,
     /// The conversation that the runs before it hold.
     pub(crate) before: Messages,
-    /// What joined since.
+    /// The new messages.
     pub(crate) thread: Thread,
     /// How far it was to go when it began.
     pub(crate) extent: Extent,
@@ -134,7 +134,7 @@ pub(crate) struct Loaded {
 
 /// What a run ran with while one engine had it, and how far it was to go.
 #[derive(Clone, Copy)]
-pub(crate) struct Stretch<'a> {
+pub(crate) struct EngineSegment<'a> {
     pub(crate) about: &'a About,
     pub(crate) extent: Extent,
 }
@@ -142,12 +142,12 @@ pub(crate) struct Stretch<'a> {
 impl Loaded {
     /// Reads a run, and the conversation that it continues from earlier runs of its session.
     pub(crate) async fn read(log: &dyn Log, run: &str) -> Result<Self> {
-        Self::of(Kept::read(log, run).await?)?.after_what_was(log).await
+        Self::of(StoredRun::read(log, run).await?)?.after_what_was(log).await
     }
 
     /// The same for a replay: facts that the loop always makes are decoded when they are compared.
     pub(crate) async fn to_compare(log: &dyn Log, run: &str) -> Result<Self> {
-        let kept = Kept::whole(log, run, RecordedFact::to_compare).await?;
+        let kept = StoredRun::whole(log, run, RecordedFact::to_compare).await?;
         Self::of(kept)?.after_what_was(log).await
     }
 
@@ -164,7 +164,7 @@ impl Loaded {
         run: &str,
         conversation: &Messages,
     ) -> Result<Self> {
-        let mut loaded = Self::of(Kept::read(log, run).await?)?;
+        let mut loaded = Self::of(StoredRun::read(log, run).await?)?;
         let before = loaded.previous().map_or(0, |previous| previous.messages);
         let before = usize::try_from(before).unwrap_or(usize::MAX);
         loaded.before = conversation.iter().take(before).cloned().collect();
@@ -182,9 +182,9 @@ impl Loaded {
     }
 
     /// What it ran with, one engine after the other: those that another took over from, and the last.
-    pub(crate) fn stretches(&self) -> (Vec<Stretch<'_>>, Stretch<'_>) {
+    pub(crate) fn stretches(&self) -> (Vec<EngineSegment<'_>>, EngineSegment<'_>) {
         let (mut earlier, mut last) =
-            (Vec::new(), Stretch { about: &self.about, extent: self.extent });
+            (Vec::new(), EngineSegment { about: &self.about, extent: self.extent });
         for kept in self.kept.records.iter().filter(|kept| kept.is(Kind::Resumed)) {
             let Fact::Resumed { about, extent, .. } = kept.fact() else { continue };
             if let Some(about) = about {
@@ -318,9 +318,9 @@ impl Loaded {
         if !self.was_told() || self.refusal().is_some() {
             return None;
         }
-        let (before, (_, Stretch { extent, .. })) = (self.session_before(), self.stretches());
+        let (before, (_, EngineSegment { extent, .. })) = (self.session_before(), self.stretches());
         let mut state = RunState::new(self.before);
-        let Kept { run, records, .. } = self.kept;
+        let StoredRun { run, records, .. } = self.kept;
         let last = records.last()?;
         let (seq, hash) = (last.record().seq(), last.record().hash().to_string());
         let waits = last.is(Kind::Suspended);
@@ -337,7 +337,7 @@ impl Loaded {
 
     /// Whether the turn ended without changing its session.
     pub(crate) fn left_session_as_it_was(self) -> bool {
-        let (_, Stretch { extent, .. }) = self.stretches();
+        let (_, EngineSegment { extent, .. }) = self.stretches();
         // The caller of a step with an unknown tool got an error in place of a session.
         let is_unknown = |fact: &Fact| match fact {
             Fact::Failed(end) => end
@@ -352,7 +352,7 @@ impl Loaded {
 
     /// The error of a run whose call was refused, or whose result has no place for it.
     pub(crate) fn refusal(&self) -> Option<Error> {
-        let (_, Stretch { extent, .. }) = self.stretches();
+        let (_, EngineSegment { extent, .. }) = self.stretches();
         // A step that continues after waiting, or with a message of a person, counts as a new call.
         let is_call = |kept: &RecordedFact| match kept.fact() {
             fact @ Fact::Resumed { request_id: None, .. } => {
@@ -374,7 +374,7 @@ impl Loaded {
     }
 
     /// A run without what stands before it.
-    fn of(kept: Kept) -> Result<Self> {
+    fn of(kept: StoredRun) -> Result<Self> {
         for told in
             kept.records.iter().filter(|kept| kept.is(Kind::RunStarted) || kept.is(Kind::Resumed))
         {
@@ -397,7 +397,7 @@ impl Loaded {
 
     /// The same, up to the record that another run names.
     async fn until(log: &dyn Log, previous: &Previous) -> Result<Self> {
-        let loaded = Self::of(Kept::until(log, &previous.run_id, previous.seq).await?)?;
+        let loaded = Self::of(StoredRun::until(log, &previous.run_id, previous.seq).await?)?;
         let last = loaded.kept.records.last().map(RecordedFact::record);
         let found = last.map(|record| (record.seq(), record.hash()));
         if found == Some((previous.seq, previous.hash)) {
@@ -414,7 +414,7 @@ impl Loaded {
         while let Some(previous) = next {
             let needed = |error: Error| {
                 let run = &*self.kept.run;
-                let message = format!("{}; run {run} goes on from it", error.message());
+                let message = format!("{}; run {run} continues it", error.message());
                 error.with_message(message).with("needed_by", run)
             };
             let loaded = Self::until(log, &previous).await.map_err(needed)?;
@@ -436,9 +436,9 @@ impl Loaded {
     }
 }
 
-/// Whether a record's body was taken away, and is not missing.
+/// Whether a record's body was removed, and is not missing.
 fn check_removed(removals: &Removals, record: &Record) -> Result<()> {
-    let what = "its body is missing, and no tombstone says why";
+    let what = "its body is missing, and no tombstone explains it";
     match removals.is_redacted(record) {
         true => Ok(()),
         false => Err(corrupt(&record.envelope().run, record.seq(), what)),

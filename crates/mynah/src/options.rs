@@ -493,7 +493,7 @@ macro_rules! setters_of {
             mut $self_,
             decide: impl Fn(&mynah_data::ToolCall, &mynah_step::Tool) -> mynah_data::Approval + Send + Sync + 'static,
         ) -> Self {
-            $options.approval = Some($crate::run::ApprovalPolicy::Asked(std::sync::Arc::new(decide)));
+            $options.approval = Some($crate::run::ApprovalPolicy::Function(std::sync::Arc::new(decide)));
             $self_
         }
     };
@@ -525,7 +525,7 @@ macro_rules! setters_of {
             name: impl Into<serde_json::Value>,
             condition: impl Fn(&mynah_data::StepResult) -> bool + Send + Sync + 'static,
         ) -> Self {
-            let condition = $crate::run::HaltWhen::Asked(std::sync::Arc::new(condition));
+            let condition = $crate::run::HaltWhen::Function(std::sync::Arc::new(condition));
             $options.halt_when = Some((name.into(), condition));
             $self_
         }

@@ -17,7 +17,7 @@ use crate::{
     engine::{Engine, overlay_tools},
     options::Options,
     replay::Rerun,
-    run::{Beginning, Driver, Finalize, Policy, Setup},
+    run::{Driver, Finalize, Policy, RunStart, Setup},
     stream::Filter,
     values::Values,
 };
@@ -38,7 +38,7 @@ pub(crate) enum Input {
 /// Where a new run comes from: nowhere, or the turn before in its session.
 #[derive(Default)]
 pub(crate) struct Origin {
-    /// The conversation that another run's records hold; the input is what joined since.
+    /// The conversation that another run's records hold; the input is the new messages.
     pub(crate) before: Messages,
     /// The session that the run is a turn of.
     pub(crate) session: Option<SessionLink>,
@@ -76,19 +76,23 @@ pub(crate) fn prepare(
     let (thread, given) = input.parts(engine, &options, &origin.before);
     let Origin { before, session, request_id, .. } = origin;
     let cancel = options.cancel.take();
-    let part = Asked {
+    let part = CallPlan {
         engine,
         conversation: joined(&before, &thread),
         given,
         options,
         extent,
-        past: Past::New { session: session.as_ref(), request_id, is_kept: recorder.is_some() },
+        past: CallOrigin::New {
+            session: session.as_ref(),
+            request_id,
+            is_kept: recorder.is_some(),
+        },
     };
     let Part { setup, about, filter } = part.prepare()?;
     // What tokens cost is a fact also in a run that is not recorded.
     let priced = || setup.pricing.map(|pricing| Box::new(About::of_price(pricing)));
     let about = about.or_else(priced);
-    let beginning = Beginning { before, thread, extent, about };
+    let beginning = RunStart { before, thread, extent, about };
     Ok((Driver::new(setup, beginning, cancel.as_ref(), recorder), filter))
 }
 
@@ -100,8 +104,8 @@ pub(crate) fn first_record(
     extent: Extent,
 ) -> Result<(Thread, About)> {
     let (thread, given) = input.parts(engine, &options, &Messages::new());
-    let past = Past::New { session: None, request_id: None, is_kept: true };
-    let asked = Asked { engine, conversation: thread.clone(), given, options, extent, past };
+    let past = CallOrigin::New { session: None, request_id: None, is_kept: true };
+    let asked = CallPlan { engine, conversation: thread.clone(), given, options, extent, past };
     let about = asked.prepare()?.about.map(|about| *about).unwrap_or_default();
     Ok((thread, about))
 }
@@ -140,7 +144,7 @@ pub(crate) struct Part {
 }
 
 /// A request to an engine.
-pub(crate) struct Asked<'a> {
+pub(crate) struct CallPlan<'a> {
     pub(crate) engine: &'a Engine,
     /// The conversation with which the run begins.
     pub(crate) conversation: Thread,
@@ -148,24 +152,24 @@ pub(crate) struct Asked<'a> {
     pub(crate) given: Option<Box<Request>>,
     pub(crate) options: Options,
     pub(crate) extent: Extent,
-    pub(crate) past: Past<'a>,
+    pub(crate) past: CallOrigin<'a>,
 }
 
 /// Whether the request is live or has records.
-pub(crate) enum Past<'a> {
+pub(crate) enum CallOrigin<'a> {
     /// It is new.
     New { session: Option<&'a SessionLink>, request_id: Option<String>, is_kept: bool },
     /// It ran with this configuration, and is replayed.
     Again(&'a About),
     /// The same, and at the price that it had.
-    AtItsPrice(&'a About),
+    ReplayAtPrice(&'a About),
 }
 
-impl Past<'_> {
+impl CallOrigin<'_> {
     fn about(&self) -> Option<&About> {
         match self {
             Self::New { .. } => None,
-            Self::Again(about) | Self::AtItsPrice(about) => Some(about),
+            Self::Again(about) | Self::ReplayAtPrice(about) => Some(about),
         }
     }
 
@@ -177,12 +181,12 @@ impl Past<'_> {
     fn session(&self) -> Option<&SessionLink> {
         match self {
             Self::New { session, .. } => *session,
-            Self::Again(about) | Self::AtItsPrice(about) => about.session.as_ref(),
+            Self::Again(about) | Self::ReplayAtPrice(about) => about.session.as_ref(),
         }
     }
 }
 
-impl Asked<'_> {
+impl CallPlan<'_> {
     /// Refuses what can be refused.
     pub(crate) fn prepare(mut self) -> Result<Part> {
         let parts = &self.engine.0;
@@ -209,7 +213,7 @@ impl Asked<'_> {
         self.check_schemas(&tools)?;
         check_capabilities(&request)?;
         let pricing = match &self.past {
-            Past::AtItsPrice(about) => about.pricing,
+            CallOrigin::ReplayAtPrice(about) => about.pricing,
             _ => price_of(&request, &parts.catalog),
         };
         check_price(values.budget.as_ref(), pricing.as_ref(), &request)?;
@@ -217,8 +221,12 @@ impl Asked<'_> {
         let (request, final_request) =
             split_passes(request, &values, adapter.as_ref(), self.extent);
         let request_id = match &self.past {
-            Past::New { request_id, .. } => request_id.clone().or_else(|| values.request_id.take()),
-            Past::Again(about) | Past::AtItsPrice(about) => Some(about.request_id.clone()),
+            CallOrigin::New { request_id, .. } => {
+                request_id.clone().or_else(|| values.request_id.take())
+            }
+            CallOrigin::Again(about) | CallOrigin::ReplayAtPrice(about) => {
+                Some(about.request_id.clone())
+            }
         };
         let request_id = request_id.unwrap_or_else(|| parts.world.new_id());
         let about = self.past.is_kept().then(|| {
@@ -242,7 +250,7 @@ impl Asked<'_> {
             tool_deltas: values.emit_tool_deltas.unwrap_or(true),
             raw_chunks: values.include_raw_chunks.unwrap_or(false),
         };
-        let first = matches!(self.past, Past::New { .. }).then(|| request.clone());
+        let first = matches!(self.past, CallOrigin::New { .. }).then(|| request.clone());
         let requests = (request, final_request);
         let setup = self.setup(values, adapter, requests, tools, pricing, request_id);
         // A replayed run may have its answers in its records.
@@ -298,7 +306,7 @@ impl Asked<'_> {
     /// Refuses tools whose arguments could not be checked. A single answer runs none. A run that
     /// began with one continues, and its calls fail.
     fn check_schemas(&self, tools: &[Tool]) -> Result<()> {
-        if self.extent == Extent::Generate || matches!(self.past, Past::AtItsPrice(_)) {
+        if self.extent == Extent::Generate || matches!(self.past, CallOrigin::ReplayAtPrice(_)) {
             return Ok(());
         }
         let (mut errors, mut why) = (Vec::new(), Vec::new());
@@ -309,7 +317,7 @@ impl Asked<'_> {
                 why.push(error.to_owned());
             }
             let asks = tool.spec().approval == Approval::Ask && !tool.spec().manual;
-            if asks && tool.get_handler().is_none() && matches!(self.past, Past::New { .. }) {
+            if asks && tool.get_handler().is_none() && matches!(self.past, CallOrigin::New { .. }) {
                 let missing = FieldError::new("approval", "no_handler");
                 errors.push(missing.under(["tools".into(), index.into()]));
                 why.push(format!(
@@ -329,7 +337,7 @@ impl Asked<'_> {
     fn check_handlers(&self, tools: &[Tool], mode: Option<ToolMode>) -> Result<()> {
         let runs_elsewhere = self.options.executor.is_some() || self.engine.0.executor.is_some();
         let hands_over = self.extent == Extent::Generate || mode == Some(ToolMode::Manual);
-        if runs_elsewhere || hands_over || !matches!(self.past, Past::New { .. }) {
+        if runs_elsewhere || hands_over || !matches!(self.past, CallOrigin::New { .. }) {
             return Ok(());
         }
         let lacks = |tool: &&Tool| tool.get_handler().is_none() && !tool.spec().manual;
@@ -459,7 +467,7 @@ impl Asked<'_> {
     }
 }
 
-/// A conversation, and what joined since.
+/// A conversation, and the new messages.
 pub(crate) fn joined(before: &Messages, thread: &Thread) -> Thread {
     let mut conversation = thread.clone();
     if !before.is_empty() {

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     engine::Engine,
-    loaded::{Kept, Loaded, Stretch},
+    loaded::{EngineSegment, Loaded, StoredRun},
     options::{Options, option_setters},
-    prepare::{Asked, Part, Past, joined},
-    run::{Beginning, Driver},
+    prepare::{CallOrigin, CallPlan, Part, joined},
+    run::{Driver, RunStart},
     stream::{EventStream, Filter},
 };
 
@@ -336,9 +336,9 @@ impl Replay {
         }
         let earlier = earlier.into_iter().map(|part| part.setup).collect();
         let Part { setup, filter, .. } = part;
-        let Loaded { kept: Kept { run, records, .. }, before, thread, extent, .. } = loaded;
+        let Loaded { kept: StoredRun { run, records, .. }, before, thread, extent, .. } = loaded;
         let cancel = self.options.cancel.as_ref();
-        let beginning = Beginning { before, thread, extent, about };
+        let beginning = RunStart { before, thread, extent, about };
         let records = (ReplayCursor::new(run, records), self.allow_changed);
         Ok((Driver::replay(earlier, setup, beginning, cancel, records), filter))
     }
@@ -348,16 +348,16 @@ impl Replay {
         &self,
         engine: &'a Engine,
         loaded: &Loaded,
-        ran: Stretch<'a>,
-    ) -> Result<Asked<'a>> {
-        Ok(Asked {
+        ran: EngineSegment<'a>,
+    ) -> Result<CallPlan<'a>> {
+        Ok(CallPlan {
             engine,
             conversation: joined(&loaded.before, &loaded.thread),
             given: None,
             options: loaded.options(ran.about)?.overlay(self.options.clone()),
             extent: ran.extent,
             // What its tokens cost is the run's own: a price list that changed changes nothing of what it did.
-            past: Past::AtItsPrice(ran.about),
+            past: CallOrigin::ReplayAtPrice(ran.about),
         })
     }
 

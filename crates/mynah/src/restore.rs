@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mynah_data::{ChatResult, Error, Result, RunId, Session, SessionReason, Thread};
 use mynah_log::{Extent, Hash, Log, RunFilter};
 
-use crate::loaded::{Loaded, Stretch};
+use crate::loaded::{EngineSegment, Loaded};
 
 /// A session, restored from its records.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +44,8 @@ pub struct Restored {
 /// ```
 ///
 /// # Errors
-/// `no_session` if no run in the log is a turn of it; a run that is not what it was, or lacks what was taken away.
+/// `no_session` if no run in the log is a turn of it; a corrupt run, or one that lacks removed
+/// records.
 pub async fn restore_session<L: Log>(log: &L, id: &str) -> Result<Restored> {
     let page = log.runs(RunFilter::new().session(id).limit(1)).await?;
     let newest = page.sound()?.first().ok_or_else(|| {
@@ -80,7 +81,8 @@ pub async fn restore_session<L: Log>(log: &L, id: &str) -> Result<Restored> {
 /// ```
 ///
 /// # Errors
-/// `no_session` if the run is not a turn of a session; a run that is not what it was, or lacks what was taken away.
+/// `no_session` if the run is not a turn of a session; a corrupt run, or one that lacks removed
+/// records.
 pub async fn restore_turn<L: Log>(log: &L, run: impl AsRef<str>) -> Result<Restored> {
     let run = run.as_ref();
     let loaded = Loaded::read(log, run).await?;
@@ -151,11 +153,11 @@ pub struct KeptCall {
 /// ```
 ///
 /// # Errors
-/// A run that is not there or not what it was, lacks what was taken away, or was written by a loop of its caller's own.
+/// A run that is missing or corrupt, lacks what was removed, or was written by a custom loop.
 pub async fn kept_call<L: Log>(log: &L, run: impl AsRef<str>) -> Result<KeptCall> {
     let run = run.as_ref();
     let loaded = Loaded::read(log, run).await?;
-    let (_, Stretch { extent, .. }) = loaded.stretches();
+    let (_, EngineSegment { extent, .. }) = loaded.stretches();
     let (waiting, digests) = (loaded.waiting(), loaded.digests());
     Ok(KeptCall { extent, thread: loaded.thread_of_call(), waiting, digests })
 }

@@ -19,9 +19,9 @@ use crate::{
     code::{SCHEMA_FIT, code_of},
     engine::Engine,
     linked::continued,
-    loaded::{Kept, Loaded},
+    loaded::{Loaded, StoredRun},
     options::{Options, option_setters},
-    prepare::{Asked, Part, Past, joined},
+    prepare::{CallOrigin, CallPlan, Part, joined},
     run::{Driver, Resumption},
     stream::{EventStream, Filter},
     worker::Released,
@@ -30,10 +30,10 @@ use crate::{
 mod approved;
 
 const UNCERTAIN: &str =
-    "it waits for what came of its uncertain tools; give results, or say rerun or fail";
+    "it waits for the outcome of its uncertain tools; give results, or choose rerun or fail";
 
 /// A run to resume; see [`Engine::resume`].
-#[must_use = "a run does not go on unless it is awaited or streamed"]
+#[must_use = "a run is not resumed unless it is awaited or streamed"]
 pub struct Resume {
     engine: Engine,
     log: Arc<dyn Log>,
@@ -349,7 +349,7 @@ impl Resume {
         });
         let active = active(&loaded.kept.records);
         let (before, state) = (loaded.before.len(), loaded.state());
-        let Kept { run, chain, totals, .. } = loaded.kept;
+        let StoredRun { run, chain, totals, .. } = loaded.kept;
         let head = chain.head();
         let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (lease, consumed) = match claimed {
@@ -393,7 +393,7 @@ impl Resume {
             }
         };
         let options = options.overlay(self.options.clone());
-        let asked = |past| Asked {
+        let asked = |past| CallPlan {
             engine: &self.engine,
             conversation: joined(&loaded.before, &loaded.thread),
             given: None,
@@ -402,7 +402,7 @@ impl Resume {
             past,
         };
         // A run that continues with the same engine keeps its price.
-        let part = asked(Past::AtItsPrice(recorded)).prepare()?;
+        let part = asked(CallOrigin::ReplayAtPrice(recorded)).prepare()?;
         if loaded.difference(part.about.as_deref()).is_none() {
             return Ok((part, None));
         }
@@ -425,7 +425,7 @@ impl Resume {
             let message = format!("{difference}: {what}");
             return Err(difference.with_message(message));
         }
-        let part = asked(Past::Again(recorded)).prepare()?;
+        let part = asked(CallOrigin::Again(recorded)).prepare()?;
         let about = part.about.clone();
         Ok((part, about))
     }
@@ -461,7 +461,7 @@ impl Resume {
         }
         let refused = |why| Err(self.refused(RunStatus::Running, why));
         if message.role() != Role::User {
-            return refused("only the user says something to it");
+            return refused("only a user message can be added to it");
         }
         match self.uncertain(loaded).filter(|_| self.on_uncertain == OnUncertain::Suspend) {
             Some(end) => refused(UNCERTAIN).map_err(|error| {
@@ -487,7 +487,7 @@ impl Resume {
     }
 
     fn has_ended(&self) -> Error {
-        let message = format!("log error: sealed: run {} has ended; fork it to go on", self.run);
+        let message = format!("log error: sealed: run {} has ended; fork it to continue", self.run);
         Error::log(LogReason::Sealed).with_message(message).with("run_id", self.run.as_str())
     }
 

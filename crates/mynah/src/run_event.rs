@@ -108,7 +108,8 @@ impl FollowedEvent {
 pub enum RunEvent {
     /// The run began.
     RunStarted {
-        /// The conversation with which it began; in a run that continues a session, what joined since the turn before.
+        /// The conversation with which it began; in a run that continues a session, the messages
+        /// since the turn before.
         messages: Vec<Arc<Message>>,
         /// How far it goes.
         extent: Extent,
@@ -202,7 +203,7 @@ pub enum RunEvent {
         /// Messages after.
         messages_after: u64,
     },
-    /// The conversation ended, and one more call gives the answer its form.
+    /// The conversation ended, and one more call formats the answer.
     FinalizeStarted {},
     /// That call failed.
     FinalizeFailed {
@@ -231,12 +232,12 @@ pub enum RunEvent {
         /// What the records add up to.
         totals: Totals,
     },
-    /// Something was taken out of the log. Only its maintenance run has these.
+    /// Something was removed from the log. Only its maintenance run has these.
     Removed {
         /// The run that it was taken from.
         run_id: RunId,
     },
-    /// The body of the record was taken away.
+    /// The body of the record was removed.
     Redacted {
         /// The kind of the record.
         kind: String,

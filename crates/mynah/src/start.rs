@@ -39,7 +39,7 @@ impl Start {
         let Some(log) = self.options.log.take() else {
             return EventStream::new(Err(refused(
                 "not_recorded",
-                "record(&log) says which log has the run",
+                "record(&log) names the log of the run",
             )));
         };
         if self.run_id == MAINTENANCE {

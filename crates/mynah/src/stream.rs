@@ -113,7 +113,8 @@ impl EventStream {
         }
     }
 
-    /// The id of the run, where it is kept and has begun. A session's turn begins when it is first polled.
+    /// The id of the run, if it is recorded and has begun. A session's turn begins when it is
+    /// first polled.
     pub fn run_id(&self) -> Option<&RunId> {
         self.driver()?.run_id()
     }

@@ -78,7 +78,7 @@ pub fn assert_replays<L: Log + Clone>(
 /// # Panics
 /// At the first difference: with its record, and every place in it that differs.
 #[track_caller]
-#[expect(clippy::panic, reason = "an assertion tells by panicking")]
+#[expect(clippy::panic, reason = "an assertion fails by panicking")]
 pub fn assert_equal(replay: Replay) -> impl Future<Output = ()> {
     let caller = Location::caller();
     async move {

@@ -314,7 +314,7 @@ impl Next {
         &self,
         log: &Arc<dyn Log>,
         run: &SessionRun,
-        left: Left,
+        left: LastPosition,
     ) -> Result<Option<(Driver, Filter)>> {
         let Some(answer) = self.answer(log, run) else { return Ok(None) };
         let loaded = Loaded::read_knowing(&**log, &run.run_id, &run.messages).await?;
@@ -344,7 +344,7 @@ impl Next {
         &self,
         log: &dyn Log,
         run: &SessionRun,
-        left: Left,
+        left: LastPosition,
         mut number: u64,
     ) -> Result<(RunId, u64)> {
         let reached = Duration::from_nanos(u64::try_from(left.reached).unwrap_or_default());
@@ -365,7 +365,7 @@ impl Next {
         self,
         log: &dyn Log,
         run: &SessionRun,
-        (left, before): (Left, Messages),
+        (left, before): (LastPosition, Messages),
     ) -> Result<(Driver, Filter)> {
         let after = Some((left, run.run_id.clone(), before));
         let mut number = 0;
@@ -410,12 +410,12 @@ impl Next {
     /// Begins a run, after another that holds the conversation up to some point, or with the whole conversation.
     fn afresh(
         self,
-        after: Option<(Left, RunId, Messages)>,
+        after: Option<(LastPosition, RunId, Messages)>,
         run_id: Option<RunId>,
     ) -> Result<(Driver, Filter)> {
         let since = after.as_ref().map(|(left, ..)| left.at);
         let (previous, before) = match after {
-            Some((Left { head: Head { seq, hash }, .. }, run_id, before)) => {
+            Some((LastPosition { head: Head { seq, hash }, .. }, run_id, before)) => {
                 let messages = before.len() as u64;
                 (Some(Previous { run_id, seq, hash, messages }), before)
             }
@@ -436,14 +436,14 @@ impl Next {
 
 /// Where and when a session's last run ended, and the latest time in its records.
 #[derive(Clone, Copy)]
-struct Left {
+struct LastPosition {
     head: Head,
     reached: i64,
     at: i64,
 }
 
 /// Where a session's last run was left and what the index has of it now, if it is in this log.
-async fn left(log: &dyn Log, run: &SessionRun) -> Result<Option<(Left, RunSummary)>> {
+async fn left(log: &dyn Log, run: &SessionRun) -> Result<Option<(LastPosition, RunSummary)>> {
     let Some(hash) = Hash::from_hex(&run.hash) else { return Ok(None) };
     let Some(indexed) = log.run(&run.run_id).await? else { return Ok(None) };
     let (head, at) = (indexed.head(), indexed.started.max(indexed.updated));
@@ -455,7 +455,7 @@ async fn left(log: &dyn Log, run: &SessionRun) -> Result<Option<(Left, RunSummar
         Some((head.hash, indexed.updated)).filter(|_| head.seq == run.seq)
     };
     let head = Head { seq: run.seq, hash };
-    let left = |(_, reached)| (Left { head, reached, at }, indexed);
+    let left = |(_, reached)| (LastPosition { head, reached, at }, indexed);
     Ok(found.filter(|(found, _)| *found == hash).map(left))
 }
 
@@ -496,7 +496,7 @@ fn session_moved(run: &str, runs: bool) -> Error {
         .with("run_id", run)
 }
 
-/// The session after a turn, which remembers the run as which the turn was kept.
+/// The session after a turn, which remembers the run that recorded the turn.
 fn kept(mut session: Session, events: &EventStream) -> Session {
     if let Some((run, head, waits)) = events.driver().and_then(Driver::stopped) {
         let (hash, messages) = (head.hash.to_string(), session.thread.messages.clone());
@@ -540,8 +540,8 @@ impl SessionStream {
         Self { events, reducer, refused: false }
     }
 
-    /// Ends the turn here: what was not polled does not happen. Gives the session after what did, and the result.
-    /// A turn that was refused leaves the session as it was.
+    /// Ends the turn here: what was not polled does not happen. Returns the session after what did,
+    /// and the result. A turn that was refused leaves the session as it was.
     pub fn finish(self) -> (Session, TurnResult) {
         let (session, result) = self.reducer.finalize();
         let mut session = kept(session, &self.events);

@@ -280,10 +280,17 @@ impl Values {
             NAMES.iter().position(is_of).unwrap_or(NAMES.len())
         };
         errors.sort_by_key(place);
-        match errors.is_empty() {
-            true => Ok(()),
-            false => Err(Error::validation(ValidationReason::InvalidOptions, errors)),
+        if errors.is_empty() {
+            return Ok(());
         }
+        let known = errors.iter().filter(|error| error.code == "known_option");
+        let advice: Vec<String> = known
+            .map(|error| {
+                let name = error.path_text();
+                format!("{name} is an option of Mynah; set it as such, not as a provider option")
+            })
+            .collect();
+        Err(Error::validation(ValidationReason::InvalidOptions, errors).because(&advice))
     }
 
     /// Returns what records hold of the options. Headers may hold keys, which belong to a call.

@@ -122,7 +122,7 @@ async fn an_approved_call_is_not_run_twice_unasked_whenever_its_process_dies() -
 
 #[tokio::test]
 async fn what_a_person_allowed_once_is_not_run_by_a_replay() -> mynah::Result<()> {
-    // Whether the tool waits for leave by itself, or the call says so for all of them.
+    // Whether the tool itself asks for approval, or the call asks for all of them.
     for (make, mode) in
         [(Tool::manual as fn(Tool) -> Tool, ToolMode::Auto), (|tool| tool, ToolMode::Manual)]
     {
@@ -247,7 +247,7 @@ async fn a_denied_call_is_answered_at_once_and_never_run() -> mynah::Result<()> 
     assert_eq!(engine.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     assert_eq!(replay_run(&log, &*run).await?.status, "equal");
 
-    // Whatever the policy and a person say.
+    // Regardless of the policy and a person's decision.
     let engine = calls(["c0"])?.tool(counted(&ran).approval(Approval::Deny));
     let engine = engine.approval(|_, _| Approval::Never);
     let waiting = engine.chat("go").mode(ToolMode::Manual).record(&log).await?;

@@ -1,4 +1,5 @@
-//! A run spends no more than its budget, over all its calls and processes, and says what it passed.
+//! A run stays within its budget, over all its calls and processes, and reports the limit that it
+//! passed.
 
 #[path = "common/param.rs"]
 mod param;
@@ -242,7 +243,7 @@ async fn budgets_are_cumulative_over_the_calls_of_a_run() -> Result<()> {
             Breach::new(Limit::TotalTokens, 27, 28, BreachTime::MidStream),
         ),
         (json!({"max_usd": 35.5}), Breach::usd(35.5, 36.0, BreachTime::MidStream)),
-        // 10 as reported, and the estimate of what is asked next: "go", "{}", "1" and the schema.
+        // 10 as reported, and the estimate of the next request: "go", "{}", "1" and the schema.
         (
             json!({"max_input_tokens": 11}),
             Breach::new(Limit::InputTokens, 11, 13, BreachTime::PreCall),
@@ -501,7 +502,7 @@ async fn wall_clock_trips_interrupt_the_model_and_the_tools_and_replay() -> Resu
             assert_eq!(testing::collect(replay()?.stream()).await?, live, "{script}");
         }
         assert_eq!(began.elapsed(), Duration::ZERO);
-        // A process that takes over anywhere before the seal comes to the same.
+        // A process that takes over anywhere before the seal has the same result.
         let records = log.read(&run, 1, 100).await?;
         for kept in 1..records.len() {
             let prefix = Arc::new(MemoryLog::new());
@@ -533,7 +534,7 @@ async fn time_that_is_up_between_calls_is_found_before_the_next() -> Result<()> 
     // A run that is over is not over its budget.
     let result = engine([last])?.chat("go").budget(Budget::new().max_wall_clock_ms(450)).await?;
     assert_eq!(result.halted_reason, HaltReason::Completed);
-    // No time at all is passed by whatever is about to be done.
+    // A limit of zero is passed by any action.
     let result = engine([text()])?.chat("go").budget(Budget::new().max_wall_clock_ms(0)).await?;
     let breach = json!({"limit": "wall_clock", "cap": 0, "actual": 1, "where": "pre_call"});
     assert_eq!((result.steps.len(), &result.metadata["budget"]), (0, &breach));
@@ -595,7 +596,8 @@ async fn the_seal_counts_what_the_cut_off_answer_took() -> Result<()> {
     Ok(())
 }
 
-/// An engine with a tool that does as it is told, whose model costs a dollar for a token of input and two for one of output.
+/// An engine with a configurable tool, whose model costs a dollar for a token of input and two for
+/// one of output.
 fn engine(scripts: impl IntoIterator<Item = Value>) -> Result<Engine> {
     let model = ModelRef::new("m").with_pricing(Pricing::new(1e6, 2e6));
     let tool = Tool::new("act", "", json!({})).handler(async |arguments, _| {
@@ -632,7 +634,7 @@ async fn waiting(engine: Engine, budget: &Value) -> Result<(Arc<MemoryLog>, RunI
     Ok((log, result.run_id.unwrap_or_default()))
 }
 
-/// A clock that goes on by ten milliseconds each time that it is read.
+/// A clock that advances by ten milliseconds with each reading.
 #[derive(Clone, Default)]
 struct Clock(Arc<AtomicU64>);
 

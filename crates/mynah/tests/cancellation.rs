@@ -290,7 +290,7 @@ impl Rig {
         let partial = from_model(&result).filter(|m| m.metadata().contains_key("partial")).count();
         assert_eq!(partial == 1, cut_in_mid_answer(&seen), "{position}");
 
-        // What a fold of the events before the end comes to is what the chat itself says.
+        // A fold of the events before the end equals the chat's own result.
         let mut told = fold(&Thread::from("hi"), &seen[..seen.len() - 1]).chat_result();
         told.halted_reason = reason;
         assert_eq!(result, told, "{position}");

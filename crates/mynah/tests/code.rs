@@ -1,4 +1,4 @@
-//! What records tell of code that they cannot hold.
+//! Placeholders in records for code that they cannot hold.
 
 use std::sync::Arc;
 
@@ -119,7 +119,7 @@ impl Adapter for Fitting {
     }
 }
 
-/// The name that records have for some code, what they tell of it, and the code.
+/// The name that records have for some code, its placeholder, and the code.
 type Code = (&'static str, Value, fn() -> Options);
 
 fn codes() -> [Code; 3] {

@@ -359,7 +359,7 @@ async fn c26_a_chat_is_the_fold_of_its_stream() -> Result<()> {
         assert_eq!(folded.chat_result(), awaited, "{}", fixture.name);
         assert_eq!(folded.steps(), awaited.steps, "{}", fixture.name);
 
-        // Not only because the last event carries it all: the events before it tell the same steps.
+        // Not only because the last event carries it all: the events before it have the same steps.
         let told = fold(&fixture.thread, &seen[..seen.len() - 1]).chat_result();
         assert_eq!(told.steps, awaited.steps, "{}", fixture.name);
         assert!(mynah::validate::thread(&told.thread).is_ok(), "{}", fixture.name);

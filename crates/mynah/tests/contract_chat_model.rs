@@ -1,4 +1,4 @@
-//! What reaches the model: options, tools, models, keys, and how often it is asked.
+//! What reaches the model: options, tools, models, keys, and how often it is called.
 
 mod common;
 #[path = "common/param.rs"]

@@ -404,7 +404,7 @@ async fn a_key_among_json_options_is_a_key_like_any_other() {
     }
 }
 
-/// An engine in which nothing is left at its default, and the registry that knows its code.
+/// An engine in which nothing is left at its default, and the registry with its code.
 fn whole_engine() -> (Engine, EngineRegistry) {
     let model = scripted([calls([("c0", "echo", json!({"x": 1}))]), says("done")]);
     let echo = Tool::new("echo", "gives back", json!({"type": "object"}))

@@ -132,7 +132,7 @@ async fn d13_an_empty_batch_changes_nothing_in_any_status() {
     }
 }
 
-/// The test plays both processes: started by itself with the variable set, it is the one that loads.
+/// The test plays both processes: started again with the variable set, it is the one that loads.
 #[tokio::test]
 async fn d27_a_stored_session_goes_on_in_another_process_as_it_would_have_in_memory() {
     if std::env::var_os(LOADS).is_some() {

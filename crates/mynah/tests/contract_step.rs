@@ -312,7 +312,7 @@ async fn a_cancelled_step_keeps_what_was_said_and_done() {
         {"text": "let me see"}, {"tool_call": {"id": "c0", "name": "echo", "arguments": {}}},
         {"tool_call": {"id": "c1", "name": "hang", "arguments": {}}}, {"finish": "tool_calls"},
     ]);
-    // Twelve events; whoever asks for a thirteenth waits for the tool that hangs.
+    // Twelve events; the caller that asks for a thirteenth waits for the tool that hangs.
     for position in 0..=13 {
         let dropped = Counter::default();
         let model = scripted([script.clone()]);

@@ -1,4 +1,4 @@
-//! What a run tells whoever watches it, and what it never tells.
+//! What a run reports to observers, and what it never reports.
 #![allow(clippy::unwrap_used, reason = "helpers fail as tests do")]
 
 mod common;
@@ -126,7 +126,7 @@ async fn y07_each_try_but_the_last_is_told_of() {
         let fields = [
             ("attempt", attempt),
             ("delay_ms", delay),
-            ("message", "model call failed and is tried again"),
+            ("message", "model call failed; retrying"),
             ("provider", "scripted"),
             ("reason", reason),
             ("request_id", "r1"),
@@ -150,7 +150,7 @@ async fn a_try_of_a_tool_that_failed_is_told_with_its_call_and_its_error() {
         ("attempt", "1"),
         ("call", "c0"),
         ("error", "\"no line\""),
-        ("message", "tool failed and is tried again"),
+        ("message", "tool failed; retrying"),
         ("tool", "book"),
     ];
     let told: recorder::Fields =

@@ -356,7 +356,7 @@ fn ten_calls() -> Value {
     Value::Array((0..10).map(call).chain([json!({"finish": "tool_calls"})]).collect())
 }
 
-/// The most calls that were started and not done, as the events tell it.
+/// The maximum number of concurrent calls, according to the events.
 fn most_started(events: &[Event]) -> usize {
     let mut running = 0;
     let count = |event: &Event| {
@@ -370,7 +370,7 @@ fn most_started(events: &[Event]) -> usize {
     events.iter().map(count).max().unwrap_or(0)
 }
 
-/// Counts how many of its calls are under way.
+/// Counts how many of its calls are in flight.
 #[derive(Clone, Default)]
 struct Gauge {
     running: Arc<AtomicUsize>,

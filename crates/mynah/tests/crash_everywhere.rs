@@ -98,7 +98,7 @@ async fn a_tool_that_is_marked_idempotent_and_is_not_is_found_by_what_it_did() {
         crash_everywhere(|| payer(&ledger, true, silent), "pay")
             .before_each(|| ledger.lock().expect("a ledger").clear())
     };
-    // Its result does not tell.
+    // Its result does not show it.
     check().await;
     let found = check().observe(|| charged(&ledger)).check().await.expect_err("a bug");
     assert_eq!(place(&found), (CrashViolationKind::WorldDiffers, Some("charge"), TOOL_COMPLETED));
@@ -233,7 +233,7 @@ async fn a_question_is_answered_and_an_approved_call_runs_once() {
             .before_each(|| ledger.lock().expect("a ledger").clear())
             .observe(|| charged(&ledger))
     };
-    // Nobody answers, nobody decides: that is where the run ends.
+    // Without an answer or a decision the run ends there.
     assert_eq!(check().await.records, 6);
     assert_eq!(check().answer("two").await.records, 10);
     let report = check().answer("two").approve_all().await;
@@ -439,7 +439,7 @@ fn charging(ledger: &Ledger, charge: Charge) -> Tool {
     })
 }
 
-/// Charges each time that it is asked.
+/// Charges with each call.
 fn charge(ledger: &Ledger, key: String, arguments: Value) -> Value {
     let mut ledger = ledger.lock().expect("a ledger");
     ledger.push((key, arguments["x"].as_u64().unwrap_or_default()));

@@ -1,4 +1,4 @@
-//! Runs whose processes died again and again.
+//! Runs whose processes died repeatedly.
 
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 
@@ -13,7 +13,7 @@ use mynah::{
     testing::Scripted,
 };
 
-/// A run whose processes died while the model was called, so many times.
+/// A run whose processes died during the model call, this many times.
 async fn crashed(engine: &Engine, times: usize) -> Result<MemoryLog> {
     let mut log = MemoryLog::new();
     engine.chat("go").max_crashes(1).record(&log).run_id("k").await?;

@@ -1,4 +1,4 @@
-//! Tools that run when their run is stopped: the records tell which they were, and nobody else is told anything else for it.
+//! Tools that run when their run is stopped: the records name them, and the events do not change.
 
 mod kept;
 
@@ -137,7 +137,7 @@ async fn stopped(
     tokio::join!(chat.into_future(), cancelling).0
 }
 
-/// What the records tell of tools.
+/// The records of tools.
 async fn story(log: &MemoryLog, run: &str) -> Vec<String> {
     let records = log.read(run, 1, 1_000).await.unwrap_or_default();
     let facts = records.iter().filter_map(|record| record.fact().ok().flatten());

@@ -200,7 +200,7 @@ async fn tries_are_counted_over_all_processes_of_a_run() -> mynah::Result<()> {
     let log = Arc::new(MemoryLog::new());
     let engine = Engine::new(calls(&["t"])?).tool(busy());
     let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
-    // Cut off in the first try, after it, and in the second: what was cut off does not count.
+    // Cut off in the first attempt, after it, and in the second: what was cut off does not count.
     for (seq, tries) in [(4, [1, 2, 3].as_slice()), (5, &[1, 2]), (6, &[1, 2, 3])] {
         let branch = mynah::fork_run(&log, &*run, seq).await?.run_id;
         let later = Scripted::new([json!([{"text": "done"}, {"finish": "stop"}])])?;
@@ -387,7 +387,8 @@ async fn a_blocking_tool_waits_for_its_turn_too() -> mynah::Result<()> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(200), ..ProptestConfig::default() })]
 
-    /// However long everything takes the second time, tools with side effects and tries meet what they met.
+    /// With any durations the second time, tools with side effects and retries get the recorded
+    /// values.
     #[test]
     fn parallel_tools_with_side_effects_and_retries_replay_in_their_recorded_interleaving(
         programs in vec(program(), 1..6), again in vec(0u64..50, 8), places in 1usize..5,
@@ -405,7 +406,7 @@ proptest! {
         })?;
     }
 
-    /// Whatever the moment at which processes end, the records of the run that went on can be performed again.
+    /// With processes that end at any moment, the records of the resumed run can be replayed.
     #[test]
     fn a_run_cut_off_twice_inside_its_tools_goes_on_and_replays(
         programs in vec(program(), 1..5), again in vec(0u64..50, 8), cuts in (0.0..1.0f64, 0.0..1.0f64),
@@ -443,7 +444,7 @@ enum Op {
     Both,
 }
 
-/// A tool's doings, and how many of its tries fail.
+/// A tool's actions, and how many of its attempts fail.
 type Program = (Vec<Op>, u32);
 
 fn program() -> impl Strategy<Value = Program> {
@@ -528,7 +529,7 @@ fn calls(names: &[&str]) -> mynah::Result<Scripted> {
     let calls = calls.map(|(n, name)| json!({"tool_call": {"id": format!("c{n}"), "name": name}}));
     let turn: Vec<Value> = calls.chain([json!({"finish": "tool_calls"})]).collect();
     let last = json!([{"text": "done"}, {"finish": "stop"}]);
-    // A run that goes on in another process has its tools called once more.
+    // A resumed run calls its tools again.
     Scripted::new([Value::from(turn), last.clone(), last])
 }
 

@@ -79,7 +79,10 @@ async fn models() -> Texts {
         ("no key", text(keyless.model("claude-sonnet-5").generate("hi").await)),
         ("a server that is not there", text(nowhere.generate("hi").await)),
         ("a provider that limits calls", text(limited.generate("hi").await)),
-        ("a misspelt option", text(engine([]).provider_option("max_turns", 3).chat("hi").await)),
+        (
+            "an option in the wrong place",
+            text(engine([]).provider_option("max_turns", 3).chat("hi").await),
+        ),
     ]
 }
 

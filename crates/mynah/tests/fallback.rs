@@ -75,7 +75,7 @@ async fn an_error_tells_what_others_failed_with_before() {
     use AdapterReason::*;
     let model = |reason| scripted([refusal(reason)]);
     let two = || Fallback::new(model(RateLimited)).or(model(Timeout), "b");
-    // The last one's, and one that nobody else can help with.
+    // The last one's error, and one that no other provider can avoid.
     for fallback in
         [two().or(model(Overloaded), "c"), two().or(model(Unknown), "c").or(model(Timeout), "d")]
     {
@@ -179,7 +179,7 @@ async fn what_is_meant_for_the_first_provider_reaches_no_other() {
 
 type Calls = Arc<Mutex<Vec<ModelCall>>>;
 
-/// Keeps what it is told of each call.
+/// Keeps the data of each call.
 struct Listening(Calls, Scripted);
 
 impl mynah::Adapter for Listening {

@@ -217,7 +217,7 @@ async fn an_answer_in_flight_is_shown_before_it_is_recorded_and_continues_with_i
     let ids: Vec<String> = seen.iter().map(|event| event.id.to_string()).collect();
     assert_eq!(ids, ["1.0", "2.0", "2~1.0", "2~1.1", "2~1.2"]);
 
-    // Another reader comes from there, and a third begins in the middle of the answer.
+    // Another reader starts from there, and a third begins inside the answer.
     let mut second = follow(&log, "r", seen[3].id).in_flight(&all);
     assert_eq!(second.next().await?.as_ref(), seen.last());
     permits.add_permits(2);
@@ -255,7 +255,7 @@ async fn a_lost_answer_is_restarted_once() -> Result<()> {
         seen.extend(events.next().await?);
     }
     assert_eq!(seen.last().unwrap().id.to_string(), "2~1.1");
-    // The run leaves this process in the middle of its answer.
+    // The run leaves this process during its answer.
     drop(chat);
     pieces.push(Event::message_completed(None));
     permits.add_permits(9);

@@ -1,4 +1,4 @@
-//! Runs that other engines go on with: each reads what is there as those did that made it, and the whole replays.
+//! Runs that other engines resume it with: each reads what is there as those did that made it, and the whole replays.
 
 mod plans;
 
@@ -44,16 +44,17 @@ proptest! {
                 let resumed = match resume.stream().started().await {
                     // Options that make no sense.
                     Err(error) if error.kind().type_name() == "validation_error" => break,
-                    // Nothing is said to a run before what came of its tools.
+                    // A message comes after the outcomes of the run's tools.
                     Err(error) if how.speaks && error.reason() == "invalid_status" => break,
                     resumed => resumed.map_err(failed)?,
                 };
                 let events = mynah::testing::collect(resumed).await;
-                // The first model call of a run may be refused; whatever else is wrong is no error of the run.
+                // The first model call of a run may be refused; other problems are no errors of the
+                // run.
                 if let Err(error) = &events {
                     prop_assert!(!matches!(error.kind().type_name(), "replay_mismatch" | "log_error"), "{error}");
                 }
-                // Whoever finds the end there adds nothing but the seal.
+                // A process that finds the end adds only the seal.
                 if read(&log, &run).await.len() > kept + 1 {
                     writers.push((kept, plan));
                 }
@@ -87,7 +88,7 @@ async fn another_limit_counts_from_where_another_engine_goes_on() -> mynah::Resu
     assert_eq!((ended.halted_reason, ended.steps.len()), (HaltReason::MaxTurns, 5));
     assert_eq!(second.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     assert_eq!(replay_run(&log, &*run).await?.status, "equal");
-    // The first engine did not go on with it.
+    // The first engine did not continue it.
     let differs =
         first.replay(&log, &*run).replay_tools(Tools::All).await.expect_err("another engine");
     assert_eq!((&differs.metadata()["kind"], differs.reason()), (&json!("resumed"), "payload"));
@@ -189,7 +190,7 @@ fn go_on() -> impl Strategy<Value = GoOn> {
 }
 
 impl GoOn {
-    /// Goes on with a run, with whatever it waits for; none if it has its seal.
+    /// Resumes a run, with what it waits for; none if it has its seal.
     async fn resume(&self, plan: &Plan, log: &MemoryLog, run: &str) -> Option<Resume> {
         let facts: Vec<Fact> =
             read(log, run).await.iter().filter_map(|record| record.fact().ok().flatten()).collect();

@@ -1,4 +1,4 @@
-//! What adapters, tools and callers can get wrong, and what comes of it.
+//! Mistakes of adapters, tools and callers, and their consequences.
 
 #[path = "common/param.rs"]
 mod param;
@@ -107,7 +107,7 @@ async fn a_model_that_is_silent_or_slow_for_too_long_fails_with_a_timeout() -> R
         let result = Engine::new(slow()?).chat("go").param(option, 400).await?;
         assert_eq!(result.text(), "ab", "{option}");
     }
-    // Silence is counted anew with each event, the whole call is not.
+    // The timer for silence restarts with each event; that of the whole call does not.
     let steady = || {
         Scripted::new([
             json!([{"delay_ms": 150}, {"text": "a"}, {"delay_ms": 150}, {"finish": "stop"}]),

@@ -1,9 +1,11 @@
-//! A process that is killed by the operating system after each record of its run, and another that goes on: the run comes to
-//! the same, and nothing that was completed is begun again. What ran is counted outside the log: tools, side effects and the
-//! model write into a file when they begin and when they are done.
+//! A process that the operating system kills after each record of its run, and another that resumes
+//! it: the result is the same, and nothing that completed starts again. What ran is counted outside
+//! the log: tools, side effects and the model write into a file when they begin and when they are
+//! done.
 //!
-//! The processes are this test itself, with orders in its environment. `crates/mynah-cli/tests/crash.rs` has kills at any
-//! moment, two of one run, a budget that is used up, what may have run asked for first, and processes that go on at once.
+//! The processes are this test itself, with orders in its environment.
+//! `crates/mynah-cli/tests/crash.rs` has kills at any moment, two of one run, a budget that is used
+//! up, unknown outcomes that wait for a decision, and processes that resume at once.
 
 #![cfg(unix)]
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
@@ -93,7 +95,8 @@ async fn check(folder: &Path, left: &[Record], thread: &Value) -> Result<()> {
         assert_ne!(before.iter().find(is_of_it), None, "{place}: {completed}");
         assert_eq!(after.iter().find(is_of_it), None, "{place}: it was completed");
     }
-    // What may have run is run again as another try, with side effects of its own; a model is asked the same once more.
+    // A tool with an unknown outcome runs again as another attempt, with its own side effects; the
+    // model gets the same request again.
     let mut seen = HashSet::new();
     let is_twice = |line: &&String| !line.starts_with("turn") && !seen.insert((*line).clone());
     assert_eq!(before.iter().chain(&after).find(is_twice), None, "{place}");
@@ -111,7 +114,8 @@ fn child_process() -> Result<()> {
     Ok(())
 }
 
-/// Begins the run or goes on with it, and answers its question. Gives the conversation, if it went on.
+/// Begins the run or goes on with it, and answers its question. Returns the conversation, if it
+/// went on.
 async fn perform((folder, before, killed_after): (PathBuf, u32, Option<u64>)) -> Result<Value> {
     let log = SqliteLog::open(folder.join("log.db"))?;
     let log: Arc<dyn Log> = match killed_after {
@@ -148,7 +152,7 @@ impl Log for StandsStill {
         Box::pin(async move {
             self.log.append(batch).await?;
             tell(&json!({"safe": self.last}));
-            // Ends where whoever was to kill it is gone.
+            // Ends where the caller that was to kill it is gone.
             let _ = std::io::stdin().read(&mut [0]);
             std::process::abort()
         })
@@ -239,7 +243,7 @@ impl World for Later {
     }
 }
 
-/// A file that tells what ran, whatever the log says of it.
+/// A file with what ran, independent of the log.
 #[derive(Clone)]
 struct Trace(PathBuf);
 
@@ -270,7 +274,7 @@ fn start(folder: &Path, before: u32, killed_after: Option<u64>) -> Child {
         .expect("a process")
 }
 
-/// Goes on with a run in a process, to its end; gives what that tells.
+/// Resumes a run in a process, to its end. Returns what it prints.
 fn go_on(folder: &Path, before: u32) -> Value {
     let mut child = start(folder, before, None);
     let told = told(&mut child);
@@ -278,7 +282,7 @@ fn go_on(folder: &Path, before: u32) -> Value {
     told
 }
 
-/// What a process tells, among what the test harness does.
+/// The output of a process, without that of the test harness.
 fn told(child: &mut Child) -> Value {
     let mut lines = BufReader::new(child.stdout.as_mut().expect("a pipe")).lines();
     let told = lines.find_map(|line| serde_json::from_str(&line.ok()?).ok());

@@ -1,5 +1,6 @@
-//! A process that is killed while its run waits for approval, and one that is killed in the approved call: the run goes on in
-//! another process. The processes are this test itself, with orders in its environment.
+//! A process that is killed while its run waits for approval, and one that is killed in the
+//! approved call: another process resumes the run. The processes are this test itself, with orders
+//! in its environment.
 
 #![cfg(all(unix, feature = "sqlite"))]
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]

@@ -111,7 +111,7 @@ async fn who_is_overtaken_says_nothing_to_the_run_as_it_is_by_then() -> mynah::R
 #[tokio::test(start_paused = true)]
 async fn what_a_killed_process_held_is_watched_for_as_long_as_a_lease_lasts() -> mynah::Result<()> {
     let log = MemoryLog::new();
-    // However long ago it was killed: that the time of its lease is over says nothing.
+    // The end of the lease's time proves nothing, however long ago it was killed.
     for ago in [0, 120] {
         let process = Process::new(&log);
         let mut first = slow()?.chat("go").record(&process).stream();
@@ -344,7 +344,7 @@ async fn now<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx))).await
 }
 
-/// Goes on with a run as another process does.
+/// Resumes a run as another process does.
 async fn resumed(log: &MemoryLog, run: &str) -> mynah::Result<EventStream> {
     slow()?
         .adapter(done()?)
@@ -357,12 +357,12 @@ async fn resumed(log: &MemoryLog, run: &str) -> mynah::Result<EventStream> {
 
 async fn until_a_tool_runs(stream: &mut EventStream) -> mynah::Result<RunId> {
     let run = until_a_tool_is_told(stream).await?;
-    // The tool is under way when the stream has nothing to tell.
+    // The tool is in flight when the stream has no event.
     assert!(now(&mut stream.next()).await.is_pending());
     Ok(run)
 }
 
-/// The run, of which the tool that is told of was not polled yet.
+/// The run, whose announced tool was not polled yet.
 async fn until_a_tool_is_told(stream: &mut EventStream) -> mynah::Result<RunId> {
     while let Some(event) = stream.next().await {
         if matches!(event?, Event::ToolExecutionStarted { .. }) {
@@ -372,7 +372,7 @@ async fn until_a_tool_is_told(stream: &mut EventStream) -> mynah::Result<RunId> 
     Ok(stream.run_id().cloned().unwrap_or_default())
 }
 
-/// An engine that asks for a tool which must not run twice, and tells where it ran.
+/// An engine that calls a tool which must not run twice, and reports where it ran.
 fn paying(who: &'static str, ran: &Arc<Mutex<Vec<&'static str>>>) -> mynah::Result<Engine> {
     let ran = Arc::clone(ran);
     let tool = Tool::new("pay", "", json!({})).handler(move |_, _| {
@@ -492,7 +492,7 @@ impl Log for Tardy {
     mynah::log::forward_log!(self => self.0);
 }
 
-/// A log that, once it is behind, does what it is asked for when somebody takes a run.
+/// A log that, once it is behind, does its work when a run is taken.
 #[derive(Clone, Default)]
 struct Behind {
     log: Arc<MemoryLog>,
@@ -548,7 +548,7 @@ impl Log for Behind {
     mynah::log::forward_log!(self => self.log, except append, take, release);
 }
 
-/// A log in which somebody goes on with a run just before another takes it.
+/// A log in which another process resumes a run just before it is taken.
 #[derive(Clone, Default)]
 struct Overtaken {
     log: Arc<MemoryLog>,

@@ -1,4 +1,4 @@
-//! The members of maps: whatever their order is, whoever goes on with a run or performs it again does what was done.
+//! The order of members in maps does not change a resumed or replayed run.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
@@ -84,7 +84,7 @@ struct Said {
 }
 
 impl Said {
-    /// A model that goes on after so many answers, with tools that tell what they see.
+    /// A model that continues after this many answers, with tools that report what they see.
     fn engine(&self, answered: usize) -> (Engine, Scripted) {
         let scripts = [call("c0", "sees"), call("c1", "does"), says("done")];
         let model = scripted(scripts.into_iter().skip(answered));

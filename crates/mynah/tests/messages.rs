@@ -48,7 +48,7 @@ async fn a_message_joins_a_run_after_any_record_and_the_model_is_asked_next() ->
         let records = kinds.len() as u64;
         assert_eq!(engine(scripts.clone()).replay(&log, &*run).await?.records, records, "{at}");
         assert_eq!(replay_run(&log, &*run).await?.records, records, "{at}");
-        // It goes on from any prefix of that as well, and the message is not lost.
+        // It continues from any prefix of that as well, and the message is not lost.
         for cut in joined as u64 + 1..records {
             let log = copy(&log, &run, cut).await;
             let again = engine([says("second")]).resume(&log, &*run).await?;

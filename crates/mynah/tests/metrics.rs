@@ -1,4 +1,4 @@
-//! Who is told of an engine's calls: once of each, however it ends, and of nothing that only the records tell.
+//! Metrics of an engine's calls: one for each call, however it ends, and none for replayed ones.
 
 mod common;
 #[path = "common/param.rs"]
@@ -109,7 +109,7 @@ async fn nothing_is_told_of_a_replay_and_of_a_resumption_only_what_happens() -> 
     Ok(())
 }
 
-/// Everything that was told, in order.
+/// Everything that was reported, in order.
 #[derive(Default)]
 struct Told(Seen<Value>);
 
@@ -147,7 +147,7 @@ impl MetricsSink for Told {
     }
 }
 
-/// An engine with these scripts, and what it tells.
+/// An engine with these scripts, and its reports.
 fn told(scripts: impl IntoIterator<Item = Value>) -> (Arc<Told>, Engine) {
     let told = Arc::new(Told::default());
     let engine = Engine::new(scripted(scripts))

@@ -1,4 +1,4 @@
-//! Tools that go on when their call is over: threads that cannot be stopped, and tasks that nobody waits for.
+//! Tools that outlive their call: threads that cannot be stopped, and detached tasks.
 
 use std::{
     sync::{Arc, Mutex, mpsc},
@@ -44,7 +44,7 @@ fn a_thread_that_outlives_its_chat_is_told_that_its_call_is_over() -> mynah::Res
             assert!(thread.go_on.send(()).is_ok(), "{how}");
             Ok::<_, Error>(tokio::time::timeout(ANSWERED, thread.told.recv()).await)
         })?;
-        // A thread that waits for nobody does not keep the process from ending either.
+        // A detached thread does not keep the process from ending either.
         runtime.shutdown_timeout(ANSWERED);
         assert_eq!(told, Ok(Some(Err("cancelled"))), "{how}");
     }
@@ -73,7 +73,7 @@ async fn what_a_tool_asks_for_after_its_outcome_leaves_no_record_beside_its_sibl
     let mut result = None;
     while let Some(event) = chat.next().await {
         match event? {
-            // The sibling still runs, so whoever asks is served.
+            // The sibling still runs, so the caller that asks is served.
             Event::ToolExecutionCompleted { id, .. } if id == "c0" => {
                 assert!(thread.go_on.send(()).is_ok());
             }
@@ -105,18 +105,18 @@ const ANSWERED: Duration = Duration::from_secs(60);
 struct Lingering {
     began: UnboundedReceiver<()>,
     go_on: mpsc::Sender<()>,
-    /// What it got when it went on.
+    /// What it got when it continued.
     told: UnboundedReceiver<Result<(), &'static str>>,
 }
 
-/// A tool that waits on a thread until it may go on, and then asks for the time.
+/// A tool that waits on a thread until it may continue, and then asks for the time.
 fn lingering() -> (Tool, Lingering) {
     let (begin, began) = unbounded_channel();
     let (go_on, may_go_on) = mpsc::channel();
     let (tell, told) = unbounded_channel();
     let may_go_on = Mutex::new(may_go_on);
     let tool = Tool::new("lingering", "", json!({})).blocking(move |_, context: ToolContext| {
-        // Who listens may have heard enough.
+        // The receiver may be gone.
         let _ = begin.send(());
         drop(may_go_on.lock().map(|may_go_on| may_go_on.recv()));
         let asked = tokio::runtime::Handle::current().block_on(context.now());

@@ -1,4 +1,4 @@
-//! Runs that are ended, branched or written from outside, whatever they were at.
+//! Runs in any state that are ended, branched or written from outside.
 
 mod plans;
 
@@ -170,7 +170,7 @@ async fn a_call_that_was_announced_for_the_last_time_there_is_runs_once_more() -
     Ok(())
 }
 
-/// A world in which a second passes whenever somebody looks at the clock.
+/// A world in which a second passes with each reading of the clock.
 #[derive(Default)]
 struct Seconds(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! What was done stays done while whoever reads the stream does something else, or leaves.
+//! What was done stays done while the caller that reads the stream does something else, or leaves.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
@@ -31,7 +31,7 @@ async fn tools_that_are_done_while_the_log_is_busy_are_told_when_they_are_on_the
         let log = Busy::default();
         let mut stream = working(ids)?.chat("go").record(&log).stream();
         until_done(&mut stream, last).await?;
-        // Nobody polls the stream; the log writes what it was given.
+        // The stream is not polled; the log writes what it has.
         tokio::time::sleep(10 * Busy::PAUSE).await;
         let kept = outcomes(&log, run_of(&stream)).await?;
         assert!(kept.iter().any(|id| id == last), "{last} is not among {kept:?}");
@@ -162,7 +162,7 @@ fn a_run_is_kept_while_its_runtime_is_blocked() -> mynah::Result<()> {
         until_done(&mut stream, "c0").await?;
         Ok::<_, mynah::Error>(stream)
     })?;
-    // Nothing of it goes on meanwhile.
+    // None of it continues meanwhile.
     let refused = other.block_on(async {
         let head = log.head(run_of(&stream)).await?;
         take_over(&log, &SystemWorld, run_of(&stream), head).await
@@ -178,7 +178,7 @@ fn a_run_is_kept_while_its_runtime_is_blocked() -> mynah::Result<()> {
     })
 }
 
-/// Polls a stream until it tells that a tool is done, and not once more.
+/// Polls a stream until a tool is done, and not again.
 async fn until_done(stream: &mut EventStream, call: &str) -> mynah::Result<()> {
     while let Some(event) = stream.next().await {
         if matches!(event?, Event::ToolExecutionCompleted { id, .. } if id == call) {
@@ -208,7 +208,7 @@ fn run_of(stream: &EventStream) -> &str {
     stream.run_id().expect("it is kept")
 }
 
-/// An engine whose model asks for these calls at once, all of which are done at once.
+/// An engine whose model makes these calls at once, all of which finish at once.
 fn working<const N: usize>(ids: [&str; N]) -> mynah::Result<Engine> {
     let work = Tool::new("work", "", json!({})).handler(async |_, _| "worked");
     Ok(Engine::new(Scripted::new([calls(ids), done()])?).tool(work))
@@ -223,7 +223,7 @@ fn done() -> Value {
     json!([{"text": "done"}, {"finish": "stop"}])
 }
 
-/// A log that takes a while to write, in the order in which it is asked, whoever waits for it.
+/// A log whose writes take a while, in the order of the calls, even if their futures are dropped.
 #[derive(Clone, Default)]
 struct Busy(Arc<MemoryLog>);
 

@@ -72,7 +72,7 @@ proptest! {
             match (awaited, folded) {
                 (Ok(awaited), Ok(folded)) => prop_assert_eq!(awaited, folded.step_result()),
                 (Err(awaited), Err(folded)) => prop_assert_eq!(awaited, folded),
-                // What a step refuses as a whole, its stream tells as an event.
+                // An error of a step is an event in its stream.
                 (Err(awaited), Ok(folded)) => {
                     prop_assert_eq!(awaited.reason(), "unknown_tool");
                     prop_assert_eq!(Some(&awaited), folded.error());
@@ -186,7 +186,7 @@ async fn fold(mut stream: mynah::EventStream) -> mynah::Result<Collector> {
     Ok(collector)
 }
 
-/// The events of a stream are those of the contract, whatever the script.
+/// The events of a stream follow the contract, for any script.
 #[test]
 fn event_is_small_enough_to_move() {
     assert!(size_of::<Event>() <= 176, "{} bytes", size_of::<Event>());
@@ -210,7 +210,7 @@ proptest! {
             let found = replayed.err().map(|error| error.metadata().get("seq").and_then(Value::as_u64));
             let asked = facts.iter().position(|fact| matches!(fact, Fact::TurnStarted { .. }));
             if let Some(asked) = asked.filter(|_| path.starts_with("/thread/messages")) {
-                // What was asked first is compared where the model is asked it.
+                // The first request is compared at the model call.
                 prop_assert_eq!(found, Some(Some(asked as u64 + 1)), "{}", path);
             } else if is_given(facts[seq - 1].kind(), &path) {
                 // Another model's answer is not wrong in itself. It shows in what was made of it, if in anything.
@@ -264,7 +264,7 @@ async fn ends(performed: impl IntoFuture) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A question that nobody asked: its tool has no outcome.
+/// A question that was not asked: its tool has no outcome.
 #[test]
 fn a_run_that_waits_for_what_no_record_tells_is_a_mismatch() -> Result<(), TestCaseError> {
     runtime().block_on(async {
@@ -292,7 +292,7 @@ fn a_run_that_waits_for_what_no_record_tells_is_a_mismatch() -> Result<(), TestC
             let log = rechained(&run, &facts).await?;
             let replayed = engine().map_err(failed)?.replay(&log, &*run).await;
             prop_assert_eq!(replayed.unwrap_err().metadata()["seq"].as_u64(), Some(5));
-            // Whoever resumes it comes to some end.
+            // A process that resumes it reaches an end.
             let resumed = engine().map_err(failed)?.resume(&log, &*run).answer("yes");
             ends(resumed.on_uncertain(OnUncertain::Rerun)).await?;
         }
@@ -300,8 +300,8 @@ fn a_run_that_waits_for_what_no_record_tells_is_a_mismatch() -> Result<(), TestC
     })
 }
 
-/// Whether a member of a fact came from outside: from the caller, or from the model. A replay takes it from the record, and
-/// cannot know that it was another; only the run's fingerprint tells.
+/// Whether a member of a fact came from outside: from the caller, or from the model. A replay takes
+/// it from the record, and cannot detect a change; only the run's fingerprint can.
 fn is_given(kind: &str, path: &str) -> bool {
     let given: &[&str] = match kind {
         "run_started" => &["/thread", "/extent", "/about/options", "/about/request_id"],

@@ -1,4 +1,4 @@
-//! A run that is kept verifies, and comes out the same when it is performed again.
+//! A recorded run verifies, and its replay is equal.
 
 mod plans;
 
@@ -150,7 +150,7 @@ async fn a_tool_of_which_nobody_knows_whether_it_ran_is_not_run_again_unasked() 
             _ => assert_eq!(
                 told.as_deref(),
                 Some(
-                    r#"{"error":"tool error (echo): the process ended, and nobody knows whether call c0 ran"}"#
+                    r#"{"error":"tool error (echo): the process ended during call c0, and its outcome is unknown"}"#
                 )
             ),
         }
@@ -204,7 +204,7 @@ async fn of_several_uncertain_tools_each_needs_a_word() -> mynah::Result<()> {
         (OnUncertain::Rerun, Some("1")),
         (
             OnUncertain::Fail,
-            Some("(echo): the process ended, and nobody knows whether call c1 ran"),
+            Some("(echo): the process ended during call c1, and its outcome is unknown"),
         ),
     ] {
         let log = Arc::new(MemoryLog::new());
@@ -545,7 +545,7 @@ async fn cut(engine: &Engine, kind: &str) -> mynah::Result<(Arc<MemoryLog>, RunI
     Ok((cut, run))
 }
 
-/// The engine of a process that goes on after the first answer.
+/// The engine of a process that resumes after the first answer.
 fn later(number: u8) -> mynah::Result<Engine> {
     Ok(engine(number)?.adapter(last_script()?))
 }

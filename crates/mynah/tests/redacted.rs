@@ -1,4 +1,4 @@
-//! A run of which something was taken away cannot be performed again, and the error says why.
+//! A redacted run cannot be replayed, and the error has the reason.
 
 use std::sync::{
     Arc,
@@ -81,7 +81,7 @@ async fn a_turn_that_is_replied_to_while_it_is_pruned_stays() -> mynah::Result<(
     Ok(())
 }
 
-/// A log in which a session is replied to just before something is taken out.
+/// A log in which a session is replied to just before something is removed.
 struct Late {
     log: MemoryLog,
     engine: Engine,

@@ -1,4 +1,4 @@
-//! A run that is resumed gives what the call would have given that it goes on with.
+//! A resumed run returns what the call would have returned.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 

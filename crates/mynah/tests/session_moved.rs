@@ -262,7 +262,7 @@ async fn a_session_under_another_id_and_one_in_another_log_go_on_by_themselves()
     engine.reply(&session, "two").record(&log).await?;
     engine.reply(&session.clone().with_id("b"), "two").record(&log).await?;
     engine.reply(&session, "two").record(&other).await?;
-    // Nobody keeps these.
+    // These are not recorded.
     engine.reply(&session, "two").await?;
     engine.reply(&session, "two").await?;
     Ok(())
@@ -297,7 +297,8 @@ fn run_of(session: &Session) -> RunId {
     session.last_run.as_ref().expect("a session that was kept").run_id.clone()
 }
 
-/// An engine that asks for leave to pay, then looks so many times, and tells how often its tools ran.
+/// An engine that asks for approval to pay, then looks this many times, and reports how often its
+/// tools ran.
 fn payer(times: usize) -> Result<(Engine, Arc<AtomicUsize>)> {
     let call = |id: &str, name: &str| json!([{"tool_call": {"id": id, "name": name}}, {"finish": "tool_calls"}]);
     let mut scripts = vec![call("c0", "pay")];

@@ -1,4 +1,4 @@
-//! Sessions that are kept: their runs are linked, and tell the session.
+//! Recorded sessions: their runs are linked, and contain the session.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
@@ -27,7 +27,7 @@ proptest! {
 
     #[test]
     fn a_session_is_restored_from_its_records_and_each_run_replays(plan in plan(), steps in prop::collection::vec(prop::bool::weighted(0.2), 1..8)) {
-        // A run that goes on has spent what it spent; a chat of its own begins with a full purse.
+        // A resumed run has spent what it spent; a new chat begins with a full budget.
         let plan = plan.without_budget();
         runtime().block_on(async {
             let log = MemoryLog::new();
@@ -155,7 +155,7 @@ async fn in_another_log_a_session_is_recorded_whole() -> mynah::Result<()> {
     let (session, _) = engine.reply(&session, "two").record(&other).await?;
     let (thread, about) = began(&other, &run_of(&session)).await;
     assert_eq!((thread.messages.len(), about.session.map(|link| link.previous)), (3, Some(None)));
-    // Turns that nobody keeps are recorded with the next that somebody does.
+    // Unrecorded turns are recorded with the next recorded one.
     let (session, _) = engine.reply(&session, "three").await?;
     let (session, _) = talker(1)?.reply(&session, "four").record(&other).await?;
     let (thread, _) = began(&other, &run_of(&session)).await;
@@ -388,7 +388,7 @@ async fn what_a_run_that_waits_goes_on_from_is_not_pruned() -> mynah::Result<()>
     let warrant = mynah::log::Warrant::new("ann", "age", 0);
     let gone = mynah::log::Prune::before(i64::MAX).perform(&log, &warrant).await?;
     assert_eq!(gone.pruned, []);
-    // Nor does it go while somebody goes on with the run that needs it.
+    // Nor is it removed while a process holds the run that needs it.
     let run = run_of(&waiting);
     let lease = log.lease(&run, "ann", std::time::Duration::from_secs(60)).await?;
     let all = mynah::log::Prune::before(i64::MAX).include_unfinished();
@@ -411,7 +411,7 @@ async fn a_fork_at_the_seal_is_refused_with_its_reason() -> mynah::Result<()> {
     Ok(())
 }
 
-/// What an operation of a session came to.
+/// The result of an operation of a session.
 #[derive(Clone, Debug, PartialEq)]
 struct Done {
     session: Session,
@@ -438,7 +438,7 @@ fn forget(done: &Done) -> Done {
     }
 }
 
-/// A session that starts, and goes on as its status allows: with a step where one is asked for.
+/// A session that starts, and continues as its status allows: with a step if one is asked for.
 async fn perform(plan: &Plan, steps: &[bool], log: Option<&MemoryLog>) -> Vec<Done> {
     let engine = plan.engine();
     let mut session = Session::from("go").with_id("s").with_metadata("owner", "ann");

@@ -1,4 +1,4 @@
-//! What becomes of the run of a single call or step: it ends as what it came to, and waits where a chat would wait.
+//! The run of a single call or step: it ends with its result, and waits where a chat would wait.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
@@ -109,7 +109,7 @@ async fn a_reply_goes_on_with_the_step_that_asked_and_is_a_chat() -> mynah::Resu
     assert_eq!(restore_session(&log, "s").await?.session, done);
     assert_eq!(waiter(scripts()).replay(&log, &*run).await?.status, "equal");
     assert_eq!(replay_run(&log, &*run).await?.status, "equal");
-    // Wherever its process ended, it goes on as the reply that it was.
+    // Wherever its process ended, it continues as the reply that it was.
     let records = log.head(&run).await?.expect("a run").seq;
     let went_on = position(&log, &run, "resumed").await;
     for at in went_on..records - 1 {

@@ -1,4 +1,4 @@
-//! One call that starts a run or continues it, whatever state it is in.
+//! One call that starts a run or continues it, in any state.
 
 mod kept;
 
@@ -155,7 +155,7 @@ async fn a_run_whose_provider_failed_continues_in_a_linked_run() -> Result<()> {
         verify_run(&log, id).await?;
         engine.replay(&log, id).await?;
     }
-    // Once more, and nothing is called.
+    // Again, and nothing is called.
     assert_eq!(start(&engine, &log).await?.result().text(), "Done.");
     assert_eq!(
         engine.resume(&log, "k").await.map_err(|e| e.reason().to_owned()),

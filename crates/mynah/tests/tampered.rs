@@ -1,4 +1,4 @@
-//! What a log's index says of a run is held against its records before anything is added to them.
+//! The log's index is compared with a run's records before anything is added to them.
 
 use std::time::{Duration, SystemTime};
 
@@ -126,7 +126,7 @@ fn engine() -> Result<Engine> {
     Ok(Engine::new(Scripted::new([calls])?))
 }
 
-/// A log in which somebody changed something.
+/// A log with a change made from outside.
 #[derive(Clone)]
 struct Tampered {
     kept: MemoryLog,

@@ -55,7 +55,7 @@ async fn what_a_tool_did_while_the_log_was_unavailable_is_recorded_and_the_next_
         async move {
             let seconds = arguments["seconds"].as_u64().unwrap_or_default();
             told.lock().expect("nobody panicked").push(("began", began.elapsed().as_secs()));
-            // Until somebody repairs it.
+            // Until it is repaired.
             if seconds > 0 {
                 down.fail(0, u32::MAX, Fault::Refused);
             }
@@ -75,7 +75,7 @@ async fn what_a_tool_did_while_the_log_was_unavailable_is_recorded_and_the_next_
     let result = engine.chat("go").record(&log).await?;
     assert_eq!(result.text(), "done");
     let times = times.lock().expect("nobody panicked").clone();
-    // Those that ran went on; the last began when the log was back, within the longest pause.
+    // Running tools continued; the last began when the log was back, within the longest pause.
     let (last, before) = times[4..].split_first().expect("three calls");
     assert_eq!(times[..4], [("began", 0), ("began", 0), ("done", 1), ("done", 5)]);
     assert!((60..=63).contains(&last.1), "{last:?}");
@@ -230,7 +230,7 @@ enum Fault {
     /// Nothing is kept.
     #[default]
     Refused,
-    /// The records are kept, and nobody is told.
+    /// The records are stored, and the caller gets no answer.
     AnswerLost,
     /// Nothing is kept, and never will be.
     ForGood(LogReason),

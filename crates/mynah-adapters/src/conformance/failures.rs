@@ -101,7 +101,7 @@ pub(super) async fn a_stream_without_its_end_is_an_error(subject: &dyn Subject) 
     }
 }
 
-/// Some servers leave away what follows the reason to stop.
+/// Some servers leave out what follows the reason to stop.
 pub(super) async fn a_stream_that_ends_after_its_reason_is_complete(subject: &dyn Subject) {
     for scenario in [Scenario::Text, Scenario::ToolCall, Scenario::Reasoning] {
         let Some(pieces) = subject.answer(scenario) else { continue };

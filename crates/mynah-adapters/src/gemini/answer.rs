@@ -15,7 +15,7 @@ use crate::{
     failure,
     format::Decoder,
     json::Json,
-    loose::{self, Extent, List, Loose, Members, Place, Rest, members},
+    loose::{self, Extent, List, Loose, Members, Rest, Slot, members},
     sse::Frame,
 };
 
@@ -101,7 +101,7 @@ struct Reading<'c, 'a> {
     counters: &'c mut Counters,
 }
 
-impl<'a> Place<'a> for Reading<'_, 'a> {
+impl<'a> Slot<'a> for Reading<'_, 'a> {
     fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
         if json.peek() != b'{' {
             return self.chunk.put(json);

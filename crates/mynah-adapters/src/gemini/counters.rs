@@ -8,17 +8,18 @@ use serde_json::Value;
 use crate::{
     draft::Draft,
     json::Json,
-    loose::{self, MAX_COUNTERS, Place, telling},
+    loose::{self, MAX_COUNTERS, Slot, telling},
 };
 
-/// The counters so far: some are left away now and then. What is written as it was before is not read again.
+/// The counters so far: some are left out now and then. What is written as it was before is not
+/// read again.
 #[derive(Default)]
 pub(super) struct Counters {
     known: Vec<Counter>,
     /// The values of [`TOKENS`].
     tokens: [Option<u64>; TOKENS.len()],
     searches: Option<u64>,
-    news: News,
+    news: CounterChanges,
 }
 
 struct Counter {
@@ -30,7 +31,7 @@ struct Counter {
 
 /// Values that were not emitted yet.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum News {
+enum CounterChanges {
     #[default]
     None,
     Tokens,
@@ -50,7 +51,7 @@ const TOKENS: [&str; 7] = [
 ];
 
 /// Anything but an object is ignored.
-impl<'a> Place<'a> for Counters {
+impl<'a> Slot<'a> for Counters {
     fn put(&mut self, json: &mut Json<'a>) -> serde_json::Result<()> {
         if json.peek() != b'{' {
             return json.skip().map(drop);
@@ -82,12 +83,12 @@ impl Counters {
         if place.is_none() && self.known.len() >= MAX_COUNTERS {
             return Ok(());
         }
-        let mut news = News::Others;
+        let mut news = CounterChanges::Others;
         if let Some(tokens) = token_place(&name).map(|place| &mut self.tokens[place]) {
             let was_other = tokens.is_none() && place.is_some();
             *tokens = loose::count(&value);
             if tokens.is_some() && !was_other {
-                news = News::Tokens;
+                news = CounterChanges::Tokens;
             }
         }
         self.news = self.news.max(news);
@@ -110,19 +111,19 @@ impl Counters {
         let queries = queries.iter().filter(|query| loose::tells(query)).count() as u64;
         if Some(queries) > self.searches.or(Some(0)) {
             self.searches = Some(queries);
-            self.news = self.news.max(News::Tokens);
+            self.news = self.news.max(CounterChanges::Tokens);
         }
     }
 
     /// Emits new values.
     pub(super) fn tell(&mut self, draft: &mut Draft) {
         let news = take(&mut self.news);
-        if news == News::None {
+        if news == CounterChanges::None {
             return;
         }
         draft.recount(|usage| {
             let mut is_new = self.put_tokens(usage);
-            if news == News::Others {
+            if news == CounterChanges::Others {
                 is_new |= put(&mut usage.extra, telling(self.others()).into());
             }
             is_new
@@ -137,8 +138,9 @@ impl Counters {
         others.map(|counter| (counter.name.clone(), counter.value.clone()))
     }
 
-    /// The provider counts thoughts beside the rest of the output, and what its own tools put into the prompt beside the rest
-    /// of the prompt; we count them as parts. Counters that are zero are left away.
+    /// The provider counts thoughts beside the rest of the output, and what its own tools put into
+    /// the prompt beside the rest of the prompt; we count them as parts. Counters that are zero are
+    /// left out.
     fn put_tokens(&self, usage: &mut Usage) -> bool {
         let [total, prompt, tool_prompt, thoughts, answer, response, cached] = self.tokens;
         let sum = |one: Option<u64>, other: Option<u64>| match (one, other) {

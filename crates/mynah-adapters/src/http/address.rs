@@ -41,11 +41,11 @@ pub(super) struct Address {
     base: String,
     path: String,
     pub(super) url: String,
-    way: OnceLock<Way>,
+    way: OnceLock<Route>,
 }
 
 /// How an address is reached.
-pub(super) struct Way {
+pub(super) struct Route {
     pub(super) url: Url,
     pub(super) client: Client,
     /// The address for errors. Its other parts may be secret.
@@ -55,14 +55,14 @@ pub(super) struct Way {
 
 impl Address {
     /// How it is reached with these connections.
-    pub(super) fn way(&self, http: &Http) -> Result<&Way> {
+    pub(super) fn way(&self, http: &Http) -> Result<&Route> {
         if let Some(way) = self.way.get() {
             return Ok(way);
         }
         let url = parsed("base_url", &self.url)?;
         let server = url.origin().ascii_serialization();
         let (client, proxy) = (http.client(&self.url).clone(), http.proxy(&self.url));
-        Ok(self.way.get_or_init(|| Way { url, client, server, proxy }))
+        Ok(self.way.get_or_init(|| Route { url, client, server, proxy }))
     }
 
     /// The server, for errors; empty before it was called.

@@ -159,7 +159,7 @@ impl HttpBuilder {
     }
 }
 
-/// The address of a proxy, which may leave away that it speaks HTTP.
+/// The address of a proxy, which may leave out that it speaks HTTP.
 fn parse_proxy(url: &str) -> Option<Url> {
     const SCHEMES: [&str; 6] = ["http", "https", "socks4", "socks4a", "socks5", "socks5h"];
     let url = match url.contains("://") {

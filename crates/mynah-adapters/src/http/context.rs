@@ -8,6 +8,9 @@ use rustls::InvalidMessage;
 use super::{address::Address, secrets::Secrets};
 use crate::failure;
 
+/// What to do about a server that cannot be reached.
+const UNREACHABLE: &str = "check that the server runs and that its address is right";
+
 /// Data that is added to an error on its way out.
 pub(super) struct ErrorContext {
     provider: Arc<str>,
@@ -68,14 +71,19 @@ impl ErrorContext {
         while let Some(inner) = inner(cause) {
             cause = inner;
         }
-        let why = match cause.downcast_ref() {
-            Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
-                "the server does not speak TLS; is its address http://?".to_owned()
-            }
-            _ => cause.to_string(),
+        let speaks_no_tls = matches!(
+            cause.downcast_ref(),
+            Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType))
+        );
+        let (why, advice) = match speaks_no_tls {
+            true => ("the server does not speak TLS; is its address http://?".to_owned(), None),
+            false => (cause.to_string(), Some(UNREACHABLE.to_owned())),
         };
         let failed = self.network(reason, why).caused_by(error);
-        if connected { failed } else { failed.with("connected", false) }
+        match connected {
+            true => failed,
+            false => failed.because(advice.as_slice()).with("connected", false),
+        }
     }
 
     fn network(&self, reason: AdapterReason, why: String) -> Error {

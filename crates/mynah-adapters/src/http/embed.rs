@@ -113,7 +113,7 @@ impl HttpEmbedder {
         self
     }
 
-    /// Sends at most so many texts in one call, and at least one.
+    /// Sends at most this many texts in one call, and at least one.
     pub fn with_max_batch(mut self, texts: usize) -> Self {
         self.batch.texts = texts;
         self

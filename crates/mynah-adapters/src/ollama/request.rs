@@ -167,7 +167,7 @@ fn tools(request: &Request) -> Result<Option<Value>> {
     match &request.tool_choice {
         Some(ToolChoice::None) => return Ok(None),
         Some(ToolChoice::Required | ToolChoice::Tool(_)) => {
-            return Err(unsupported("Ollama cannot be told to call a tool"));
+            return Err(unsupported("Ollama cannot force a tool call"));
         }
         _ => {}
     }

@@ -223,7 +223,7 @@ struct Piece {
 
 /// The texts of one kind that were emitted before a list came, and how far the list has matched
 /// them.
-struct Told {
+struct EmittedTexts {
     source: Source,
     text: String,
     at: usize,
@@ -297,11 +297,11 @@ impl Item {
             self.tell_rest(Source::Text, 0, text, draft);
         }
         let parts = item.get(list).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let mut told: Vec<Told> = Vec::new();
+        let mut told: Vec<EmittedTexts> = Vec::new();
         for Piece { source, told: text, .. } in &self.pieces {
             match told.iter_mut().find(|told| told.source == *source) {
                 Some(told) => told.text.push_str(text),
-                None => told.push(Told { source: *source, text: text.clone(), at: 0 }),
+                None => told.push(EmittedTexts { source: *source, text: text.clone(), at: 0 }),
             }
         }
         for (index, part) in parts.iter().filter_map(Value::as_object).enumerate() {
@@ -309,7 +309,8 @@ impl Item {
                 draft.raw(Value::Object(part.clone()));
                 continue;
             };
-            let is_left = |told: &&mut Told| told.source == source && told.at < told.text.len();
+            let is_left =
+                |told: &&mut EmittedTexts| told.source == source && told.at < told.text.len();
             match told.iter_mut().find(is_left) {
                 Some(told) => {
                     told.at += self.listed(index as u64, part, parts.len() as u64, told, draft);
@@ -330,7 +331,7 @@ impl Item {
         place: u64,
         part: &Metadata,
         parts: u64,
-        told: &Told,
+        told: &EmittedTexts,
         draft: &mut Draft,
     ) -> usize {
         let (source, left) = (told.source, &told.text[told.at..]);
@@ -356,7 +357,7 @@ impl Item {
     }
 
     /// How much is left of the text where a list of so many stands, if that text has a number that none of the list has.
-    fn misnumbered(&self, told: &Told, parts: u64) -> Option<usize> {
+    fn misnumbered(&self, told: &EmittedTexts, parts: u64) -> Option<usize> {
         let mut end = 0;
         let mut pieces = self.pieces.iter().filter(|piece| piece.source == told.source);
         let piece = pieces.find(|piece| {

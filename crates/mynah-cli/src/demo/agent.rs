@@ -32,13 +32,13 @@ pub(super) enum Act {
 /// Messages of the agent process to its parent, one a line.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Said {
+pub(super) enum AgentMessage {
     Event(Box<Event>),
     /// It is inside a tool, and stays there.
     InTheMiddle,
 }
 
-impl Said {
+impl AgentMessage {
     fn say(&self) -> io::Result<()> {
         let mut out = io::stdout().lock();
         writeln!(out, "{}", json!(self))?;
@@ -63,7 +63,7 @@ pub(super) fn perform(act: Act, folder: &Path) -> Result<(), Failure> {
 
 async fn tell(mut stream: EventStream) -> Result<(), Failure> {
     while let Some(event) = stream.next().await {
-        let said = Said::Event(Box::new(event?)).say();
+        let said = AgentMessage::Event(Box::new(event?)).say();
         said.map_err(|error| Failure::file(format!("standard output: {error}")))?;
     }
     Ok(())
@@ -125,7 +125,7 @@ fn send_ticket(act: Act, tickets: PathBuf) -> Tool {
             let tickets = tickets.clone();
             async move {
                 if act == Act::Begin {
-                    Said::InTheMiddle.say()?;
+                    AgentMessage::InTheMiddle.say()?;
                     std::future::pending::<()>().await;
                 }
                 append(&tickets, &arguments["to"].to_string())?;

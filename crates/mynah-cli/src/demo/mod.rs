@@ -18,12 +18,12 @@ use mynah::{
 };
 
 use self::{
-    agent::{Act, Said},
-    story::{Story, Told},
+    agent::{Act, AgentMessage},
+    story::{Scene, Story},
 };
 use crate::{
     Failure, runtime,
-    store::{self, Place},
+    store::{self, LogLocation},
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
@@ -80,17 +80,17 @@ struct Demo {
 
 impl Demo {
     fn perform(mut self) -> Result<(), Failure> {
-        self.story.tell(&Told::Begins { log: &self.folder.join(LOG), goal: agent::GOAL })?;
+        self.story.tell(&Scene::Begins { log: &self.folder.join(LOG), goal: agent::GOAL })?;
         self.run_and_kill()?;
         self.resume()?;
         let run = self.replay()?;
         let report = self.verify(&run, LOG)?;
-        self.story.tell(&Told::Verified { report: &report? })?;
+        self.story.tell(&Scene::Verified { report: &report? })?;
         self.tamper(&run)?;
         let agent = self.folder.join(AGENT);
         fs::write(&agent, format!("{:#}\n", agent::scenario()))
             .map_err(|error| unusable(&agent, &error))?;
-        self.story.tell(&Told::Ends { folder: &self.folder })
+        self.story.tell(&Scene::Ends { folder: &self.folder })
     }
 
     /// Runs the agent until it is inside a tool, and kills it there.
@@ -103,27 +103,29 @@ impl Demo {
             return Err(unexpected(&format!("the agent ended before it was killed: {status}")));
         }
         let (records, charges) = (self.run()?.records, self.charges()?);
-        self.story.tell(&Told::Killed { status: status.to_string(), records, charges })
+        self.story.tell(&Scene::Killed { status: status.to_string(), records, charges })
     }
 
     /// Resumes the run in another process.
     fn resume(&mut self) -> Result<(), Failure> {
-        self.story.tell(&Told::GoesOn)?;
+        self.story.tell(&Scene::Resumes)?;
         let mut agent = self.start(Act::GoOn)?;
         self.listen(&mut agent)?;
         let status = agent.wait().map_err(|error| unusable(&self.folder, &error))?;
         let charges = self.charges()?;
         if !status.success() || charges != 1 {
-            return Err(unexpected(&format!("the agent went on: {status}, {charges} charges")));
+            return Err(unexpected(&format!(
+                "the agent continued unexpectedly: {status}, {charges} charges"
+            )));
         }
-        self.story.tell(&Told::Resumed { charges })
+        self.story.tell(&Scene::Resumed { charges })
     }
 
     fn replay(&mut self) -> Result<RunSummary, Failure> {
         let run = self.run()?;
         let log = self.place(LOG).open_to_read()?;
         let replayed = runtime()?.block_on(replay_run(&log, &*run.run_id).into_future());
-        self.story.tell(&Told::Replayed { records: replayed?.records })?;
+        self.story.tell(&Scene::Replayed { records: replayed?.records })?;
         Ok(run)
     }
 
@@ -138,8 +140,8 @@ impl Demo {
         let path = self.folder.join(CHANGED);
         fs::write(&path, bytes).map_err(|error| unusable(&path, &error))?;
         match self.verify(run, CHANGED)? {
-            Err(error) => self.story.tell(&Told::Found { from, to, error: &error }),
-            Ok(_) => Err(unexpected("nobody noticed the changed byte")),
+            Err(error) => self.story.tell(&Scene::Found { from, to, error: &error }),
+            Ok(_) => Err(unexpected("the changed byte was not detected")),
         }
     }
 
@@ -173,8 +175,8 @@ impl Demo {
         for line in BufReader::new(said).lines() {
             let line = line.map_err(|error| unusable(Path::new("the agent"), &error))?;
             match serde_json::from_str(&line).map_err(|error| unexpected(&error.to_string()))? {
-                Said::InTheMiddle => return Ok(true),
-                Said::Event(event) => self.story.hear(*event)?,
+                AgentMessage::InTheMiddle => return Ok(true),
+                AgentMessage::Event(event) => self.story.hear(*event)?,
             }
         }
         Ok(false)
@@ -186,8 +188,8 @@ impl Demo {
         runtime()?.block_on(store::find(log.as_ref(), "last"))
     }
 
-    fn place(&self, file: &str) -> Place {
-        Place::Sqlite(self.folder.join(file).display().to_string())
+    fn place(&self, file: &str) -> LogLocation {
+        LogLocation::Sqlite(self.folder.join(file).display().to_string())
     }
 
     /// How often the card was really charged.

@@ -17,10 +17,10 @@ use crate::{
 };
 
 /// A part of the story.
-pub(super) enum Told<'a> {
+pub(super) enum Scene<'a> {
     Begins { log: &'a Path, goal: &'a str },
     Killed { status: String, records: u64, charges: usize },
-    GoesOn,
+    Resumes,
     Resumed { charges: usize },
     Replayed { records: u64 },
     Verified { report: &'a Report },
@@ -46,15 +46,15 @@ impl Story {
     }
 
     /// Prints a section.
-    pub(super) fn tell(&mut self, told: &Told<'_>) -> Result<(), Failure> {
+    pub(super) fn tell(&mut self, told: &Scene<'_>) -> Result<(), Failure> {
         let model_calls = match told {
-            Told::Killed { .. } | Told::Resumed { .. } => std::mem::take(&mut self.model_calls),
+            Scene::Killed { .. } | Scene::Resumed { .. } => std::mem::take(&mut self.model_calls),
             _ => 0,
         };
         let told = if self.json {
             told.json(model_calls).map_or(Ok(()), |line| writeln!(self.out, "{line}"))
         } else {
-            if let (Told::Killed { .. }, Some(open)) = (told, self.open.take()) {
+            if let (Scene::Killed { .. }, Some(open)) = (told, self.open.take()) {
                 self.say("tool", &format!("{open}  …"))?;
             }
             self.out.write_all(told.text(model_calls).as_bytes())
@@ -92,32 +92,34 @@ impl Story {
     }
 }
 
-impl Told<'_> {
+impl Scene<'_> {
     fn text(&self, model_calls: u64) -> String {
         match self {
             Self::Begins { log, goal } => format!(
                 "An agent at work, without a key: the model plays a script, everything else is real.\n\n\
-                 1. It books a train. Whatever happens is recorded, in {}.\n\n   {:<9}  {goal}\n",
+                 1. It books a train. Every step is recorded, in {}.\n\n   {:<9}  {goal}\n",
                 log.display(),
                 "user"
             ),
             Self::Killed { status, records, charges } => format!(
-                "\n2. In the middle of that tool its process is killed ({status}).\n\n   \
+                "\n2. The process is killed inside that tool ({status}).\n\n   \
                  The card was charged {}, and no ticket was sent. A program that starts over\n   \
-                 would charge it again. But {} are safe: they say what was done, and what was not.\n",
+                 would charge it again. But {} are safe: they show what was done, and what was not.\n",
                 times(*charges as u64),
                 count(*records, "record"),
             ),
-            Self::GoesOn => "\n3. Another process goes on from the records.\n\n".to_owned(),
+            Self::Resumes => {
+                "\n3. Another process resumes the run from its records.\n\n".to_owned()
+            }
             Self::Resumed { charges } => format!(
-                "\n   The model was asked {} more, and not again what it had answered.\n   \
+                "\n   The model was called {} more; its recorded answers were not requested again.\n   \
                  charge_card did not run again: the card was charged {} in all.\n",
                 times(model_calls),
                 times(*charges as u64),
             ),
             Self::Replayed { records } => format!(
-                "\n4. The run is performed again from its records: no model, no tools, no cost.\n\n   \
-                 {} made again, and each is the same, byte for byte.\n",
+                "\n4. The run is replayed from its records: no model, no tools, no cost.\n\n   \
+                 {} reproduced, each the same byte for byte.\n",
                 count(*records, "record")
             ),
             Self::Verified { report } => format!(
@@ -128,7 +130,7 @@ impl Told<'_> {
                 report.fingerprint.map(|hash| hash.to_string()).unwrap_or_default(),
             ),
             Self::Found { from, to, error } => format!(
-                "\n6. Somebody changes one byte in a copy of the file: {from} becomes {to}.\n\n   \
+                "\n6. One byte changes in a copy of the file: {from} becomes {to}.\n\n   \
                  corrupt: record {}: {}\n",
                 error.seq().unwrap_or_default(),
                 error.what().unwrap_or_default(),
@@ -150,7 +152,7 @@ impl Told<'_> {
             Self::Killed { status, records, charges } => {
                 json!({"step": "kill", "status": status, "records": records, "model_calls": model_calls, "charges": charges})
             }
-            Self::GoesOn => return None,
+            Self::Resumes => return None,
             Self::Resumed { charges } => {
                 json!({"step": "resume", "model_calls": model_calls, "charges": charges})
             }
@@ -190,7 +192,7 @@ fn commands(folder: &Path) -> impl Iterator<Item = (String, &'static str)> {
         ),
         (
             "mynah fork last --at 5 --agent agent.json",
-            "go on once more from where the card was paid",
+            "fork it after the payment, and resume the fork",
         ),
         ("mynah play agent.json", "perform the file from its beginning"),
         ("mynah --help", "see what else there is"),

@@ -14,8 +14,8 @@ use serde_json::json;
 
 use super::{
     options,
-    perform::{Fold, Stage, Stop, Told},
-    scenario::{Act, GoOn, Kind, Watch},
+    perform::{Fold, Outcome, Stage, Stop},
+    scenario::{Act, Kind, ResumeWith, Watch},
 };
 use crate::ledger::Ledger;
 
@@ -26,7 +26,7 @@ impl<W: Write> Stage<'_, W> {
         act: Act,
         options: Metadata,
         watch: Watch,
-    ) -> Result<Told, Stop> {
+    ) -> Result<Outcome, Stop> {
         let Some(log) = self.log.clone() else {
             return Err(Error::log(LogReason::Unavailable).into());
         };
@@ -51,7 +51,8 @@ impl<W: Write> Stage<'_, W> {
                 // A scenario says what becomes of each run: one that has ended is not continued in another.
                 if log.run(&run).await?.is_some_and(|run| run.seal.is_some()) {
                     verify_run(&log, &run).await?;
-                    let why = format!("log error: sealed: run {run} has ended; fork it to go on");
+                    let why =
+                        format!("log error: sealed: run {run} has ended; fork it to continue");
                     let sealed = Error::log(LogReason::Sealed).with_message(why);
                     return Err(sealed.with("run_id", run.to_string()).into());
                 }
@@ -67,7 +68,7 @@ impl<W: Write> Stage<'_, W> {
         replay: Replay,
         options: Metadata,
         watch: Watch,
-    ) -> Result<Told, Stop> {
+    ) -> Result<Outcome, Stop> {
         let options = self.options_of(log, run, options, &kept_call(log, run).await?).await?;
         let replay = replay.options(options);
         if !watch.is_needed() {
@@ -83,8 +84,8 @@ impl<W: Write> Stage<'_, W> {
         Ok(self.kept(json!({"status": "equal", "records": stream.compared()})))
     }
 
-    fn kept(&mut self, said: impl Serialize) -> Told {
-        Told::Kept(self.hashes.name(json!(said)))
+    fn kept(&mut self, said: impl Serialize) -> Outcome {
+        Outcome::Kept(self.hashes.name(json!(said)))
     }
 
     /// Resumes a run, and returns what the resumed operation would have returned.
@@ -92,11 +93,11 @@ impl<W: Write> Stage<'_, W> {
         &mut self,
         log: &Arc<Ledger>,
         run: &str,
-        go_on: GoOn,
+        go_on: ResumeWith,
         options: Metadata,
         watch: Watch,
-    ) -> Result<Told, Stop> {
-        let GoOn {
+    ) -> Result<Outcome, Stop> {
+        let ResumeWith {
             message,
             is_answer,
             tool_results,
@@ -153,10 +154,10 @@ impl<W: Write> Stage<'_, W> {
             // A step that waits for the outcome of its tools has no result yet. Its run has the
             // reason.
             (Extent::Chat, _, Some(result)) | (_, None, Some(result)) => {
-                Told::Chat(Box::new(result))
+                Outcome::Chat(Box::new(result))
             }
-            (Extent::Step, Some(step), _) => Told::Step(Box::new(step.clone())),
-            (Extent::Generate, Some(step), _) => Told::Response(Box::new(step.response.clone())),
+            (Extent::Step, Some(step), _) => Outcome::Step(Box::new(step.clone())),
+            (Extent::Generate, Some(step), _) => Outcome::Response(Box::new(step.response.clone())),
             (Extent::Chat, ..) => fold.told(Kind::Chat),
             (Extent::Step, ..) => fold.told(Kind::Step),
             (Extent::Generate, ..) => fold.told(Kind::Generate),
@@ -167,11 +168,11 @@ impl<W: Write> Stage<'_, W> {
             Err(error) => return Err(error.into()),
         };
         Ok(match (session, told) {
-            (Some(session), Told::Chat(result)) => {
-                self.keep(session.apply_chat(&result), Some(Told::Chat(result)))
+            (Some(session), Outcome::Chat(result)) => {
+                self.keep(session.apply_chat(&result), Some(Outcome::Chat(result)))
             }
-            (Some(session), Told::Step(result)) => {
-                self.keep(session.apply_step(&result), Some(Told::Step(result)))
+            (Some(session), Outcome::Step(result)) => {
+                self.keep(session.apply_step(&result), Some(Outcome::Step(result)))
             }
             (_, told) => {
                 self.thread = told.thread(call.thread);

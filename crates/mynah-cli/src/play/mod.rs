@@ -20,11 +20,11 @@ pub(crate) use self::options::{condition, last_about};
 use self::{hashes::Hashes, world::Counters};
 use crate::{
     Failure,
+    best_effort::BestEffortWriter,
     input::{is_stdin, name, read_json},
     ledger::Ledger,
     near, runtime,
-    steady::Steady,
-    store::Place,
+    store::LogLocation,
     text::quoted,
     unless_interrupted, written,
 };
@@ -48,7 +48,7 @@ Exit codes: 0 the scenario ran, also if operations failed: see their lines; 2 wr
 or log cannot be used; 130 interrupted."#;
 
 pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), Failure> {
-    let place = url.map(Place::parse).transpose()?;
+    let place = url.map(LogLocation::parse).transpose()?;
     let mut scenario = scenario::parse(&read_json(file)?, place.is_some())
         .map_err(|why| Failure::input(format!("{}: {why}", name(file))))?;
     near::warn("engine.params", &scenario.engine.resolve_params(&Options::new()));
@@ -64,7 +64,7 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
     };
     scenario.engine = scenario.engine.world(Arc::clone(&world));
     let log = log.map(|log| Arc::new(Ledger::new(log)));
-    let mut out = Steady::new(BufWriter::new(io::stdout().lock()));
+    let mut out = BestEffortWriter::new(BufWriter::new(io::stdout().lock()));
     let hashes = if stable { Hashes::counted() } else { Hashes::Shown };
     let performed = perform::perform(scenario, world, log.clone(), hashes, &mut out);
     if let Some(performed) = runtime.block_on(unless_interrupted(performed)) {
@@ -76,9 +76,9 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
             let agent = if is_stdin(file) { "FILE".into() } else { file.to_string_lossy() };
             let (agent, url) = (quoted(&agent), quoted(url));
             let command = format!("mynah resume {} --agent {agent} --log {url}", quoted(run));
-            format!("interrupted; run {run} can go on:\n  {command}")
+            format!("interrupted; run {run} can be resumed:\n  {command}")
         }
-        _ => "interrupted; nothing was kept of what was under way".to_owned(),
+        _ => "interrupted; nothing was recorded".to_owned(),
     };
     Err(Failure::interrupted(told, run.as_deref()))
 }

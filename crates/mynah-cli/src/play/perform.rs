@@ -57,7 +57,7 @@ pub(super) async fn perform(
             Ok(mut told) => {
                 told.forget_run();
                 // A fork says in its own words which run it wrote.
-                let run_id = run_id.filter(|_| !matches!(told, Told::Kept(_)));
+                let run_id = run_id.filter(|_| !matches!(told, Outcome::Kept(_)));
                 stage.write(&Line::Ok { op: index, run_id, ok: &told })?;
             }
             Err(Stop::Refused(error)) => {
@@ -81,7 +81,7 @@ enum Line<'a> {
         op: usize,
         #[serde(skip_serializing_if = "Option::is_none")]
         run_id: Option<RunId>,
-        ok: &'a Told,
+        ok: &'a Outcome,
     },
     Err {
         op: usize,
@@ -94,19 +94,19 @@ enum Line<'a> {
 /// The result of an operation.
 #[derive(Serialize)]
 #[serde(untagged)]
-pub(super) enum Told {
+pub(super) enum Outcome {
     Response(Box<Response>),
     Step(Box<StepResult>),
     Chat(Box<ChatResult>),
     Session {
         session: Box<Session>,
-        result: Option<Box<Told>>,
+        result: Option<Box<Outcome>>,
     },
     /// Data about a run in addition to its content.
     Kept(Value),
 }
 
-impl Told {
+impl Outcome {
     /// The line names the run, for every kind of result in the same way.
     fn forget_run(&mut self) {
         match self {
@@ -171,7 +171,7 @@ pub(super) struct Stage<'a, W> {
 }
 
 impl<W: Write> Stage<'_, W> {
-    async fn perform(&mut self, op: Op) -> Result<Told, Stop> {
+    async fn perform(&mut self, op: Op) -> Result<Outcome, Stop> {
         let Op { verb, options, watch, .. } = op;
         match verb {
             Verb::Call { kind, input } => self.call(kind, input, options, watch).await,
@@ -223,7 +223,7 @@ impl<W: Write> Stage<'_, W> {
         input: Input,
         options: Metadata,
         watch: Watch,
-    ) -> Result<Told, Stop> {
+    ) -> Result<Outcome, Stop> {
         let thread = match input {
             Input::Messages(messages) => decode::thread(&messages)?,
             Input::Last => self.thread.clone(),
@@ -240,16 +240,16 @@ impl<W: Write> Stage<'_, W> {
         thread: &Thread,
         options: Options,
         watch: Watch,
-    ) -> Result<Told, Stop> {
+    ) -> Result<Outcome, Stop> {
         let engine = &self.engine;
         let request = || Request::from(thread.clone());
         if !watch.is_needed() {
             return Ok(match kind {
                 Kind::Generate => {
-                    Told::Response(Box::new(engine.generate(request()).options(options).await?))
+                    Outcome::Response(Box::new(engine.generate(request()).options(options).await?))
                 }
-                Kind::Step => Told::Step(Box::new(engine.step(thread).options(options).await?)),
-                Kind::Chat => Told::Chat(Box::new(engine.chat(thread).options(options).await?)),
+                Kind::Step => Outcome::Step(Box::new(engine.step(thread).options(options).await?)),
+                Kind::Chat => Outcome::Chat(Box::new(engine.chat(thread).options(options).await?)),
             });
         }
         let fold = Fold::new(thread.clone());
@@ -268,13 +268,13 @@ impl<W: Write> Stage<'_, W> {
     }
 
     /// A session's chat.
-    async fn turn(&mut self, turn: Turn, options: Options, watch: Watch) -> Result<Told, Stop> {
+    async fn turn(&mut self, turn: Turn, options: Options, watch: Watch) -> Result<Outcome, Stop> {
         let turn = turn.options(self.recorded(options));
         if watch.is_needed() {
             return self.watched_turn(turn.stream(), watch).await;
         }
         let (session, result) = turn.await?;
-        Ok(self.keep(session, Some(Told::Chat(Box::new(result)))))
+        Ok(self.keep(session, Some(Outcome::Chat(Box::new(result)))))
     }
 
     /// A session's step.
@@ -283,20 +283,20 @@ impl<W: Write> Stage<'_, W> {
         turn: StepTurn,
         options: Options,
         watch: Watch,
-    ) -> Result<Told, Stop> {
+    ) -> Result<Outcome, Stop> {
         let turn = turn.options(self.recorded(options));
         if watch.is_needed() {
             return self.watched_turn(turn.stream(), watch).await;
         }
         let (session, result) = turn.await?;
-        Ok(self.keep(session, Some(Told::Step(Box::new(result)))))
+        Ok(self.keep(session, Some(Outcome::Step(Box::new(result)))))
     }
 
     async fn watched_turn(
         &mut self,
         mut stream: SessionStream,
         watch: Watch,
-    ) -> Result<Told, Stop> {
+    ) -> Result<Outcome, Stop> {
         if let Some(error) = stream.refusal() {
             return Err(error.clone().into());
         }
@@ -304,8 +304,8 @@ impl<W: Write> Stage<'_, W> {
         self.follow(&mut stream, &cancel, watch, |_| ()).await?;
         let (session, result) = stream.finish();
         let result = match result {
-            TurnResult::Step(result) => Some(Told::Step(result)),
-            TurnResult::Chat(result) => Some(Told::Chat(result)),
+            TurnResult::Step(result) => Some(Outcome::Step(result)),
+            TurnResult::Chat(result) => Some(Outcome::Chat(result)),
             _ => None,
         };
         Ok(self.keep(session, result))
@@ -353,10 +353,10 @@ impl<W: Write> Stage<'_, W> {
         })
     }
 
-    pub(super) fn keep(&mut self, session: Session, result: Option<Told>) -> Told {
+    pub(super) fn keep(&mut self, session: Session, result: Option<Outcome>) -> Outcome {
         self.thread = session.thread.clone();
         self.session = Some(session.clone());
-        Told::Session { session: Box::new(session), result: result.map(Box::new) }
+        Outcome::Session { session: Box::new(session), result: result.map(Box::new) }
     }
 
     /// Flushes each line.
@@ -399,12 +399,12 @@ impl Fold {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).apply(event);
     }
 
-    pub(super) fn told(&self, kind: Kind) -> Told {
+    pub(super) fn told(&self, kind: Kind) -> Outcome {
         let collector = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match kind {
-            Kind::Generate => Told::Response(Box::new(collector.response())),
-            Kind::Step => Told::Step(Box::new(collector.step_result())),
-            Kind::Chat => Told::Chat(Box::new(collector.chat_result())),
+            Kind::Generate => Outcome::Response(Box::new(collector.response())),
+            Kind::Step => Outcome::Step(Box::new(collector.step_result())),
+            Kind::Chat => Outcome::Chat(Box::new(collector.chat_result())),
         }
     }
 }

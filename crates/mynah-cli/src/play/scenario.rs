@@ -64,13 +64,13 @@ pub(super) enum Verb {
 pub(super) enum Act {
     Verify,
     Replay { tools: Tools, allow_changed_engine: bool },
-    Resume(Box<GoOn>),
+    Resume(Box<ResumeWith>),
     Fork { at: u64 },
 }
 
 /// What a run is resumed with.
 #[derive(Debug)]
-pub(super) struct GoOn {
+pub(super) struct ResumeWith {
     pub(super) message: Option<Value>,
     /// Whether that is an answer, and nothing else.
     pub(super) is_answer: bool,
@@ -350,7 +350,7 @@ impl Fields {
                     .one_of("tools", &[("rerun", Tools::All), ("recorded", Tools::Recorded)])?,
                 allow_changed_engine: self.allow_changed_engine()?,
             },
-            _ => Act::Resume(Box::new(GoOn {
+            _ => Act::Resume(Box::new(ResumeWith {
                 is_answer: self.0.get("answer").is_some_and(|text| !text.is_null()),
                 message: self.said()?,
                 tool_results: self.optional("tool_results")?.unwrap_or_default(),

@@ -41,7 +41,7 @@ pub(crate) const RUNS: &str = r#"{
   ]
 }"#;
 
-/// What a run of the program came to.
+/// The result of running the program.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Ran {
     /// None if a signal ended it.
@@ -62,7 +62,7 @@ pub(crate) fn run<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Ran {
     feed(mynah(arguments), b"")
 }
 
-/// Runs a command to its end, with this to read.
+/// Runs a command to its end, with this as its input.
 pub(crate) fn feed(mut command: Command, input: &[u8]) -> Ran {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();

@@ -1,4 +1,4 @@
-//! A server that answers as it is told.
+//! A scripted server.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},

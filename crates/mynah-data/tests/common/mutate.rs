@@ -48,7 +48,7 @@ pub(crate) fn mutation() -> BoxedStrategy<Mutation> {
 }
 
 impl Mutation {
-    /// The broken text; no longer text, perhaps.
+    /// The broken text, which may no longer be text.
     pub(crate) fn apply(&self, text: &str) -> Vec<u8> {
         let mut bytes = text.as_bytes().to_vec();
         match self {

@@ -116,7 +116,7 @@ fn ending() -> BoxedStrategy<Ending> {
     .boxed()
 }
 
-/// Tells a chat turn by turn.
+/// Makes the events of a chat turn by turn.
 struct Telling {
     thread: Thread,
     steps: Vec<StepResult>,

@@ -25,7 +25,7 @@ const DEPTH: usize = 100;
 /// bad record.
 ///
 /// # Errors
-/// A run that is not there or is corrupt, or a log or a file that cannot be used.
+/// A run that is missing or corrupt, or a log or a file that cannot be used.
 pub async fn export(log: &dyn Log, run: &str, mut out: impl Write) -> Result<Bundle> {
     let Some(indexed) = log.run(run).await? else { return Err(entry::not_found(run)) };
     let removals = Removals::read(log).await?;

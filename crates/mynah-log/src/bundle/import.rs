@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{
     Append, Chain, Hash, Head, Log, MAINTENANCE, Record, Removals, Removed, Report, Stripped,
-    Tombstone, entry, gist::Gist, removal::bury,
+    Tombstone, entry, record_summary::RecordSummary, removal::bury,
 };
 
-/// How many bytes of records are appended in one go, about.
+/// How many bytes of records are appended at once, about.
 const HELD: usize = if cfg!(test) { 4 << 10 } else { 16 << 20 };
 
 /// The result of an import.
@@ -179,7 +179,7 @@ impl Target<'_> {
         let nameless = |stripped: Stripped| {
             let place = batch.binary_search_by_key(&stripped.seq, Record::seq);
             match place.ok().and_then(|place| batch.get(place)) {
-                Some(record) => stripped.naming(record, &Gist::default()),
+                Some(record) => stripped.naming(record, &RecordSummary::default()),
                 None => stripped,
             }
         };

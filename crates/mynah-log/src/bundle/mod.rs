@@ -1,8 +1,9 @@
 //! One run as a file that needs no log to be checked.
 //!
-//! A bundle is newline-delimited JSON: a line that says what it is, the tombstones of bodies that were taken away, the records in
-//! order, and a last line with what they come to. The bytes in it are the records' own, in hexadecimal; the facts beside them are
-//! for people, and must be what the bytes say. `docs/format.md` describes every member.
+//! A bundle is newline-delimited JSON: a line that says what it is, the tombstones of bodies that
+//! were removed, the records in order, and a last line with what they come to. The bytes in it are
+//! the records' own, in hexadecimal; the facts beside them are for people, and must be what the
+//! bytes say. `docs/format.md` describes every member.
 //!
 //! ```
 //! use std::io::Cursor;
@@ -70,8 +71,8 @@ pub struct Inclusion {
     pub proof: Vec<Hash>,
 }
 
-/// Checks a bundle: every record, what was taken away, the last line, nothing after it. Memory does not grow with the run, but
-/// for the records that were redacted. It takes any bytes.
+/// Checks a bundle: every record, what was removed, the last line, nothing after it. Memory does
+/// not grow with the run, but for the records that were redacted. It takes any bytes.
 ///
 /// # Errors
 /// The first thing that is wrong, with its line, or a file that cannot be read.

@@ -115,7 +115,7 @@ impl<R: BufRead> Reader<R> {
             inclusion: end.inclusion.clone(),
         };
         if found != *end {
-            return Err(self.lines.wrong("it says otherwise than the records"));
+            return Err(self.lines.wrong("it contradicts the records"));
         }
         let is_proven = match (&end.fingerprint, &end.inclusion) {
             (None, None) => true,

@@ -277,7 +277,7 @@ impl<'de> Reader<'de> {
         // Keys of different lengths differ in their first byte.
         let is_before = |last: &[u8]| last[0] < written[0] || last < written;
         if last.replace(written).is_some_and(|last| !is_before(last)) {
-            return Err(Error::at("a key that is out of order or stands twice", start));
+            return Err(Error::at("a key that is out of order or duplicated", start));
         }
         Ok(())
     }

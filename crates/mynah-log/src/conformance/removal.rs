@@ -1,4 +1,4 @@
-//! What is taken away.
+//! What is removed.
 
 use std::time::Duration;
 

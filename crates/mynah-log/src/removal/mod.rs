@@ -13,7 +13,8 @@ use mynah_data::{ErrorKind, LogReason, Result, RunId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Append, Chain, Fact, Hash, Kind, Log, Record, RunSummary, Totals, gist::Gist, kind::Counted,
+    Append, Chain, Fact, Hash, Kind, Log, Record, RunSummary, Totals, kind::Counted,
+    record_summary::RecordSummary,
 };
 
 pub(crate) use crate::kind::misplaced;
@@ -22,18 +23,18 @@ pub use redact::{Redact, Redactable};
 pub(crate) use removals::Gone;
 pub use removals::{Pruned, Removals};
 
-/// The id of the run in which a log keeps account of what was taken out of it.
+/// The id of the run in which a log accounts for removals.
 ///
 /// It is read like any run. It has tombstones and nothing else, never a seal, and is not listed among the others.
 pub const MAINTENANCE: &str = "log:maintenance";
 
-/// Something was taken out of a log: what, by whom, and why. Its record says when.
+/// Something was removed from a log: what, by whom, and why. Its record says when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tombstone {
     /// The run that it was a part of.
     pub run_id: RunId,
-    /// What was taken away.
+    /// What was removed.
     pub removed: Removed,
     /// Who did it.
     pub by: String,
@@ -49,12 +50,12 @@ impl Tombstone {
     pub fn of(record: &Record) -> std::result::Result<Self, String> {
         match record.fact()? {
             Some(Fact::Removed(tombstone)) => Ok(tombstone),
-            _ => Err("it does not say what is to be taken away".to_owned()),
+            _ => Err("it does not name what to remove".to_owned()),
         }
     }
 }
 
-/// What was taken out of a log.
+/// What was removed from a log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
@@ -106,7 +107,7 @@ impl Stripped {
     }
 
     /// The same, where the index has this from the record.
-    pub(crate) fn naming(self, record: &Record, gist: &Gist) -> Self {
+    pub(crate) fn naming(self, record: &Record, gist: &RecordSummary) -> Self {
         let names = record.kind().counted().names().then(|| gist.names(&record.envelope().body));
         Self { names, ..self }
     }
@@ -146,7 +147,7 @@ impl From<Stripped> for Written {
     }
 }
 
-/// On whose word something is taken away.
+/// Who removes something, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Warrant {
@@ -187,8 +188,8 @@ pub fn goes_on_from(first: &Record) -> Option<RunId> {
 /// Tombstones hide nothing, and keep their bodies.
 const SALT: [u8; 16] = [0; 16];
 
-/// Takes away what these tombstones name, each at its own time, all in one commit. They follow the chain of the maintenance
-/// run, which comes back with them.
+/// Removes what these tombstones name, each at its own time, all in one commit. They follow the
+/// chain of the maintenance run, which comes back with them.
 pub(crate) async fn bury(
     log: &dyn Log,
     mut chain: Chain,

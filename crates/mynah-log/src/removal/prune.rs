@@ -37,7 +37,7 @@ pub struct Prune {
     pub status: Option<RunStatus>,
     /// Also those that have not ended.
     pub unfinished: bool,
-    /// At most so many. A session of more stays.
+    /// At most this many. A session of more stays.
     pub limit: usize,
 }
 
@@ -59,7 +59,7 @@ impl Prune {
         self
     }
 
-    /// At most so many. A session of more stays.
+    /// At most this many. A session of more stays.
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = limit;
         self

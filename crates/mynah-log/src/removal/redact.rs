@@ -13,7 +13,7 @@ const NAMED: usize = 1024;
 /// For how long a run without its seal is kept from others.
 const TERM: Duration = Duration::from_secs(3);
 
-/// How many records are looked at in one go.
+/// How many records are read at once.
 const PORTION: usize = 256;
 
 /// Removes the bodies of records: personal data, secrets. The envelopes stay, so the run still
@@ -43,7 +43,7 @@ enum Which {
     All,
 }
 
-/// A record whose body can be taken away.
+/// A record whose body can be removed.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Redactable {
@@ -176,7 +176,7 @@ impl Redact {
     }
 }
 
-const SEAL: &str = "a seal keeps its body: it holds nothing of what was said";
+const SEAL: &str = "a seal keeps its body: it has no content of the conversation";
 
 fn is_seal(run: &RunSummary, seq: u64) -> bool {
     run.seal.is_some() && seq == run.records

@@ -1,13 +1,13 @@
-//! What was taken out of a log, all together.
+//! What was removed from a log, all together.
 
 use mynah_data::RunId;
 use std::collections::{BTreeMap, HashMap};
 
 use super::{MAINTENANCE, Removed, Stripped, Tombstone};
-use crate::{Chain, Corrupt, Hash, Head, Log, Record, audit, entry, gist::Gist};
+use crate::{Chain, Corrupt, Hash, Head, Log, Record, audit, entry, record_summary::RecordSummary};
 
-/// What was taken out of a log: its maintenance run, verified, by the runs that its tombstones name. It takes memory for each
-/// removal, and none for what is there.
+/// What was removed from a log: its maintenance run, verified, by the runs that its tombstones
+/// name. It takes memory for each removal, and none for what is there.
 ///
 /// ```
 /// use mynah_log::{MemoryLog, Removals};
@@ -24,7 +24,7 @@ pub struct Removals {
     runs: HashMap<RunId, Gone>,
 }
 
-/// What was taken away of one run.
+/// What was removed from one run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gone {
     /// Where its tombstones stand in the maintenance run.
@@ -52,28 +52,30 @@ impl Gone {
         let named = gone.and_then(|gone| gone.bodies.get(&record.seq()));
         let what = match (record.body(), named) {
             (Some(_), None) => return Ok(record.clone()),
-            (None, None) => "its body is missing, and no tombstone says why",
+            (None, None) => "its body is missing, and no tombstone explains it",
             (_, Some(stripped)) if stripped.hash != record.hash() => {
                 "a tombstone names another record in its place"
             }
             (None, Some(stripped)) => {
                 let adds = stripped.adds_as(record.kind());
-                return Ok(record.clone().with_gist(Gist { adds, ..Gist::default() }));
+                return Ok(record
+                    .clone()
+                    .with_gist(RecordSummary { adds, ..RecordSummary::default() }));
             }
-            (Some(_), Some(_)) => "a tombstone says that its body was taken away, and it is there",
+            (Some(_), Some(_)) => "a tombstone removes its body, which still exists",
         };
         let (run, seq) = (record.envelope().run.to_string(), record.seq());
         Err(Corrupt { run: run.into(), seq, what: what.to_owned() })
     }
 }
 
-/// A run that was taken out of a log.
+/// A run that was removed from a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pruned {
     /// The place of its tombstone in the maintenance run.
     pub tombstone: u64,
-    /// When it was taken out, in nanoseconds since 1970.
+    /// When it was removed, in nanoseconds since 1970.
     pub at: i64,
     /// The hash of its last record.
     pub hash: Hash,
@@ -97,22 +99,22 @@ impl Removals {
         Ok(removals)
     }
 
-    /// Where the maintenance run ends; none if nothing was ever taken away.
+    /// Where the maintenance run ends; none if nothing was ever removed.
     pub fn head(&self) -> Option<Head> {
         self.chain.head()
     }
 
-    /// Whether a run was taken out of the log.
+    /// Whether a run was removed from the log.
     pub fn is_pruned(&self, run: &str) -> bool {
         self.of(run).is_some_and(|gone| gone.run.is_some())
     }
 
-    /// Why there is no such run: it was taken out of the log, or it never was in it.
+    /// Why there is no such run: it was removed from the log, or it never was in it.
     pub fn absence(&self, run: &str) -> mynah_data::Error {
         if self.is_pruned(run) { entry::pruned(run) } else { entry::not_found(run) }
     }
 
-    /// Whether a record's body was taken away.
+    /// Whether a record's body was removed.
     pub fn is_redacted(&self, record: &Record) -> bool {
         let gone = self.of(&record.envelope().run);
         gone.is_some_and(|gone| gone.names(record.seq(), record.hash()))
@@ -122,7 +124,7 @@ impl Removals {
         self.runs.get(run)
     }
 
-    /// The runs that were taken out of the log, by their ids, in no order.
+    /// The runs that were removed from the log, by their ids, in no order.
     pub fn pruned(&self) -> impl Iterator<Item = (&str, Pruned)> {
         self.runs.iter().filter_map(|(run, gone)| Some((&**run, gone.run?)))
     }

@@ -34,7 +34,7 @@ use crate::{
     ReplayCursor, RunMode, Spent, WallClock, active,
     cursor::{self, CHECKPOINT, MODEL_CALL},
     effects::Effects,
-    journal::{Want, lock},
+    journal::{Query, lock},
     metrics::tell_exceeded,
     millis,
     recorder::{ends, sealed},
@@ -382,7 +382,7 @@ impl Context {
         passed: impl FnOnce(&Spent, &Budget) -> Option<Breach>,
     ) -> Result<bool> {
         if self.is_replaying() {
-            match self.ask(Want::Announce(fact.clone())).await? {
+            match self.ask(Query::Announce(fact.clone())).await? {
                 Some(Fact::BudgetExceeded { breach, .. }) => {
                     return Err(Error::budget_exceeded(&breach, None));
                 }
@@ -519,7 +519,7 @@ impl Context {
     }
 
     /// Asks the records for something that the loop itself makes.
-    async fn ask(&self, want: Want) -> Result<Option<Fact>> {
+    async fn ask(&self, want: Query) -> Result<Option<Fact>> {
         self.in_run(self.0.journal.ask(None, want)).await
     }
 }

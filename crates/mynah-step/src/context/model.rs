@@ -1,4 +1,4 @@
-//! Calling the model from a loop of one's own.
+//! Calling the model from a custom loop.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use tokio::time::Instant;
 
 use super::{Context, unless_cancelled};
 use crate::{
-    Adapter, Hearing, ModelCall, ReplayCursor, Spent, Watch,
+    Adapter, IncomingAnswer, ModelCall, ReplayCursor, Spent, Watch,
     budget::estimate,
     check_price,
     cursor::MODEL_CALL,
-    journal::{Want, gone},
+    journal::{Query, gone},
     millis, open_model, price_of, prompt_tokens, recorded_error,
 };
 
@@ -73,7 +73,7 @@ impl Context {
         let prompt = Hash::of(&[&bytes]);
         // The records say whose turn it is; the first to ask would keep the others out.
         if self.is_replaying() {
-            self.ask(Want::Turn(prompt)).await?;
+            self.ask(Query::Turn(prompt)).await?;
         }
         let mut turns = self.0.turns.lock().await;
         self.spent().set_pricing(pricing);
@@ -101,7 +101,7 @@ impl Context {
         self.begun().await?;
         let mut watch = Watch::model(self.metrics(), request.model.as_ref());
         let began = Instant::now();
-        let mut hearing = Hearing::new(pricing, true);
+        let mut hearing = IncomingAnswer::new(pricing, true);
         let heard = unless_cancelled(
             self.0.cancelled.subscribe(),
             self.hear(adapter, request, &mut hearing),
@@ -142,7 +142,7 @@ impl Context {
 
     /// The record of an answer, or of how the run ended without it; none if the records end before it.
     async fn recorded_answer(&self) -> Result<Option<Fact>> {
-        let answer = self.ask(Want::Answer).await?;
+        let answer = self.ask(Query::Answer).await?;
         answer.iter().for_each(|answer| self.spent().evolve(answer));
         Ok(answer)
     }
@@ -152,7 +152,7 @@ impl Context {
         &self,
         adapter: Arc<dyn Adapter>,
         request: Request,
-        hearing: &mut Hearing,
+        hearing: &mut IncomingAnswer,
     ) -> Result<Option<Breach>> {
         let config = &self.0.config;
         let retry = config.retry.clone().unwrap_or_else(|| adapter.default_retry());

@@ -1,4 +1,4 @@
-//! A loop of one's own as one run, which can continue from where it says it is.
+//! A custom loop as one run, which can continue from where it says it is.
 
 use std::{future::poll_fn, pin::pin, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Calling tools from a loop of one's own.
+//! Calling tools from a custom loop.
 
 use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
     ToolContext, ToolLimits, Try, Watch,
     alone::Keeper,
     is_not_rerun,
-    journal::{RUN_ENDED, Want, gone, lock},
+    journal::{Query, RUN_ENDED, gone, lock},
     millis, reruns_lost, run_tool, settle, uncertain,
     uncertain::is_uncertain,
 };
@@ -79,8 +79,9 @@ pub struct ToolResult {
 impl Context {
     /// Calls a tool: announces it, runs its attempts, and records the outcome.
     ///
-    /// Gives the outcome alone, and a tool that fails is an `Err` of this call. [`Context::call_tools`] gives a [`ToolResult`] for
-    /// each call, which has the call's id, and a failure as its `outcome`: the only `Err` of that call is that of the run.
+    /// Returns the outcome alone, and a tool that fails is an `Err` of this call.
+    /// [`Context::call_tools`] gives a [`ToolResult`] for each call, which has the call's id, and a
+    /// failure as its `outcome`: the only `Err` of that call is that of the run.
     ///
     /// # Errors
     /// The tool's own failure, and as [`Context::call_tools`].
@@ -124,13 +125,13 @@ impl Context {
             let more = if begun.is_empty() { count } else { 0 };
             begun.push(self.announce_tool(call, more, &mut ids).await?);
         }
-        if begun.contains(&Begun::Now) {
+        if begun.contains(&Announced::Now) {
             // Nothing runs before all are announced, so none of them has run.
-            begun.fill(Begun::Now);
+            begun.fill(Announced::Now);
         }
         self.flush().await?;
         let places = Semaphore::new(self.0.config.max_concurrency);
-        let begin = |(index, (call, begun)): (usize, (CallTool, Begun))| {
+        let begin = |(index, (call, begun)): (usize, (CallTool, Announced))| {
             let places = &places;
             async move { (index, self.call(call, begun, places).await) }
         };
@@ -168,7 +169,7 @@ impl Context {
         tool: &mut CallTool,
         more: usize,
         ids: &mut Ids<'_>,
-    ) -> Result<Begun> {
+    ) -> Result<Announced> {
         let ToolCall { id, name, raw_arguments, .. } = &mut tool.call;
         let arguments = raw_arguments.clone();
         let call = DirectCall { turn: tool.turn, name: name.clone(), arguments };
@@ -186,10 +187,15 @@ impl Context {
         let fact = Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call };
         let passed = |spent: &Spent, budget: &Budget| spent.passed_by_tools(budget, more);
         let recorded = self.announce(fact, passed).await?;
-        Ok(if recorded { Begun::Before { next } } else { Begun::Now })
+        Ok(if recorded { Announced::Before { next } } else { Announced::Now })
     }
 
-    async fn call(&self, called: CallTool, begun: Begun, places: &Semaphore) -> Result<ToolResult> {
+    async fn call(
+        &self,
+        called: CallTool,
+        begun: Announced,
+        places: &Semaphore,
+    ) -> Result<ToolResult> {
         let CallTool { call, tries, backoff, earlier, .. } = called;
         let (config, call) = (&self.0.config, Arc::new(call));
         let call_id = call.id.clone();
@@ -203,7 +209,7 @@ impl Context {
         if from_record {
             let inside = Inside { call_id: call_id.clone(), attempt: attempt.number };
             self.0.journal.begin(&call, attempt.number);
-            fact = self.0.journal.ask(Some(inside), Want::Outcome).await?;
+            fact = self.0.journal.ask(Some(inside), Query::Outcome).await?;
         }
         let fact = match fact {
             Some(fact) => fact,
@@ -261,11 +267,11 @@ impl Context {
         &self,
         tool: Option<Tool>,
         mut context: ToolContext,
-        begun: Begun,
+        begun: Announced,
         backoff: Option<Backoff>,
     ) -> Result<Fact> {
         let (config, call) = (&self.0.config, Arc::clone(&context.call));
-        if let Begun::Before { next } = begun
+        if let Announced::Before { next } = begun
             && !self.0.replaying
         {
             let harmless = reruns_lost(tool.as_ref(), config.on_uncertain);
@@ -318,7 +324,7 @@ impl Context {
 
 /// Since when a call is announced.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Begun {
+enum Announced {
     /// Since now: it has not run.
     Now,
     /// Announced by a process that ended. It may have run; this attempt would be the next.

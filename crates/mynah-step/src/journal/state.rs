@@ -7,7 +7,7 @@ use mynah_log::{Fact, Inside, Resolution};
 use tokio::time::Instant;
 
 use super::{
-    Answer, Attempt, GRACE, PATIENCE, Place, Question, Standstill, State, Want, call_is_over, gone,
+    Answer, Attempt, GRACE, Origin, PATIENCE, Query, Question, Stall, State, call_is_over, gone,
 };
 use crate::{Recorder, recorder::ends};
 
@@ -66,7 +66,7 @@ impl State {
             let Some(id) = id else { continue };
             let is_full = || self.recorder.as_ref().is_some_and(|recorder| recorder.is_full());
             match (want, answer) {
-                (Want::Commit { durable, .. }, Ok(kept))
+                (Query::Commit { durable, .. }, Ok(kept))
                     if !self.is_behind() && (durable || is_full()) =>
                 {
                     self.undurable.push((id, place, kept));
@@ -97,7 +97,7 @@ impl State {
         for (index, Question { place, want, .. }) in
             self.questions.iter_mut().enumerate().skip(passed)
         {
-            if let Want::Commit {
+            if let Query::Commit {
                 fact: Fact::SideEffect { ahead, .. }, asked: Some(asked), ..
             } = want
             {
@@ -105,7 +105,7 @@ impl State {
             }
             let answer = match (&mut self.cursor, &mut self.recorder, &*want) {
                 (Some(cursor), _, _) => cursor.answer(place, want),
-                (None, Some(recorder), Want::Commit { fact, .. }) => {
+                (None, Some(recorder), Query::Commit { fact, .. }) => {
                     Some(recorder.commit(fact).map(|()| None))
                 }
                 // Requests without a record go to the world, while the run is ours.
@@ -129,10 +129,10 @@ impl State {
             attempt.answered = Some(Instant::now());
         }
         match (want, &answer) {
-            (Want::Commit { asked: Some(asked), .. }, Ok(_))
-            | (Want::Recall { asked, .. }, Ok(Some(_))) => asked.leave(),
-            (Want::Outcome, Ok(Some(fact))) => self.came_out(fact),
-            (Want::Commit { fact, .. }, Ok(_)) => {
+            (Query::Commit { asked: Some(asked), .. }, Ok(_))
+            | (Query::Recall { asked, .. }, Ok(Some(_))) => asked.leave(),
+            (Query::Outcome, Ok(Some(fact))) => self.came_out(fact),
+            (Query::Commit { fact, .. }, Ok(_)) => {
                 self.came_out(fact);
                 // The process ended between the end and its seal.
                 if let (Some(cursor), Some(recorder)) = (&self.cursor, &mut self.recorder)
@@ -158,7 +158,7 @@ impl State {
         if !self.is_behind() || self.questions.is_empty() {
             return;
         }
-        let standstill = self.standstill.insert(before.unwrap_or_else(|| Standstill {
+        let standstill = self.standstill.insert(before.unwrap_or_else(|| Stall {
             since: self.answered,
             until: Box::pin(tokio::time::sleep(GRACE)),
             is_patient: false,
@@ -173,14 +173,13 @@ impl State {
             self.standstill = None;
             return;
         }
-        let is_end =
-            |question: &Question| matches!(&question.want, Want::Commit { fact, .. } if ends(fact));
+        let is_end = |question: &Question| matches!(&question.want, Query::Commit { fact, .. } if ends(fact));
         let alone = !self.loop_waits_elsewhere && running().all(|attempt| attempt.is_alone);
         if !(is_patient || alone || self.questions.iter().any(is_end)) {
             let mut until = Box::pin(tokio::time::sleep(PATIENCE - GRACE));
             // It is polled again when it is over.
             let _ = until.as_mut().poll(cx);
-            self.standstill = Some(Standstill { since: self.answered, until, is_patient: true });
+            self.standstill = Some(Stall { since: self.answered, until, is_patient: true });
             return;
         }
         let first =
@@ -197,8 +196,8 @@ impl State {
     }
 
     /// Adds a question. A call that is over gets no answer.
-    pub(super) fn question(&mut self, id: u64, place: Place, want: Want) {
-        let of_effect = matches!(want, Want::Recall { .. } | Want::Commit { asked: Some(_), .. });
+    pub(super) fn question(&mut self, id: u64, place: Origin, want: Query) {
+        let of_effect = matches!(want, Query::Recall { .. } | Query::Commit { asked: Some(_), .. });
         let runs = |Inside { call_id, attempt: number }: &Inside| {
             let attempt = self.attempts.get(call_id);
             attempt.is_some_and(|attempt| attempt.number == *number && !attempt.is_over)

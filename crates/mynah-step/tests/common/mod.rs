@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 
 pub(crate) const RUN: &str = "run-1";
 
-/// Performs a loop, and performs it again from its records. What both came to must be the same.
+/// Runs a loop, and replays it. Both must have the same result.
 pub(crate) async fn twice<T: PartialEq + std::fmt::Debug>(
     config: impl Fn(&Arc<MemoryLog>) -> Config,
     agent: impl AsyncFn(&Context) -> T,
@@ -44,7 +44,8 @@ pub(crate) async fn twice<T: PartialEq + std::fmt::Debug>(
     (live, facts(&records))
 }
 
-/// Performs a loop, performs it again, and goes on with it after each of its records: it always comes to the same.
+/// Runs a loop, replays it, and resumes it after each of its records: the result is always the
+/// same.
 pub(crate) async fn everywhere<T: PartialEq + std::fmt::Debug>(
     config: impl Fn(&Arc<MemoryLog>) -> Config,
     agent: impl AsyncFn(&Context) -> T,
@@ -243,12 +244,12 @@ impl Log for Failing {
     mynah_log::forward_log!(self => self.log);
 }
 
-/// Everything that was told, in order.
+/// Everything that was reported, in order.
 #[derive(Default)]
 pub(crate) struct Told(pub(crate) Mutex<Vec<Value>>);
 
 impl Told {
-    /// What was told, without the appends.
+    /// What was reported, without the appends.
     pub(crate) fn calls(&self) -> Vec<Value> {
         let told = self.0.lock().expect("nobody panicked").clone();
         told.into_iter().filter(|told| told.get("append").is_none()).collect()

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::{
     open_turn::{OpenTurn, PlannedCall},
-    state::{Calling, RunState},
+    state::{PendingModelCall, RunState},
 };
 use crate::context_policy::{ContextPolicy, ContextView};
 
@@ -32,7 +32,7 @@ pub(super) enum Action {
     CallModel,
     /// Record that the answer of the model call in flight was lost with its process.
     LoseTurn,
-    /// Record that the conversation ended so. One more call gives the answer its form.
+    /// Record that the conversation ended so. One more call formats the answer.
     Finalize { conversation: End, nudge: Option<Message> },
     /// Announce an attempt of a call.
     Announce { call_id: String, attempt: u32 },
@@ -91,7 +91,7 @@ const LISTED_TOOLS: usize = 100;
 #[derive(Clone)]
 pub(crate) enum HaltWhen {
     /// It is evaluated after each step.
-    Asked(Arc<dyn Fn(&StepResult) -> bool + Send + Sync>),
+    Function(Arc<dyn Fn(&StepResult) -> bool + Send + Sync>),
     /// It held after so many steps, according to the records; none if it never did.
     After(Option<usize>),
 }
@@ -102,7 +102,7 @@ type DecideApproval = dyn Fn(&ToolCall, &Tool) -> Approval + Send + Sync;
 #[derive(Clone)]
 pub(crate) enum ApprovalPolicy {
     /// A function that is called for each call.
-    Asked(Arc<DecideApproval>),
+    Function(Arc<DecideApproval>),
     /// The plans that the records hold, one for each answer.
     Recorded(Arc<[Plan]>),
 }
@@ -111,7 +111,7 @@ impl ApprovalPolicy {
     /// What it decides for a call of the answer in this place. A function that panics permits nothing.
     fn decide(&self, call: &ToolCall, tool: &Tool, answer: usize) -> Approval {
         match self {
-            Self::Asked(decide) => {
+            Self::Function(decide) => {
                 catch_unwind(AssertUnwindSafe(|| decide(call, tool))).unwrap_or(Approval::Deny)
             }
             Self::Recorded(plans) => match plans.get(answer) {
@@ -143,7 +143,7 @@ pub(crate) struct Policy {
     pub(crate) schema_size: u64,
 }
 
-/// The second pass, which gives the answer its form.
+/// The second pass, which formats the answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Finalize {
     /// The instruction for the model; none if it is empty.
@@ -259,7 +259,7 @@ impl RunState {
 
     /// The same if so many characters of the conversation are left out.
     pub(super) fn prompt_without(&self, policy: &Policy, left_out: u64, more: u64) -> u64 {
-        // The call that gives the answer its form has no tools.
+        // The call that formats the answer has no tools.
         let schemas = if self.conversation.is_some() { 0 } else { policy.schema_size };
         prompt_tokens(self.thread.messages.size().saturating_sub(left_out) + more, schemas)
     }
@@ -289,8 +289,8 @@ impl RunState {
             return Action::Refuse(end, error.clone());
         }
         match self.calling {
-            Some(Calling::Now) => return Action::CallModel,
-            Some(Calling::Lost) => return Action::LoseTurn,
+            Some(PendingModelCall::Now) => return Action::CallModel,
+            Some(PendingModelCall::Lost) => return Action::LoseTurn,
             None => {}
         }
         if self.crashes > policy.max_crashes {
@@ -389,7 +389,7 @@ impl RunState {
             return Some(end);
         }
         let halts = policy.halt_when.as_ref().is_some_and(|halt_when| match halt_when {
-            HaltWhen::Asked(condition) => condition(step),
+            HaltWhen::Function(condition) => condition(step),
             HaltWhen::After(steps) => *steps == Some(self.steps.len()),
         });
         if halts {
@@ -402,8 +402,8 @@ impl RunState {
         self.out_of_turns(policy)
     }
 
-    /// The end of a conversation that has had all its turns. A model call that was lost with its process was one; the call that
-    /// gives the answer its form is made again.
+    /// The end of a conversation that has had all its turns. A model call that was lost with its
+    /// process was one; the call that formats the answer is made again.
     fn out_of_turns(&self, policy: &Policy) -> Option<End> {
         let (max_turns, lost) = match self.conversation {
             Some(_) => (1, 0),

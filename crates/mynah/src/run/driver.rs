@@ -12,7 +12,7 @@ use mynah_step::{Journal, Recorder, ReplayCursor};
 use tracing::Span;
 
 use super::{
-    Beginning, Resumption, RunState, Setup, decide::Action, door::Door, input::Input, live::Live,
+    Resumption, RunStart, RunState, Setup, decide::Action, door::Door, input::Input, live::Live,
     machine::Machine, replayed::Replay,
 };
 use crate::cancel::{CancelHandle, Cancellation};
@@ -53,11 +53,11 @@ impl Driver {
     /// A new run.
     pub(crate) fn new(
         setup: Setup,
-        beginning: Beginning,
+        beginning: RunStart,
         cancel: Option<&CancelHandle>,
         recorder: Option<Recorder>,
     ) -> Self {
-        let Beginning { before, thread, extent, about } = beginning;
+        let RunStart { before, thread, extent, about } = beginning;
         let (len, recorded) = (before.len(), recorder.is_some());
         let mut machine =
             Machine::new(setup, VecDeque::new(), len, RunState::new(before), recorded);
@@ -91,11 +91,11 @@ impl Driver {
     pub(crate) fn replay(
         mut setups: VecDeque<Setup>,
         last: Setup,
-        beginning: Beginning,
+        beginning: RunStart,
         cancel: Option<&CancelHandle>,
         (records, allow_changed): (ReplayCursor, bool),
     ) -> Self {
-        let Beginning { before, thread, extent, about } = beginning;
+        let RunStart { before, thread, extent, about } = beginning;
         let len = before.len();
         let first = match setups.pop_front() {
             Some(first) => {

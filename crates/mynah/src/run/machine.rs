@@ -7,7 +7,7 @@ use mynah_data::{
     StepResult, StepThread, StreamReason, ToolCall,
 };
 use mynah_log::{End, Extent, Fact, Hash, Plan, Resolution, cbor};
-use mynah_step::{ErrorPolicy, Hearing, Journal, Settled, settle, uncertain};
+use mynah_step::{ErrorPolicy, IncomingAnswer, Journal, Settled, settle, uncertain};
 
 use super::{
     Setup,
@@ -36,7 +36,7 @@ pub(super) struct Machine {
     recorded: bool,
     prompt: PromptDigest,
     /// The answer in flight.
-    hearing: Option<Hearing>,
+    hearing: Option<IncomingAnswer>,
     /// Where it is shared with readers in this process.
     flight: Option<Flight>,
     /// How many calls are in flight.
@@ -276,7 +276,7 @@ impl Machine {
     /// The model is called.
     pub(super) fn begin_hearing(&mut self) {
         let pricing = self.state.spent.pricing().copied();
-        self.hearing = Some(Hearing::new(pricing, self.recorded));
+        self.hearing = Some(IncomingAnswer::new(pricing, self.recorded));
         self.flight.iter().for_each(Flight::begin);
     }
 
@@ -293,7 +293,7 @@ impl Machine {
 
     /// Whether the answer is complete and has no fact yet. Nothing is emitted before there is one.
     pub(super) fn is_answered_in_full(&self) -> bool {
-        self.watched && self.hearing.as_ref().is_some_and(Hearing::has_completed)
+        self.watched && self.hearing.as_ref().is_some_and(IncomingAnswer::has_completed)
     }
 
     /// Takes in an event of the model. Returns it as the caller sees it, and the fact that it passed a limit.
@@ -315,7 +315,7 @@ impl Machine {
     }
 
     fn model_ended(&mut self, ended: Result<(), Error>) -> Vec<Fact> {
-        let started = self.hearing.as_ref().is_some_and(Hearing::has_started);
+        let started = self.hearing.as_ref().is_some_and(IncomingAnswer::has_started);
         match ended {
             Err(error) if !started => return self.not_opened(error),
             Err(error) => self.break_off(error),
@@ -373,7 +373,7 @@ impl Machine {
     fn cut_off(&mut self) -> (Option<Box<mynah_data::Response>>, Vec<mynah_log::Cut>) {
         self.running = 0;
         self.flight.iter().for_each(Flight::end);
-        match self.hearing.take().filter(Hearing::has_started) {
+        match self.hearing.take().filter(IncomingAnswer::has_started) {
             Some(hearing) => {
                 let (response, cuts) = hearing.into_answer();
                 (Some(Box::new(response)), cuts)

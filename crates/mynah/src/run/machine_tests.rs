@@ -14,7 +14,7 @@ use serde_json::json;
 use super::{decide::Action, input::Input, machine::Machine, state::RunState};
 use crate::{
     Engine, Options,
-    prepare::{Asked, Past},
+    prepare::{CallOrigin, CallPlan},
 };
 
 /// A machine, and what it did.
@@ -33,13 +33,17 @@ impl Bench {
     fn new() -> Self {
         let pay = Tool::new("pay", "", json!({})).handler(async |_, _| "paid");
         let engine = Engine::new(Scripted::default()).tool(pay);
-        let asked = Asked {
+        let asked = CallPlan {
             engine: &engine,
             conversation: Thread::from("go"),
             given: None,
             options: Options::new(),
             extent: Extent::Chat,
-            past: Past::New { session: None, request_id: Some("r".to_owned()), is_kept: true },
+            past: CallOrigin::New {
+                session: None,
+                request_id: Some("r".to_owned()),
+                is_kept: true,
+            },
         };
         let part = asked.prepare().expect("a call that can be made");
         let mut state = RunState::default();

@@ -26,6 +26,6 @@ pub(crate) use decide::{ApprovalPolicy, Finalize, HaltWhen, Policy};
 pub(crate) use driver::Driver;
 pub(crate) use mynah_step::ErrorPolicy;
 pub use mynah_step::OnToolError;
-pub(crate) use setup::{Beginning, Observer, Resumption, Setup};
+pub(crate) use setup::{Observer, Resumption, RunStart, Setup};
 pub(crate) use state::RunState;
 pub(crate) use tell::tell;

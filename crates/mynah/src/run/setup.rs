@@ -22,7 +22,7 @@ pub(crate) struct Setup {
     pub(crate) adapter: Arc<dyn Adapter>,
     /// The request, without the messages.
     pub(crate) request: Request,
-    /// The same for the call that gives the answer its form.
+    /// The same for the call that formats the answer.
     pub(crate) final_request: Option<Request>,
     pub(crate) call: ModelCall,
     pub(crate) retry: Arc<RetryPolicy>,
@@ -53,10 +53,10 @@ impl Setup {
 }
 
 /// How a run begins.
-pub(crate) struct Beginning {
+pub(crate) struct RunStart {
     /// The conversation that earlier runs hold.
     pub(crate) before: Messages,
-    /// What joined since.
+    /// The new messages.
     pub(crate) thread: Thread,
     /// How far it goes.
     pub(crate) extent: Extent,

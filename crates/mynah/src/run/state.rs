@@ -23,7 +23,7 @@ pub(crate) struct RunState {
     /// The result of the conversation, while the answer is being formatted.
     pub(super) conversation: Option<Conversation>,
     /// A model call that was started and has no answer yet.
-    pub(super) calling: Option<Calling>,
+    pub(super) calling: Option<PendingModelCall>,
     /// The turn whose tools are not all done.
     pub(super) open: Option<OpenTurn>,
     /// How the last completed step went, beyond what its result says.
@@ -57,7 +57,7 @@ pub(crate) struct RunState {
 
 /// A model call without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Calling {
+pub(super) enum PendingModelCall {
     /// It is in flight.
     Now,
     /// Its process died.
@@ -70,7 +70,7 @@ pub(super) struct Conversation {
     pub(super) end: End,
     thread: Thread,
     steps: usize,
-    /// Why the answer could not be given its form.
+    /// Why the answer could not be formatted.
     pub(super) failure: Option<Error>,
 }
 
@@ -108,7 +108,7 @@ impl RunState {
                     None => {
                         self.crashes += u32::from(after == Interruption::Crash);
                         if after != Interruption::Branch {
-                            self.calling = self.calling.map(|_| Calling::Lost);
+                            self.calling = self.calling.map(|_| PendingModelCall::Lost);
                         }
                         self.open.iter_mut().for_each(OpenTurn::lose);
                     }
@@ -130,7 +130,7 @@ impl RunState {
             Fact::UserMessage { message } => self.hear_person(message),
             Fact::TurnStarted { input_tokens, .. } => {
                 self.measured.estimate(input_tokens);
-                self.calling = Some(Calling::Now);
+                self.calling = Some(PendingModelCall::Now);
             }
             Fact::TurnLost { .. } => {
                 self.calling = None;

@@ -173,7 +173,8 @@ fn tool_messages_stand_in_the_order_of_the_calls_whichever_finished_first() {
 
 #[test]
 fn the_terminal_conditions_have_a_total_order() {
-    let halting = |run: &mut Run| run.policy.halt_when = Some(HaltWhen::Asked(Arc::new(|_| true)));
+    let halting =
+        |run: &mut Run| run.policy.halt_when = Some(HaltWhen::Function(Arc::new(|_| true)));
     // A question beats halt_when and max_turns.
     let mut run = Run::chat();
     halting(&mut run);

@@ -1,4 +1,4 @@
-//! Conversations that go every way a conversation can go: whatever is awaited must equal what is streamed and folded.
+//! Conversations of every kind: the awaited result must equal the folded stream.
 
 use std::{sync::Arc, time::Duration};
 

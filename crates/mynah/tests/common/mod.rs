@@ -127,7 +127,7 @@ impl Counter {
     }
 }
 
-/// Counts once more when it goes.
+/// Counts again when it is dropped.
 #[derive(Debug)]
 pub(crate) struct CountOnDrop(Counter);
 

@@ -50,7 +50,7 @@ pub(crate) struct EventRecord {
     pub(crate) fields: Fields,
 }
 
-/// What this thread's code tells of itself.
+/// What this thread's code logs.
 pub(crate) struct Recorder(());
 
 impl Recorder {

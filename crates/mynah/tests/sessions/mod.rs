@@ -21,7 +21,7 @@ pub(crate) enum At {
     Failed,
 }
 
-/// A session that came to be in this status by itself, where that is possible.
+/// A session that reached this status in the ordinary way, if that is possible.
 pub(crate) async fn session(at: At) -> Session {
     let start = async |script: Value| engine([script]).0.start(fresh()).await.unwrap().0;
     match at {

@@ -4,12 +4,12 @@ use std::io::{self, ErrorKind, Write};
 
 /// A writer for work that continues without a reader: a run costs money, and its end matters more
 /// than its output. The first failure is kept for the end, and nothing is written after it.
-pub(crate) struct Steady<W> {
+pub(crate) struct BestEffortWriter<W> {
     out: W,
     failed: Option<io::Error>,
 }
 
-impl<W: Write> Steady<W> {
+impl<W: Write> BestEffortWriter<W> {
     pub(crate) const fn new(out: W) -> Self {
         Self { out, failed: None }
     }
@@ -34,7 +34,7 @@ impl<W: Write> Steady<W> {
     }
 }
 
-impl<W: Write> Write for Steady<W> {
+impl<W: Write> Write for BestEffortWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.attempt(bytes.len(), |out| out.write(bytes))
     }

@@ -13,7 +13,7 @@ use crate::{
 
 /// The part of a record that the index counts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Gist {
+pub(crate) struct RecordSummary {
     /// What it adds to the totals of its run.
     pub(crate) adds: Totals,
     /// The model that it names.
@@ -22,7 +22,7 @@ pub(crate) struct Gist {
     pub(crate) session: Option<Arc<str>>,
 }
 
-impl Gist {
+impl RecordSummary {
     pub(crate) fn of(fact: &Fact) -> Self {
         match fact {
             Fact::RunStarted { about: Some(about), .. } => {

@@ -8,20 +8,20 @@ use mynah_data::{
 };
 use mynah_log::{Cut, CutRecorder};
 
-use crate::{Heard, Spent, check_raw_hash};
+use crate::{PartialAnswer, Spent, check_raw_hash};
 
 /// A model's answer while it arrives: checks the order of its events, prices it, and folds it.
 #[derive(Default)]
-pub struct Hearing {
+pub struct IncomingAnswer {
     answer: ResponseBuilder,
-    heard: Heard,
+    heard: PartialAnswer,
     order: EventOrder,
     /// How the answer arrives, if the run is recorded.
     cuts: Option<CutRecorder>,
     pricing: Option<Pricing>,
 }
 
-impl Hearing {
+impl IncomingAnswer {
     /// An answer whose tokens have this price, if it is known.
     pub fn new(pricing: Option<Pricing>, recorded: bool) -> Self {
         Self { pricing, cuts: recorded.then(CutRecorder::new), ..Self::default() }
@@ -101,7 +101,7 @@ impl Hearing {
         if needs_raw_hash { check_raw_hash(&self.answer.response(), provider) } else { Ok(()) }
     }
 
-    /// The answer as far as it came, and how it arrived.
+    /// The received part of the answer, and how it arrived.
     pub fn into_answer(self) -> (Response, Vec<Cut>) {
         (self.answer.into_response(), self.cuts.map(CutRecorder::finish).unwrap_or_default())
     }

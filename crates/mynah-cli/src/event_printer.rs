@@ -6,30 +6,36 @@ use mynah::{Event, log::Extent};
 use serde_json::{Value, json};
 
 use crate::{
-    steady::Steady,
+    best_effort::BestEffortWriter,
     text::{for_stdout, plain},
 };
 
 /// Prints events: as growing text, or one JSON value a line. A failed write stops nothing; see
 /// [`end`](Self::end).
-pub(crate) struct Teller {
+pub(crate) struct EventPrinter {
     json: bool,
     /// The kind of call. The tool calls of a single call are its answer; those of others are
     /// printed when they run.
     extent: Extent,
     /// Whether the line has an end yet.
     is_open: bool,
-    /// Whether the model gives the answer its form: JSON, and nothing that it says to a person.
+    /// Whether the model formats the answer: JSON, and nothing that it says to a person.
     is_finalizing: bool,
-    out: Steady<io::Stdout>,
+    out: BestEffortWriter<io::Stdout>,
 }
 
-impl Teller {
+impl EventPrinter {
     pub(crate) fn new(json: bool, extent: Extent) -> Self {
-        Self { json, extent, is_open: false, is_finalizing: false, out: Steady::new(io::stdout()) }
+        Self {
+            json,
+            extent,
+            is_open: false,
+            is_finalizing: false,
+            out: BestEffortWriter::new(io::stdout()),
+        }
     }
 
-    pub(crate) fn tell(&mut self, event: &Event) -> io::Result<()> {
+    pub(crate) fn print(&mut self, event: &Event) -> io::Result<()> {
         if self.json {
             return self.line(&json!({"event": event}));
         }
@@ -83,7 +89,7 @@ impl Teller {
     }
 }
 
-impl Drop for Teller {
+impl Drop for EventPrinter {
     fn drop(&mut self) {
         // The output may be closed.
         let _ = self.close();

@@ -8,7 +8,7 @@ use mynah::log::{Log, Parent, RunFilter, RunSummary, parent};
 use crate::Failure;
 
 /// A run that shares records with another.
-pub(crate) struct Kin {
+pub(crate) struct RelatedRun {
     pub(crate) run: RunSummary,
     /// Up to which record they have the same content.
     pub(crate) shared: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Kin {
 
 /// The run, and those of its log that share records with it. Each branch comes before its parent,
 /// which only its own first record names.
-pub(crate) async fn of(log: &dyn Log, run: &str) -> Result<Vec<Kin>, Failure> {
+pub(crate) async fn of(log: &dyn Log, run: &str) -> Result<Vec<RelatedRun>, Failure> {
     let (mut runs, mut parents) = (Vec::new(), HashMap::new());
     let mut filter = RunFilter::new();
     loop {
@@ -31,13 +31,13 @@ pub(crate) async fn of(log: &dyn Log, run: &str) -> Result<Vec<Kin>, Failure> {
         filter = filter.after(next);
     }
     let shared = shared(run, &parents);
-    let kin = runs.into_iter().filter_map(|run| {
+    let related = runs.into_iter().filter_map(|run| {
         let shared = *shared.get(&*run.run_id)?;
-        Some(Kin { run, shared })
+        Some(RelatedRun { run, shared })
     });
-    let mut kin: Vec<Kin> = kin.collect();
-    kin.sort_by_key(|kin| std::cmp::Reverse(depth(&kin.run.run_id, &parents)));
-    Ok(kin)
+    let mut related: Vec<RelatedRun> = related.collect();
+    related.sort_by_key(|related| std::cmp::Reverse(depth(&related.run.run_id, &parents)));
+    Ok(related)
 }
 
 /// Up to which record each run has what this one has. Runs that are gone still link those that stayed.

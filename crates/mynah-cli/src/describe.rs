@@ -18,7 +18,7 @@ pub(crate) fn denied(plan: &Plan) -> &[String] {
 }
 
 /// What is said beside a call that was given up.
-pub(crate) const NOBODY_KNOWS: &str = "nobody knows whether it ran";
+pub(crate) const UNKNOWN_OUTCOME: &str = "its outcome is unknown";
 
 /// That a person did not want a call, and why.
 pub(crate) fn refusal(why: &str) -> String {
