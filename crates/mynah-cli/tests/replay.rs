@@ -124,7 +124,7 @@ fn what_an_agent_does_differently_is_told_behind_what_it_is() {
     let agent = store.file("agent.json", &works);
     let differs = store.run(&["replay", "run-1", "--agent", &agent]);
     assert!(differs.stdout.contains("about.params.seed"), "{}", differs.stdout);
-    assert!(differs.stderr.contains("--allow-changed-agent tells"), "{}", differs.stderr);
+    assert!(differs.stderr.contains("pass --allow-changed-agent"), "{}", differs.stderr);
     let again = ["--allow-changed-agent", "--tools", "rerun"];
     let differs = store.run(&[&["replay", "run-1", "--agent", &agent][..], &again].concat());
     assert!(differs.stdout.starts_with("run-1  differs at record 5\n"), "{}", differs.stdout);
