@@ -8,6 +8,8 @@
 //!
 //! Adapters and tools can be written outside the project: both are small traits behind `Arc<dyn …>`.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod adapter;
 mod alone;
 mod budget;
