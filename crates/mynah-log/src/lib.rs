@@ -8,11 +8,15 @@
 //! A [`Log`] keeps records. [`Prune`] and [`Redact`] take some away again, so that what is left still verifies; a [`bundle`] is
 //! one run as a file.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod audit;
 pub mod backend;
 pub mod bundle;
 pub mod cbor;
 mod clock;
+#[cfg(feature = "conformance")]
+#[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
 mod cuts;
 mod end;

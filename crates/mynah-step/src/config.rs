@@ -256,35 +256,34 @@ impl Config {
     /// `replay_mismatch`.
     ///
     /// ```
-    /// use std::sync::Arc;
-    /// use mynah_data::{HaltReason, Metadata, Result, Thread, ToolCall};
-    /// use mynah_log::{End, Extent, Fact, MemoryLog};
+    /// use std::{future::pending, sync::Arc, time::Duration};
+    /// use mynah_data::{Result, ToolCall};
+    /// use mynah_log::MemoryLog;
     /// use mynah_step::{Config, Context, Tool};
     /// use serde_json::json;
     ///
-    /// /// Rolls a die and has it charmed. The first process is cut off in between.
-    /// async fn agent(context: &Context, cut_off: bool) -> Result<Option<u64>> {
-    ///     let thread = Thread::from("go");
-    ///     context.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await?;
-    ///     let rolled = context.random().await? % 6 + 1;
-    ///     if cut_off {
-    ///         context.flush().await?;
-    ///         return Ok(None);
-    ///     }
-    ///     context.call_tool(ToolCall::new("c0", "charm", rolled.to_string())).await?;
-    ///     context.emit(Fact::Completed(End::new(HaltReason::Completed, Metadata::new()))).await?;
-    ///     Ok(Some(rolled))
+    /// /// Rolls a die and has it charmed. The first process hangs in between.
+    /// async fn agent(context: &Context, hangs: bool) -> Result<u64> {
+    ///     let run = context.run("go", async |cx| {
+    ///         let rolled = cx.random().await? % 6 + 1;
+    ///         if hangs {
+    ///             pending::<()>().await;
+    ///         }
+    ///         cx.call_tool(ToolCall::new("c0", "charm", rolled.to_string())).await?;
+    ///         Ok(rolled)
+    ///     });
+    ///     run.await
     /// }
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
-    /// let log = Arc::new(MemoryLog::new());
     /// let charm = Tool::new("charm", "Charms a die", json!({})).handler(async |die, _| die);
-    /// let config = Config::new(&log, "run-1").tools([charm]);
-    /// agent(&Context::new(config.clone())?, true).await?;
+    /// let config = Config::new(&Arc::new(MemoryLog::new()), "run-1").tools([charm]);
+    /// let first = Context::new(config.clone())?;
+    /// assert!(tokio::time::timeout(Duration::from_millis(20), agent(&first, true)).await.is_err());
+    /// drop(first);
     ///
     /// let resumed = agent(&Context::new(config.clone().resume().await?)?, false).await?;
     /// let replayed = agent(&Context::new(config.replay().await?)?, false).await?;
-    /// assert!(resumed.is_some());
     /// assert_eq!(resumed, replayed);
     /// # Ok(()) }
     /// ```

@@ -19,7 +19,6 @@ use tokio::time::Instant;
 
 use crate::{
     LEASE, SystemWorld, World,
-    process::beats_as,
     recorder::{PAUSES, is_temporary, nanos, span},
     world::jittered,
 };
@@ -79,7 +78,7 @@ struct Pulse {
 impl Heart {
     /// The one that keeps the leases of this owner.
     fn of(log: &Arc<dyn Log>, owner: &str) -> Arc<Self> {
-        let process = beats_as(owner).to_owned();
+        let process = mynah_log::backend::process(owner).to_owned();
         let mut hearts = hearts();
         let all = &mut hearts.get_or_insert_default().all;
         if let Some(heart) = all.get(&process).and_then(Weak::upgrade) {

@@ -7,7 +7,7 @@ use std::{
     sync::OnceLock,
 };
 
-use mynah_log::Hash;
+use mynah_log::{Hash, backend::process};
 
 /// What this process beats as in a log: no other process does, nor does this one in another log.
 pub(crate) fn beat_name(log: usize) -> String {
@@ -18,14 +18,9 @@ pub(crate) fn beat_name(log: usize) -> String {
     format!("{random:016x}:{}", name())
 }
 
-/// The part of an owner's name that its process beats as.
-pub(crate) fn beats_as(owner: &str) -> &str {
-    mynah_log::backend::process(owner)
-}
-
 /// Whether the process of an owner has certainly ended.
 pub(crate) fn owner_has_ended(owner: &str) -> bool {
-    beats_as(owner).split_once(':').is_some_and(|(_, name)| has_ended(name))
+    process(owner).split_once(':').is_some_and(|(_, name)| has_ended(name))
 }
 
 /// The name of this process: its machine, its number, and its start time. Empty if the system does

@@ -1,6 +1,7 @@
 //! What a tool's outcome means: for the model, and for the run.
 
 use std::{
+    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
@@ -106,13 +107,14 @@ pub(crate) fn bounded(call: &ToolCall, error: Error) -> Error {
 }
 
 fn too_large(call: &ToolCall, why: &str) -> Error {
-    failed(call, ToolReason::ResultTooLarge, why)
+    failed(&call.name, ToolReason::ResultTooLarge, why)
 }
 
-fn failed(call: &ToolCall, reason: ToolReason, why: &str) -> Error {
+/// The error of a call to this tool.
+pub(crate) fn failed(tool: &str, reason: ToolReason, why: impl fmt::Display) -> Error {
     Error::tool(reason)
-        .with_message(format!("tool error ({}): {reason}: {why}", call.name))
-        .with("tool_name", call.name.as_str())
+        .with_message(format!("tool error ({tool}): {reason}: {why}"))
+        .with("tool_name", tool)
 }
 
 /// A call that failed.
@@ -189,7 +191,7 @@ impl Failure<'_> {
     /// The text of a result. One that no record could hold is a failure of a call that has finished.
     fn text(&self, value: &Value) -> Result<String, Error> {
         let text = encode(self.encoder, value)
-            .map_err(|EncodeError(why)| failed(self.call, ToolReason::EncodingFailed, &why))?;
+            .map_err(|EncodeError(why)| failed(&self.call.name, ToolReason::EncodingFailed, why))?;
         if text.len() <= MAX_RESULT {
             return Ok(text);
         }

@@ -24,7 +24,7 @@ use crate::{
     context::unless_cancelled,
     layers::{Layer, layered},
     schema_check::SchemaCheck,
-    settle::bounded,
+    settle::{bounded, failed},
     world::jittered,
 };
 
@@ -264,11 +264,7 @@ impl Tool {
     /// # Errors
     /// `invalid_arguments`, with the place and the reason.
     pub fn check_arguments(&self, call: &ToolCall) -> Result<Value> {
-        let invalid = |why: String| {
-            Error::tool(ToolReason::InvalidArguments)
-                .with_message(format!("tool error ({}): invalid_arguments: {why}", call.name))
-                .with("tool_name", call.name.as_str())
-        };
+        let invalid = |why: String| failed(&call.name, ToolReason::InvalidArguments, why);
         if let Some(why) = call.argument_error() {
             return Err(invalid(format!("the arguments are not valid JSON: {why}")));
         }
@@ -361,12 +357,7 @@ impl ToolExecutor for HandlerExecutor {
                 Box::pin(async move { Ok(outcome.await) })
             }
             None => {
-                let error = Error::tool(ToolReason::NotFound)
-                    .with_message(format!(
-                        "tool error ({}): not_found: the tool has no handler",
-                        tool.name()
-                    ))
-                    .with("tool_name", tool.name());
+                let error = failed(tool.name(), ToolReason::NotFound, "the tool has no handler");
                 Box::pin(async move { Err(error) })
             }
         }
@@ -558,10 +549,7 @@ pub fn tool_failed(call: &ToolCall, reported: &Value) -> Error {
 
 /// The error of a call that is not permitted.
 pub fn denied(call: &ToolCall) -> Error {
-    let reason = ToolReason::Denied;
-    Error::tool(reason)
-        .with_message(format!("tool error ({}): {reason}: the call is not permitted", call.name))
-        .with("tool_name", call.name.as_str())
+    failed(&call.name, ToolReason::Denied, "the call is not permitted")
 }
 
 /// 100 ms, doubling, at most 10 s.
@@ -601,11 +589,7 @@ async fn attempt_once(
             }
         }
     });
-    let failed = |reason: ToolReason, why: String| {
-        Error::tool(reason)
-            .with_message(format!("tool error ({}): {reason}: {why}", tool.name()))
-            .with("tool_name", tool.name())
-    };
+    let failed = |reason: ToolReason, why: String| failed(tool.name(), reason, why);
     match unless_cancelled(context.cancelled.clone(), in_time).await {
         Some(Ok(Ok(outcome))) => match outcome {
             Ok(outcome) => outcome.misuse().map_or(Ok(outcome), Err),

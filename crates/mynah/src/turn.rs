@@ -241,8 +241,7 @@ fn begin(
         options.log = log;
         return EventStream::new(next(options).afresh(None, None));
     };
-    let cancel = options.cancel.take().map_or_else(CancelHandle::new, |all| all.child());
-    options.cancel = Some(cancel.clone());
+    let cancel = options.own_cancel();
     let next = next(options);
     // What can be refused is refused before anything is looked up.
     let request_id = match next.clone().afresh(None, None) {

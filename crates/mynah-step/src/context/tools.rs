@@ -14,7 +14,9 @@ use crate::{
     alone::Keeper,
     is_not_rerun,
     journal::{Query, RUN_ENDED, gone, lock},
-    millis, reruns_lost, run_tool, settle, uncertain,
+    millis, reruns_lost, run_tool, settle,
+    settle::failed,
+    uncertain,
     uncertain::is_uncertain,
 };
 
@@ -109,12 +111,8 @@ impl Context {
         }
         for CallTool { call, .. } in &calls {
             if let Some(why) = call.argument_error() {
-                return Err(Error::tool(ToolReason::InvalidArguments)
-                    .with_message(format!(
-                        "tool error ({}): invalid_arguments: the arguments are not valid JSON: {why}",
-                        call.name
-                    ))
-                    .with("tool_name", call.name.as_str()));
+                let why = format!("the arguments are not valid JSON: {why}");
+                return Err(failed(&call.name, ToolReason::InvalidArguments, why));
             }
         }
         let mut ids = Ids::claim(self, &calls)?;
@@ -297,12 +295,7 @@ impl Context {
         let settled = match tool {
             Some(tool) => run_tool(Arc::new(HandlerExecutor), tool, context, limits).await,
             None => {
-                let error = Error::tool(ToolReason::NotFound)
-                    .with_message(format!(
-                        "tool error ({}): not_found: there is no such tool",
-                        call.name
-                    ))
-                    .with("tool_name", call.name.as_str());
+                let error = failed(&call.name, ToolReason::NotFound, "there is no such tool");
                 Settled { outcome: Err(error), attempts: context.attempt() }
             }
         };

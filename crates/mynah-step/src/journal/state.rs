@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{
     Answer, Attempt, GRACE, Origin, PATIENCE, Query, Question, Stall, State, call_is_over, gone,
 };
-use crate::{Recorder, recorder::ends};
+use crate::{Recorder, recorder::ends, settle::failed};
 
 impl State {
     /// Whether the next answer comes from the records: always in a replay, in a run that is resumed until it is where it was.
@@ -230,9 +230,7 @@ impl State {
 
     pub(super) fn stopped(&mut self, call_id: &str, why: &str) -> Option<Fact> {
         let Attempt { call, number: attempt, .. } = self.attempts.remove(call_id)?;
-        let error = Error::tool(ToolReason::Cancelled)
-            .with_message(format!("tool error ({}): cancelled: {why}", call.name))
-            .with("tool_name", call.name.as_str());
+        let error = failed(&call.name, ToolReason::Cancelled, why);
         let (call_id, resolution) = (call_id.to_owned(), Resolution::CutOff);
         let (content, duration_ms) = (String::new(), None);
         Some(Fact::ToolFailed { call_id, attempt, error, resolution, content, duration_ms })

@@ -1,7 +1,6 @@
 //! What comes next: a pure function of the state.
 
 use std::{
-    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
@@ -148,16 +147,6 @@ pub(crate) struct Policy {
 pub(crate) struct Finalize {
     /// The instruction for the model; none if it is empty.
     pub(crate) nudge: String,
-}
-
-impl fmt::Debug for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Policy")
-            .field("mode", &self.mode)
-            .field("max_turns", &self.max_turns)
-            .field("finalize", &self.finalize)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Policy {
