@@ -299,7 +299,7 @@ fn test_names() -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// The library must compile with each of its features alone, and without any: what only a feature uses is not there without it.
+/// Checks that the library compiles with each of its features alone, and without any.
 fn features() -> Result<(), String> {
     run("cargo clippy -p mynah --no-default-features -- -D warnings")?;
     let manifest = "crates/mynah/Cargo.toml";

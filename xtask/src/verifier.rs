@@ -4,8 +4,8 @@ use std::{env, fs, path::Path, process::Stdio};
 
 use crate::{BUILD, MYNAH, command, is_installed, run, skip};
 
-/// The verifier that shares no code with the library must agree with it: on the vectors of the format, on the bundles that a test of
-/// `mynah-log` judges too, on a run with tools, on one that was redacted, and that a changed run is not what it was.
+/// Compares the verifier that shares no code with the library: on the vectors of the format, on the
+/// bundles of a test of `mynah-log`, on a run with tools, on a redacted one, and on a changed one.
 pub(crate) fn all() -> Result<(), String> {
     if !is_installed("python3") {
         skip("verifier", "`python3` is missing");

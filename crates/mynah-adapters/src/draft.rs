@@ -62,8 +62,8 @@ pub struct Draft {
     metadata: Metadata,
 }
 
-/// An event that was not taken yet. Nearly all are words, and these are a fourth of the size of an event: a piece of a body
-/// holds a hundred of them, and what is moved and kept for them shows.
+/// An event that was not taken yet. Nearly all are text deltas, which take a fourth of the size of
+/// an event: a piece of a body holds a hundred of them, and moving them is measurable.
 #[derive(Debug)]
 enum Waiting {
     Words { id: Block, delta: String },
@@ -263,7 +263,7 @@ impl Draft {
         (&self.calls[key].name, &self.calls[key].arguments)
     }
 
-    /// Whether a call's arguments are all there, as far as one can see.
+    /// Whether a call's arguments look complete.
     pub(crate) fn has_whole_arguments(&self, CallKey(key): CallKey) -> bool {
         let arguments = self.calls[key].arguments.trim();
         arguments.ends_with('}') && serde_json::from_str::<IgnoredAny>(arguments).is_ok()

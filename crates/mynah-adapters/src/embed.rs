@@ -46,7 +46,7 @@ pub struct Embeddings {
     pub model: Option<String>,
     /// Tokens, all calls together.
     pub usage: Usage,
-    /// What the provider calls the calls, in their order, where it says that.
+    /// The provider's ids of the calls, in their order, if it sends them.
     pub request_ids: Vec<String>,
 }
 

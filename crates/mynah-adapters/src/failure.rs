@@ -260,7 +260,8 @@ impl FailureReport {
         }
     }
 
-    /// Whether it is about what the model would have read, as far as is said: only that is shorter in a shorter conversation.
+    /// Whether the failure is about the length of the prompt: only that shrinks with a shorter
+    /// conversation.
     fn is_about_the_prompt(&self) -> bool {
         const READ: [&str; 6] = ["arguments", "content", "input", "instructions", "output", "text"];
         let param = self.param.as_deref().unwrap_or("input");
@@ -303,7 +304,7 @@ impl FailureReport {
             _ => false,
         });
         let by_status = status.map(by_status);
-        // A word for "something failed" must not hide a status that says what.
+        // A generic error word must not hide a status that is more specific.
         let reason = match named {
             Some(AdapterReason::InvalidRequest | AdapterReason::ProviderUnavailable) => {
                 told.or(by_status).or(named)

@@ -1,5 +1,5 @@
-//! A form for an answer that the provider does not hold the model to: the model is given a tool of that form, and what it calls the
-//! tool with is the text of the answer. Anthropic and Bedrock both ask so.
+//! Output formats that the provider does not enforce: the model gets a tool of that format, and the
+//! tool's input is the text of the answer. Anthropic and Bedrock both work this way.
 
 use mynah_data::{Error, FinishReason, Request, ResponseFormat, Result, ToolSpec};
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ impl Forms {
         };
         let mut name = format!("respond_with_json_{}", plain_id(name));
         name.truncate(MAX_NAME);
-        // A model that has given its answer is not to give it again.
+        // A model that has answered must not answer again.
         let mut calls = request.messages.iter().flat_map(|message| message.tool_calls());
         (!calls.any(|call| call.name == name)).then(|| ToolSpec::new(name, WHY, schema))
     }

@@ -94,7 +94,8 @@ pub trait Format: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// The JSON of a request. Its options stand in it as they are, and `tools` among them after the request's own.
+    /// The JSON of a request. Its options are passed on unchanged, and `tools` among them follow
+    /// the request's own.
     ///
     /// # Errors
     /// What the format cannot express.
@@ -170,7 +171,7 @@ pub trait Format: Send + Sync + 'static {
     }
 }
 
-/// Looks up a variable of the environment, or of the file that stands in for it.
+/// Looks up a variable of the environment, or of the file that replaces it.
 pub type Setting<'c> = &'c dyn Fn(&str) -> Option<String>;
 
 /// A call that is about to be sent.
@@ -189,7 +190,7 @@ pub struct Outgoing<'c> {
     pub call: &'c ModelCall,
     /// Variables.
     pub setting: Setting<'c>,
-    /// Variables that belong to the key: what they hold is kept out of errors.
+    /// Variables that belong to the key. Their values are kept out of errors.
     pub secret: Setting<'c>,
 }
 

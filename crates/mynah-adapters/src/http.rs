@@ -60,9 +60,10 @@ mod secrets;
 /// the first item of the stream, so that the call can be retried or given to another provider. The
 /// metadata received so far is in `partial`.
 ///
-/// A key that a server repeats as it is written, in one piece, is in no error, unless it is a word of fewer than 8 letters; it is in no event
-/// or response either where it is unmistakable: it has 16 characters or more, and a digit among them. Escaped in an answer, or over several
-/// pieces of its text, it is not seen.
+/// A key that a server repeats verbatim, in one piece, is in no error, unless it is a word of fewer
+/// than 8 letters. It is in no event or response either if it is unmistakable: 16 characters or
+/// more, with a digit among them. A key that is escaped, or split over several pieces of text, is
+/// not detected.
 ///
 /// What a provider must get back with its reasoning and its calls bears its name, and at a server with models of several
 /// makers the maker's: after a switch in one conversation, the next gets the words of the reasoning and neither signatures
@@ -154,7 +155,7 @@ impl HttpAdapter {
         Ok(adapter)
     }
 
-    /// An adapter for a server of one's own. It needs a base URL, and no key unless variables are named.
+    /// An adapter for your own server. It needs a base URL, and no key unless variables are named.
     pub fn new(name: impl Into<Arc<str>>, format: Arc<dyn Format>) -> Self {
         Self {
             name: name.into(),

@@ -229,7 +229,7 @@ impl<'a> Json<'a> {
         is_same
     }
 
-    /// Passes over a value, and gives what was written there.
+    /// Skips a value, and returns its text.
     pub(crate) fn skip(&mut self) -> Result<&'a str> {
         self.peek();
         let begin = self.at;

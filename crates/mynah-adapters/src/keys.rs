@@ -63,7 +63,8 @@ impl FoundKey {
         Self { key: key.into(), source, is_stored: true }
     }
 
-    /// Whether it was found in the files of the provider's own tools: what belongs to it is there too.
+    /// Whether it was found in the files of the provider's own tools, which also hold the settings
+    /// that belong to it.
     pub fn is_stored(&self) -> bool {
         self.is_stored
     }
@@ -219,7 +220,8 @@ fn in_path(name: &str, path: &Path) -> String {
     format!("{name} in {}", path.display())
 }
 
-/// Without what surrounds it, such as the end of the line of the file that it was read from; none if nothing is left.
+/// Trims the value, such as the line end of the file that it was read from; none if nothing is
+/// left.
 fn trimmed(value: SecretString) -> Option<SecretString> {
     let text = value.expose_secret().trim();
     (!text.is_empty()).then(|| text.into())
@@ -238,7 +240,7 @@ fn in_file(path: &Path, name: &str) -> Option<SecretString> {
     values.next_back().map(|value| SecretString::from(value.to_owned()))
 }
 
-/// What stands in quotes; without them, all until a comment.
+/// A quoted value; without quotes, everything until a comment.
 fn unquoted(value: &str) -> &str {
     let inner = |quote| Some(value.strip_prefix(quote)?.split_once(quote)?.0);
     let begins_comment = |at: &usize| !value[..*at].ends_with(|c: char| !c.is_whitespace());

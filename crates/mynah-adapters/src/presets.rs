@@ -1,6 +1,7 @@
 //! The servers that are known by name.
 //!
-//! The name stands before the colon, as in `groq:llama-3.3-70b-versatile`. The key is read from the environment, or from [`Keys`](crate::keys::Keys).
+//! The name comes before the colon, as in `groq:llama-3.3-70b-versatile`. The key is read from the
+//! environment, or from [`Keys`](crate::keys::Keys).
 //!
 #![doc = include_str!("../docs/provider-names.md")]
 
@@ -47,7 +48,8 @@ impl Preset {
         PRESETS.iter().find(|preset| preset.name == name)
     }
 
-    /// Whether it is called with a key alone. Servers on this machine want one where they were started so.
+    /// Whether a key is required. Servers on this machine need one only if they were started with
+    /// one.
     pub fn needs_key(&self) -> bool {
         !self.base_url.starts_with("http://localhost:")
     }

@@ -1,7 +1,7 @@
 //! Bytes of a body into frames: server-sent events, and JSON lines.
 //!
-//! Both decoders take bytes as they arrive, cut anywhere, and hand out each frame as soon as its last byte is there. A frame
-//! borrows from the bytes that were pushed; only what a cut leaves over is copied.
+//! Both decoders take bytes as they arrive, cut anywhere, and emit each frame as soon as its last
+//! byte has arrived. A frame borrows from the pushed bytes; only the remainder of a cut is copied.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -35,7 +35,7 @@ pub trait Framer: Send {
     /// What the sink refuses, and a frame beyond the size limit.
     fn push(&mut self, bytes: &[u8], sink: FrameSink<'_>) -> Result<()>;
 
-    /// The body has ended: hands out what is left, if it can be a frame.
+    /// Ends the body: emits the remainder if it can be a frame.
     ///
     /// # Errors
     /// What the sink refuses.
@@ -240,7 +240,8 @@ type LineSink<'a> = &'a mut dyn FnMut(&[u8], Range<usize>) -> Result<Keep>;
 /// Cuts bytes into lines that end with LF, CR or CRLF.
 #[derive(Debug)]
 struct Lines {
-    /// What is kept between two pushes: the lines of an unfinished frame, and the beginning of the next line.
+    /// The state between two pushes: the lines of an unfinished frame, and the beginning of the
+    /// next line.
     held: Vec<u8>,
     /// Where the unfinished line begins in what is held.
     line: usize,
@@ -315,7 +316,7 @@ impl Lines {
             let end = self.searched + length;
             self.check(end - done)?;
             let line = self.without_mark(bytes, end);
-            // Places are counted from what is kept, so that they hold when the rest is gone.
+            // Positions are relative to the kept bytes, so that they stay valid.
             let keep = sink(&bytes[done..], line.start - done..line.end - done)?;
             self.after_cr = bytes[end] == b'\r';
             self.line = end + 1;
@@ -333,7 +334,7 @@ impl Lines {
         self.line + if marked { BYTE_ORDER_MARK.len() } else { 0 }..end
     }
 
-    /// Hands out the last line, which nothing ended.
+    /// Emits the last line, which has no line end.
     fn finish(&mut self, sink: LineSink<'_>) -> Result<()> {
         let held = std::mem::take(&mut self.held);
         let line = self.without_mark(&held, held.len());

@@ -17,7 +17,7 @@ pub(crate) fn denied(plan: &Plan) -> &[String] {
     }
 }
 
-/// What is said beside a call that was given up.
+/// The note beside a call that was given up.
 pub(crate) const UNKNOWN_OUTCOME: &str = "its outcome is unknown";
 
 /// That a person did not want a call, and why.

@@ -70,7 +70,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     })
 }
 
-/// A record, as far as it can be the same in two runs.
+/// The part of a record that can be equal in two runs.
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
     seq: u64,
@@ -145,7 +145,7 @@ fn comparable(fact: &Fact) -> Value {
     value
 }
 
-/// Two records that stand for the same, or one that only one run has.
+/// Two corresponding records, or one that only one run has.
 #[derive(Debug, PartialEq)]
 struct Row<'a> {
     left: Option<&'a Entry>,
@@ -174,7 +174,7 @@ impl<'a> Row<'a> {
         self.fields.is_none()
     }
 
-    /// Where it stands in both runs, in words.
+    /// Its position in both runs, in words.
     fn place(&self) -> String {
         match (self.left, self.right) {
             (Some(_), Some(_)) => format!("from {} on", self.records()),

@@ -110,7 +110,7 @@ impl Failure {
         failure.because(error.clone())
     }
 
-    /// Whether it is for want of a run or of a log.
+    /// Whether a run or a log is missing.
     pub(crate) fn is_of_absence(&self) -> bool {
         let Cause::Library(error) = &self.cause else { return false };
         matches!(
@@ -124,7 +124,7 @@ impl Failure {
         Self { message: self.message + more, ..self }
     }
 
-    /// The same failure, of what stands in this file.
+    /// The same failure, with the name of the file.
     pub(crate) fn in_file(self, file: &Path) -> Self {
         Self { message: format!("{}: {}", input::name(file), self.message), ..self }
     }

@@ -225,7 +225,7 @@ impl LogArgs {
     }
 }
 
-/// What names this log in a command; nothing where it is the one that is meant without a word.
+/// The flag that names this log in a command; none for the default log.
 pub(crate) fn log_flag(log: &str) -> String {
     let other = env::var_os("MYNAH_LOG").filter(|other| !other.is_empty() && other != log);
     match log {

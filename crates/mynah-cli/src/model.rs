@@ -200,7 +200,7 @@ impl CallArgs {
         Ok(engine.defaults(Options::from_json(Value::Object(about.params.clone()))?))
     }
 
-    /// The adapter with what is said of its server and its key.
+    /// The adapter with the flags for its server and its key.
     fn reach(&self, mut adapter: HttpAdapter) -> Result<HttpAdapter, Failure> {
         if let Some(url) = &self.base_url {
             adapter = adapter.with_base_url(url)?;
@@ -218,7 +218,7 @@ impl CallArgs {
         Ok(adapter.with_keys(keys))
     }
 
-    /// Refuses what was meant to be the file of `--dotenv`, and stands where something is said to the model.
+    /// Refuses a prompt that was probably meant as the file of `--dotenv`.
     pub(crate) fn check_said(&self, said: &str) -> Result<(), Failure> {
         let is_file = || said.ends_with(".env") || Path::new(said).is_file();
         match &self.dotenv {
@@ -230,7 +230,7 @@ impl CallArgs {
         }
     }
 
-    /// What is said of the call itself, which a run keeps.
+    /// The recorded settings of the call itself.
     pub(crate) fn options(&self) -> Options {
         let mut options = Options::new();
         if let Some(retries) = self.retries {

@@ -424,7 +424,7 @@ impl Arguments {
         Ok(Some((why, format!("{what}:\n  {command}"))))
     }
 
-    /// The calls that something is said of.
+    /// The calls with a decision.
     fn named_calls(&self) -> Vec<&str> {
         let results = self.tool_results.iter().map(|(id, _)| id.as_str());
         let approved = self.approve.iter().map(String::as_str);

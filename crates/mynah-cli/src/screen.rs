@@ -464,7 +464,7 @@ fn legible(value: &Value) -> String {
     }
 }
 
-/// A call on one row: its name, its arguments as far as they fit, and the time.
+/// A call on one row: its name, its arguments if they fit, and the time.
 fn head(name: &str, arguments: &str, time: &str, columns: usize) -> String {
     let (name, taken) = (line(name), name.chars().count() + time.chars().count() + 8);
     let arguments = short(arguments, columns.saturating_sub(taken).max(8));

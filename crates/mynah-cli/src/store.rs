@@ -1,4 +1,4 @@
-//! Where runs are kept, and which run is meant.
+//! Opening logs, and finding runs in them.
 
 use std::{env, path::Path, sync::Arc};
 
@@ -15,7 +15,7 @@ use crate::{
     text::{Moment, plain},
 };
 
-/// A place where runs are kept.
+/// The location of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LogLocation {
     Memory,
@@ -70,13 +70,13 @@ impl LogLocation {
         }
     }
 
-    /// Opens what is there, to write.
+    /// Opens an existing log for writing.
     pub(crate) fn open_to_write(&self) -> Result<Arc<dyn Log>, Failure> {
         self.is_there()?;
         self.open()
     }
 
-    /// Opens what is there, to read alone.
+    /// Opens an existing log read-only.
     pub(crate) fn open_to_read(&self) -> Result<Arc<dyn Log>, Failure> {
         self.is_there()?;
         match self {

@@ -143,7 +143,7 @@ pub(crate) fn for_stdout(text: &str) -> Cow<'_, str> {
     if *IS_TERMINAL { plain(text).into() } else { text.into() }
 }
 
-/// Text from elsewhere as [`plain`] gives it, on one line.
+/// Text from elsewhere as [`plain`] returns it, on one line.
 pub(crate) fn line(text: &str) -> String {
     plain(text).replace(['\n', '\t'], " ")
 }
@@ -157,9 +157,9 @@ pub(crate) fn short(text: &str, limit: usize) -> String {
     }
 }
 
-/// A word of a command, as a shell takes it for one.
+/// A word of a command, quoted for a shell.
 pub(crate) fn quoted(word: &str) -> String {
-    // A tilde means something at the beginning of a word alone.
+    // A tilde has a meaning only at the beginning of a word.
     let is_plain = |c: char| c.is_alphanumeric() || "_-.,:/@%+=~".contains(c);
     if !word.is_empty() && !word.starts_with('~') && word.chars().all(is_plain) {
         word.to_owned()

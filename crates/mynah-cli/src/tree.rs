@@ -39,7 +39,7 @@ impl Node {
         Self { seq, kind, id, says, started: ts, ended: ts, children: Vec::new() }
     }
 
-    /// The child of this kind and id, which is made if it is not there.
+    /// The child of this kind and id, created if necessary.
     fn child(
         &mut self,
         record: &Record,

@@ -231,7 +231,7 @@ impl Tally<'_> {
         }
     }
 
-    /// Looks whether the log's tree ever had this root.
+    /// Checks that the log's tree once had this root.
     async fn look_for(
         &mut self,
         root: &Hash,

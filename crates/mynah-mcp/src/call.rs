@@ -42,7 +42,7 @@ pub(crate) fn handler(
     }
 }
 
-/// What a call must know to continue after it asked a person, or left its task. It stands in the run's record.
+/// The state with which a call continues after a question or a task. It is in the run's record.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Pending {

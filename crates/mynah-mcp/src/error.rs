@@ -185,7 +185,7 @@ fn shown(stderr: &str) -> String {
     }
 }
 
-/// A text of a stranger, no longer than so many bytes.
+/// Untrusted text, limited to this many bytes.
 pub(crate) fn cut(text: &str, most: usize) -> String {
     match text.len() <= most {
         true => text.to_owned(),

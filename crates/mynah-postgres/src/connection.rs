@@ -138,7 +138,7 @@ impl Line {
         Ok(Self { client, writer, no: 0, clock: (now, Instant::now()) })
     }
 
-    /// The server's time, as far as it is known.
+    /// The server's time, if known.
     pub(crate) fn now(&self) -> i64 {
         let (then, moment) = self.clock;
         then.saturating_add(mynah_log::backend::nanos(moment.elapsed()))

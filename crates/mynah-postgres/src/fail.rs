@@ -13,8 +13,8 @@ pub(crate) fn unavailable(why: impl std::fmt::Display) -> Error {
     log_error(LogReason::Unavailable, why)
 }
 
-/// Whether another transaction was faster: the same work may succeed when what is there was read again. The check of a statement of
-/// ours divides by zero if a row is not as expected.
+/// Whether another transaction was faster: the same work may succeed after reading the rows again.
+/// The check in our statement divides by zero if a row is not as expected.
 pub(crate) fn is_conflict(error: &tokio_postgres::Error) -> bool {
     let codes = [
         SqlState::DIVISION_BY_ZERO,

@@ -154,7 +154,7 @@ impl PostgresLog {
         answer.await.map_err(stopped)?
     }
 
-    /// Reads something, by a new connection if the one that is there is lost.
+    /// Reads something, over a new connection if the current one is lost.
     async fn read_by<T, F>(&self, read: impl Fn(Arc<Client>) -> F + Send + 'static) -> Result<T>
     where
         T: Send + 'static,
@@ -398,7 +398,8 @@ impl PostgresLog {
 }
 
 impl Inner {
-    /// Waits until this process wrote something of a run, or it is time to look whether another did.
+    /// Waits until this process wrote something of a run, or until it is time to check for other
+    /// writers.
     async fn told_or_late(&self, waiting: &mut Waiter) {
         // The timer belongs to the log's own runtime: the caller's may have none.
         let (done, late) = oneshot::channel::<()>();

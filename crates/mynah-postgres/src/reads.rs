@@ -31,7 +31,7 @@ fn clamped(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// The record in a row, if it is the one that has to be there.
+/// The record in a row, if it is the expected one.
 pub(crate) fn record(row: &Row, run: &str, seq: u64) -> Result<Record, Corrupt> {
     let wrong = |what: String| Corrupt::new(run, seq, what);
     let envelope: Vec<u8> = get(row, 0, run)?;
@@ -67,7 +67,7 @@ pub(crate) async fn records(
     let (Ok(first), rows) = (i64::try_from(from), clamped(limit.min(ROWS))) else {
         return Ok(Vec::new());
     };
-    // What is counted first is there when it is read.
+    // Records that were counted before exist when they are read.
     let name: [(&(dyn ToSql + Sync), Type); 1] = [(&run, Type::TEXT)];
     let last = client.query_typed("SELECT records FROM mynah_runs WHERE id = $1", &name);
     let select = "SELECT envelope, salt, payload, seq FROM (SELECT *, sum(coalesce(octet_length(payload), 0)) \
@@ -270,7 +270,8 @@ pub(crate) async fn changes(
     }
     let from: Vec<i64> =
         moved.iter().map(|writer| seen.get(writer).copied().unwrap_or(0)).collect();
-    // Numbers grow in the order of the commits of one connection, so what is up to one that is seen is there.
+    // Numbers grow in the order of the commits of one connection, so everything up to a visible
+    // number is committed.
     let select = "SELECT writer, no, run FROM (\
         SELECT r.writer, r.no, r.run FROM unnest($1::int8[], $2::int8[]) AS v(writer, no) \
         JOIN mynah_records r ON r.writer = v.writer AND r.no > v.no UNION ALL \

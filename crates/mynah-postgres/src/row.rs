@@ -22,7 +22,7 @@ pub(crate) const SELECT: &str = "SELECT r.id, r.key, r.version, r.status, r.star
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub(crate) entry: IndexEntry,
-    /// Its version in the table; 0 if it is not there yet.
+    /// Its version in the table; 0 if it does not exist yet.
     pub(crate) version: i64,
     /// Whether its seal has no place among the log's yet.
     pub(crate) is_unplaced: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Known {
     pub(crate) messages: Vec<String>,
     /// How many messages it got.
     pub(crate) delivered: i64,
-    /// Whether it has to be written.
+    /// Whether it must be written.
     pub(crate) is_changed: bool,
 }
 

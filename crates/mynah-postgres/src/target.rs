@@ -44,7 +44,7 @@ impl Target {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(Duration::from_secs(10));
         }
-        // A connection that is cut without a word is found to be, rather than waited for.
+        // A silently cut connection is detected instead of waited for.
         config.keepalives_idle(Duration::from_secs(10)).tcp_user_timeout(Duration::from_secs(20));
         if config.get_user().is_none()
             && let Some(user) = variable("PGUSER").or_else(|| variable("USER"))

@@ -81,7 +81,7 @@ pub(crate) struct Ask {
 
 impl Ask {
     fn answer(mut self, result: Result<Reply>) {
-        // Those who wait read what is there now.
+        // Waiters read the current rows.
         self.pending = None;
         if let Some(reply) = self.reply.take() {
             // The caller may be gone.

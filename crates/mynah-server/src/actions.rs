@@ -428,7 +428,7 @@ pub(crate) async fn fork(
     }
     runs::found(&app, &id).await?;
     let log = runs::log(&app);
-    // A run is not forked for an agent that is not there.
+    // A run is not forked for a missing agent.
     let agent = match fork.resume {
         true => Some(app.agents.of_run(fork.agent.as_deref(), log.as_ref(), &id).await?),
         false => None,

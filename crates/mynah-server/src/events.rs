@@ -39,7 +39,8 @@ pub(crate) async fn events(
     if !reply::wants_stream(&headers) {
         return page(events, after, limit).await;
     }
-    // What is there already is looked at first, so that an error of the log is an answer and not a broken stream.
+    // Existing records are read first, so that an error of the log is an answer and not a broken
+    // stream.
     let first = events.next_ready().await?;
     if first.is_none() && events.is_over() {
         return Ok(StatusCode::NO_CONTENT.into_response());

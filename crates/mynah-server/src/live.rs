@@ -69,7 +69,7 @@ impl Live {
         metrics.runs_live.fetch_add(1, Relaxed);
         let leave = Leave { id, runs: Arc::clone(&self.runs), metrics: Arc::clone(metrics), done };
         let mut tasks = locked(&self.tasks);
-        // Those that are done are not kept.
+        // Finished ones are not kept.
         while tasks.try_join_next().is_some() {}
         tasks.spawn(async move {
             let leave = leave;

@@ -135,7 +135,7 @@ impl Write for Pipe {
     }
 }
 
-/// The log's tree, as far as it was read.
+/// The part of the log's tree that was read.
 #[derive(Default)]
 pub(crate) struct KnownTree {
     tree: Tree,

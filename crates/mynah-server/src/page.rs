@@ -25,7 +25,7 @@ const MODULES: &[(&str, &str)] = &[
 
 const STYLE: &str = include_str!("../ui/style.css");
 
-/// Writes what stands before the bundle in the page.
+/// Writes the part of the page before the bundle.
 ///
 /// # Errors
 /// An output that cannot be written to.
@@ -83,8 +83,8 @@ fn source_hash(source: &str) -> String {
     format!("'sha256-{}'", STANDARD.encode(Sha256::digest(source)))
 }
 
-/// Writes the lines of a bundle as they may stand in a page: without the facts beside the bytes, which the page reads from the
-/// bytes, and with nothing that could end the element around them.
+/// Writes the lines of a bundle for a page: without the readable facts, which the page decodes from
+/// the bytes, and with nothing that could end the element around them.
 #[derive(Debug)]
 pub struct BundleLines<W> {
     out: W,

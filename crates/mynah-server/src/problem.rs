@@ -59,7 +59,7 @@ impl Problem {
         Self::new(StatusCode::FORBIDDEN, reason, detail)
     }
 
-    /// Something that is not there.
+    /// Something that does not exist.
     pub(crate) fn absent(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", detail)
     }

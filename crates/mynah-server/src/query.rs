@@ -18,7 +18,7 @@ impl Query {
         Self(pairs.into_owned().collect())
     }
 
-    /// A parameter; none if it is not there.
+    /// A parameter; none if it is absent.
     pub(crate) fn take(&mut self, name: &str) -> Result<Option<String>> {
         let Some(place) = self.0.iter().position(|(given, _)| given == name) else {
             return Ok(None);

@@ -213,7 +213,7 @@ impl File {
         made.map_err(failed)
     }
 
-    /// Looks whether SQLite can make sense of every page, and of every index.
+    /// Checks that SQLite can read every page and every index.
     pub(crate) fn check(&self, connection: &Connection) -> Answer<()> {
         // Once it is damaged, more of the same is no news.
         let mut check = connection.prepare("PRAGMA integrity_check(3)")?;
@@ -286,7 +286,7 @@ impl File {
             Some(ErrorCode::NotADatabase) => {
                 (LogReason::Unusable, "it is not a SQLite file; give another path".to_owned())
             }
-            // Unknown is what SQLite says where a table or a column is not there: the file says to be ours, and is not.
+            // SQLite reports an unknown table or column: the file claims to be a log, and is not.
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::Unknown | ErrorCode::SchemaChanged) => {
                 (LogReason::Corrupt, "the file is damaged; restore it from a copy".to_owned())
             }
@@ -400,7 +400,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("log.db");
         let file = File::new(&path).expect("a path");
-        // It locks by files beside the database, as is done where nothing else works, and has no shared memory.
+        // It locks with files beside the database, and has no shared memory.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let connection = Connection::open_with_flags_and_vfs(&path, flags, "unix-dotfile");
         let connection = connection.expect("a file");

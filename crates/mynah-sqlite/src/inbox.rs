@@ -12,7 +12,8 @@ use crate::{
     runs,
 };
 
-/// How long a beat is kept after its term, in nanoseconds. A run whose owner has none was left long ago.
+/// How long a beat is kept after its term, in nanoseconds. A run whose owner has none was abandoned
+/// long ago.
 const KEPT: i64 = nanos(std::time::Duration::from_secs(86_400));
 
 /// Until when the last beat of a process counts.
@@ -92,7 +93,7 @@ pub(crate) fn list(connection: &Connection, run: &str, limit: usize) -> Answer<V
     Ok(Ok(found))
 }
 
-/// Looks for messages of runs that are not there.
+/// Looks for messages of missing runs.
 pub(crate) fn check(connection: &Connection) -> Answer<()> {
     let select = "SELECT id FROM inbox WHERE run NOT IN (SELECT key FROM runs)";
     let stray = connection.prepare(select)?.query_row([], |row| Ok(lossy(row, 0))).optional()?;

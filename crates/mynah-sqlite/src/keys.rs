@@ -29,7 +29,7 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    /// From a row, where the run has so many records.
+    /// Reads them from a row of a run with this many records.
     pub(crate) fn from_bytes(bytes: &[u8], records: u64) -> Option<Self> {
         let keys = unpack(bytes)?;
         let (count, last) = (keys.len(), keys.last().copied().unwrap_or_default());

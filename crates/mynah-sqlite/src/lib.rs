@@ -87,7 +87,8 @@ impl SqliteLog {
     /// Opens a log, and makes it if there is none.
     ///
     /// # Errors
-    /// A file that cannot be used: not there to be written, not a log, or made by another version of Mynah.
+    /// A file that cannot be used: its folder is missing, it is not a log, or another version of
+    /// Mynah made it.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(path, Durability::Full)
     }
@@ -104,11 +105,12 @@ impl SqliteLog {
         Ok(Self::with(file, Some(writer), waiters))
     }
 
-    /// Opens a log that is there, to read alone. It may be written by others meanwhile; a log in a folder that this process
-    /// cannot write is read as it was when it was closed.
+    /// Opens an existing log read-only. Other processes may write it meanwhile. A log in a folder
+    /// that this process cannot write is read as it was when it was closed.
     ///
     /// # Errors
-    /// A file that cannot be used: not there, not a log, of another version, or not closed in a folder that cannot be written.
+    /// A file that cannot be used: missing, not a log, of another version, or not closed in a
+    /// folder that cannot be written.
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
         let file = File::new(path.as_ref())?;
         file.open_to_read()?;

@@ -67,7 +67,7 @@ impl Pending {
     }
 }
 
-/// Inserts records by a statement that takes so many of them.
+/// Inserts records with a statement for this many of them.
 fn insert(
     connection: &Connection,
     sql: &str,

@@ -128,7 +128,7 @@ pub(crate) fn delete(connection: &Connection, key: i64) -> rusqlite::Result<usiz
     connection.prepare_cached("DELETE FROM records WHERE key = ?1")?.execute([key])
 }
 
-/// The record in a row, if it is the one that has to be there.
+/// The record in a row, if it is the expected one.
 fn check(row: &Row<'_>, run: &str, seq: u64) -> Answer<Record> {
     let (envelope, body) = attempt!(sound(parts(row), run, seq)?);
     let judge = || {

@@ -14,8 +14,8 @@ macro_rules! attempt {
 }
 pub(crate) use attempt;
 
-/// What was read from a row. If its values are not what they have to be, the log is corrupt there;
-/// any other failure is SQLite's own.
+/// The values of a row. If they are invalid, the log is corrupt there; any other failure is
+/// SQLite's own.
 pub(crate) fn sound<T>(
     read: rusqlite::Result<T>,
     run: &str,
@@ -36,7 +36,7 @@ pub(crate) fn sound<T>(
     }
 }
 
-/// Whether values of a row are not what they have to be.
+/// Whether values of a row are invalid.
 pub(crate) fn is_unsound(error: &Error) -> bool {
     matches!(
         error,
@@ -52,7 +52,7 @@ pub(crate) fn blob<'r>(row: &'r Row<'_>, column: usize) -> rusqlite::Result<&'r 
     Ok(row.get_ref(column)?.as_blob()?)
 }
 
-/// A text, as far as it is one: to name what cannot be read.
+/// The readable part of a text, to name what cannot be read.
 pub(crate) fn lossy(row: &Row<'_>, column: usize) -> String {
     let bytes = row.get_ref(column).ok().and_then(|value| value.as_bytes().ok());
     String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned()

@@ -79,7 +79,7 @@ impl Store {
     }
 }
 
-/// A transaction. It is rolled back, and what was learned in it forgotten, if it is dropped before it is committed.
+/// A transaction. It is rolled back, and its cache entries are dropped, unless it is committed.
 pub(crate) struct Work<'s> {
     connection: &'s Connection,
     known: &'s mut Memory,

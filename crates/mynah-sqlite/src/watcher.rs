@@ -93,7 +93,7 @@ impl WatcherState {
         }
     }
 
-    /// Changes whenever someone else has written.
+    /// Changes when another process has written.
     fn version(&self, connection: &mut Option<Connection>) -> Option<i64> {
         if connection.is_none() {
             *connection = self.file.open_to_read().ok();

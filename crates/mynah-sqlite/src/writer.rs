@@ -196,7 +196,7 @@ trait Job: Send {
     fn run(&self) -> &str;
     fn durability(&self) -> Durability;
     fn finish(&mut self, committed: Result<()>);
-    /// Whether it is done again if the commit fails.
+    /// Whether it is retried if the commit fails.
     fn is_owed(&self) -> bool;
 }
 
@@ -302,8 +302,8 @@ impl WriterThread {
         }
     }
 
-    /// Does the jobs of a group, and those that come meanwhile, which join it, in one commit. A panic undoes what was done and
-    /// forgets what was known, as any failure does: the thread is there for others.
+    /// Does the jobs of a group, and those that arrive meanwhile, in one commit. A panic rolls back
+    /// and clears the cache, as any failure does: the thread continues for others.
     fn commit(
         &mut self,
         group: &mut Vec<Box<dyn Job>>,
@@ -424,7 +424,7 @@ mod tests {
         let release = async { release.send(()).expect("a thread that waits") };
         let (first, others, ()) = tokio::join!(first, others, release);
         first.expect("nothing to do");
-        // What comes after it may be safer than it has to be.
+        // Later jobs may be more durable than necessary.
         assert_eq!(others, (Ok(1), Ok(2), Ok(2)));
     }
 

@@ -260,7 +260,7 @@ impl<'e> Parser<'e> {
             ""
         };
         let mut exponent = 0_i32;
-        // An `e` that no digits follow is the constant, and no operator stands before it.
+        // An `e` without following digits is the constant, and has no operator before it.
         if self.rest().starts_with(['e', 'E']) {
             self.at += 1;
             let sign = if self.rest().starts_with(['+', '-']) { 1 } else { 0 };

@@ -102,8 +102,8 @@ impl Shell {
         self
     }
 
-    /// The most bytes of standard output, and of standard error, that are kept; 32 KiB by default. Of more, the begin and the end
-    /// are kept.
+    /// The maximum bytes of standard output, and of standard error, that are kept; 32 KiB by
+    /// default. Of more, the beginning and the end are kept.
     pub fn max_output(mut self, bytes: usize) -> Self {
         self.max_output = bytes;
         self

@@ -130,7 +130,7 @@ impl Delta<'_> {
         }
     }
 
-    /// Writes on a block that is kept whole.
+    /// Appends to a block that is kept whole.
     fn write_on(&mut self, block: &mut Metadata) {
         let known = [
             ("text", &mut self.text),
@@ -163,7 +163,7 @@ members! {
 }
 
 impl Start<'_> {
-    /// The input of a call, where it is there already.
+    /// The input of a call, if it is already complete.
     fn input(&self) -> &str {
         let input = self.input.0.trim();
         let is_empty = serde_json::from_str::<Metadata>(input).is_ok_and(|map| map.is_empty());
@@ -336,7 +336,7 @@ impl Answer {
         if self.form.is_wanted() { Kind::Beside(String::new()) } else { Kind::Text }
     }
 
-    /// Begins an empty block, and gives its place.
+    /// Begins an empty block, and returns its index.
     fn begin(&mut self, index: u64, kind: Kind, draft: &mut Draft) -> usize {
         draft.count_part();
         let id = Some(Arc::from(self.begun.to_string()));

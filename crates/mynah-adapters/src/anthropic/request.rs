@@ -30,7 +30,7 @@ const MAX_TOKENS_OF_CLAUDE: u64 = 64_000;
 /// In the metadata of a call: the code that made it.
 pub(super) const CALLER: &str = "caller";
 
-/// The type of what is kept of an answer and is no block: where code ran.
+/// The type of a stored part that is not a block: the container in which code ran.
 pub(super) const CONTAINER: &str = "container";
 
 pub(super) fn body(request: &Request, call: &ModelCall) -> Result<Value> {
@@ -129,8 +129,8 @@ fn instruction(message: &Message) -> Option<Value> {
     (!is_blank(&text)).then(|| json!({"type": "text", "text": text}))
 }
 
-/// The conversation as the model takes it. The system's messages within it stand where the provider wants them: behind all that the
-/// user says before the model speaks.
+/// The conversation in the provider's form. System messages are moved to where the provider accepts
+/// them: after the user's messages, before the next answer.
 fn conversation(request: &Request) -> Vec<&Message> {
     if !claude::takes_instructions_within(model_name(request)) {
         return dialogue(request).collect();
@@ -153,7 +153,8 @@ fn conversation(request: &Request) -> Vec<&Message> {
 }
 
 fn messages(request: &Request) -> Result<Vec<Value>> {
-    // The tool that gives the form was not there when the model thought, and such thoughts are refused.
+    // The tool for the format did not exist when the model thought, and the provider refuses such
+    // thoughts.
     let with_thoughts =
         form_tool(request).is_none() || !claude::binds_thinking(model_name(request));
     let said = |message: &Message| {
@@ -361,7 +362,7 @@ fn tool_choice(
         Some(ToolChoice::Tool(name)) => json!({"type": "tool", "name": name}),
         Some(ToolChoice::Other(choice)) => Value::Object(choice.clone()),
         _ if !has_tools => {
-            // Tools that stand there for the sake of what was said are not to be called.
+            // Tools that are listed only because earlier messages refer to them must not be called.
             let was_called =
                 request.messages.iter().any(|message| message.tool_calls().next().is_some());
             let stands_there = was_called || !call.former_tools.is_empty();

@@ -344,7 +344,7 @@ fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
     members.get(name).map(|value| value.get())
 }
 
-/// The content of a whole answer. What stands beside it stays.
+/// Reads the content of a whole answer. The members beside it stay.
 fn take_content(body: &mut Metadata) -> Option<Vec<Value>> {
     let output = body.get_mut("output")?.as_object_mut()?;
     let mut message = output.shift_remove("message")?;

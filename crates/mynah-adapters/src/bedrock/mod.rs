@@ -27,9 +27,11 @@ use crate::{
 /// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and, where there is one, `AWS_SESSION_TOKEN`. `AWS_REGION` or
 /// `AWS_DEFAULT_REGION` says where the server is; so does the adapter option `region`.
 ///
-/// What these variables do not say is looked for in the files of Amazon's own tools, `~/.aws/credentials` and `~/.aws/config`, or where
-/// `AWS_SHARED_CREDENTIALS_FILE` and `AWS_CONFIG_FILE` say: keys and region of the profile `AWS_PROFILE`, or else `default`. For a
-/// profile without keys of its own, `aws configure export-credentials --format env` gives the variables.
+/// Settings that these variables do not have are read from the files of Amazon's own tools,
+/// `~/.aws/credentials` and `~/.aws/config`, or from `AWS_SHARED_CREDENTIALS_FILE` and
+/// `AWS_CONFIG_FILE`: keys and region of the profile `AWS_PROFILE`, or else `default`. For a
+/// profile without keys of its own, `aws configure export-credentials --format env` prints the
+/// variables.
 ///
 /// Beside what every format does: `cache_control` in the metadata of a text part, a message or a tool, and
 /// [`Request::prompt_cache`], become cache points where the model takes them: for Claude, and for Nova in texts, for five minutes.

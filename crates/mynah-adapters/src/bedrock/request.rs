@@ -138,7 +138,8 @@ fn cache_point(mark: &Value) -> Value {
     json!({"cachePoint": point})
 }
 
-/// Leaves away what the model would refuse: a prompt is cached as a favour, and fails no call.
+/// Leaves out cache points that the model would refuse: caching is optional, and must not fail a
+/// call.
 fn fit_cache_points(blocks: &mut Vec<Value>, model: &str) {
     const OF_TOOLS: [&str; 3] = ["toolSpec", "toolUse", "toolResult"];
     let is_of_tools = |block: &Value| OF_TOOLS.iter().any(|kind| block.get(kind).is_some());
@@ -169,7 +170,7 @@ fn system(request: &Request) -> Vec<Value> {
     blocks.chain(form_instruction(request)).collect()
 }
 
-/// What asks a model for the form of its answer that cannot be made to give it.
+/// The instruction for a model that cannot be forced into the format of its answer.
 fn form_instruction(request: &Request) -> Option<Value> {
     let form = form_tool(request)?.name;
     let is_made = names_tool(forced(model_name(request), &form).as_ref());
@@ -188,7 +189,7 @@ fn messages(request: &Request) -> Result<Vec<Value>> {
     // All instructions stand above: what was thought before the last of them may not be taken back any more.
     let binds = claude::binds_thinking(model_name(request));
     let bound = instructions.last().filter(|_| binds);
-    // The tool that gives the form was not there when the model thought.
+    // The tool for the format did not exist when the model thought.
     let is_outdated = binds && form_tool(request).is_some();
     let stands = |place: usize| !is_outdated && bound.is_none_or(|(last, _)| last < place);
     let said = |(place, message): (usize, &Message)| {

@@ -71,7 +71,7 @@ impl Cycles {
         self.0.is_empty()
     }
 
-    /// Whether a part of what `within` stands for refers back to it.
+    /// Whether a part of the target of `within` refers back to it.
     pub(super) fn returns(&self, within: &str, part: &Value) -> bool {
         let Some(group) = self.0.get(within) else { return false };
         let part = part.as_object().map(references).unwrap_or_default();

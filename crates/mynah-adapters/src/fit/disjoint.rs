@@ -1,4 +1,4 @@
-//! Whether no value fits two schemas, as far as they say it themselves.
+//! Whether two schemas are disjoint, as far as that is visible in them.
 
 use mynah_data::Metadata;
 use serde_json::Value;
@@ -25,7 +25,7 @@ pub(super) fn are_disjoint(neutral: &Neutral, first: &Value, second: &Value, clo
         || differ_by_tag(neutral, first, second)
 }
 
-/// The schema that a reference stands for, if nothing stands beside it.
+/// The target of a reference, if it has no siblings.
 pub(super) fn followed<'n>(neutral: &'n Neutral, schema: &'n Value) -> Option<&'n Metadata> {
     let mut schema = schema.as_object()?;
     for _ in 0..HOPS {

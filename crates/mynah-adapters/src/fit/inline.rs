@@ -8,15 +8,15 @@ use super::{
     neutral::{Neutral, escaped},
 };
 
-/// How many values are written in the place of references before what they stand for may be anything: definitions that refer to
-/// each other would grow beyond every bound.
+/// How many values are inlined before a target is replaced by any value: definitions that refer to
+/// each other would grow without bound.
 const MAX_INLINED: usize = 4_096;
 
 /// How many references may stand within each other.
 const MAX_WITHIN: usize = 32;
 
-/// A schema with what its references stand for in their place, under what stands beside them. What stands within itself may be
-/// anything there.
+/// A schema with its references inlined, under their siblings. A target inside itself may be any
+/// value there.
 pub(super) fn inline(neutral: &mut Neutral) -> Value {
     let mut notes = Vec::new();
     let mut inlining =
@@ -39,7 +39,7 @@ pub(super) fn with_bare_root(schema: Value) -> Value {
 
 struct Inlining<'n> {
     neutral: &'n Neutral,
-    /// The references in whose place something is being written.
+    /// The references that are being inlined.
     within: Vec<String>,
     left: usize,
     notes: &'n mut Vec<Note>,

@@ -1,4 +1,4 @@
-//! Fitted schemas of tools, kept: a tool is sent with every call and its schema does not change.
+//! A cache of fitted schemas: a tool is sent with every call and its schema does not change.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ impl Serialize for FittedTool {
     }
 }
 
-/// The largest number of schemas that are kept.
+/// The largest number of cached schemas.
 const MAX_KEPT: usize = 1024;
 
 /// What was fitted, by the address of the tool.
@@ -36,7 +36,7 @@ struct Entry {
     fitted: Arc<FittedTool>,
 }
 
-/// The kept schema of a tool, or what `fit` returns.
+/// The cached schema of a tool, or what `fit` returns.
 pub(super) fn kept(
     tool: &Arc<ToolSpec>,
     dialect: Dialect,

@@ -23,8 +23,8 @@ const LEAST: [&str; 6] =
 
 const MOST: [&str; 5] = ["maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"];
 
-/// One schema for two that both hold. Annotations of the second count. None if no schema without `allOf` says the same, as far as this
-/// is known.
+/// One schema for two that both apply. Annotations of the second win. None if the intersection
+/// cannot be expressed without `allOf`.
 pub(super) fn merge(first: &Metadata, second: &Metadata) -> Option<Metadata> {
     for group in TOGETHER {
         let of = |schema: &Metadata| -> Metadata {

@@ -55,7 +55,7 @@ use write::Writer;
 /// other rules differs.
 pub const FIT_VERSION: u32 = 1;
 
-/// The largest number of JSON values in a schema, what references stand for included.
+/// The largest number of JSON values in a schema, including the targets of references.
 pub const MAX_NODES: usize = 100_000;
 
 /// The deepest nesting of JSON values in a schema.
@@ -411,7 +411,7 @@ fn strings(value: Option<&Value>) -> impl Iterator<Item = &str> {
     value.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// Whether a schema is one of an object, as far as it says itself.
+/// Whether a schema itself requires an object.
 fn is_object(schema: &Metadata) -> bool {
     match types(schema) {
         Some(kinds) => kinds.contains(&"object"),

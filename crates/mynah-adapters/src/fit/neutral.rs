@@ -60,7 +60,7 @@ pub(super) fn parts(schema: &Metadata) -> impl Iterator<Item = &Value> {
 pub(super) struct Neutral {
     /// The root, without its definitions.
     pub(super) root: Metadata,
-    /// What references of the form `#/$defs/name` stand for. Each is referred to.
+    /// The targets of references of the form `#/$defs/name`. Each is referred to.
     pub(super) defs: Metadata,
     /// The number of members of the root before its definitions.
     defs_at: Option<usize>,
@@ -91,7 +91,7 @@ impl Neutral {
         Ok(Self { root, defs: defs.into_iter().collect(), defs_at, notes: reader.notes })
     }
 
-    /// What a reference stands for.
+    /// The target of a reference.
     pub(super) fn target(&self, reference: &str) -> Option<&Metadata> {
         match name_of(reference) {
             None if reference == "#" => Some(&self.root),
@@ -349,7 +349,7 @@ impl<'s> Reader<'s> {
         each.map(|(index, schema)| self.schema(schema, &format!("{path}/{index}"))).collect()
     }
 
-    /// The reference in its neutral form; none if nothing is there.
+    /// The reference in its neutral form; none if it has no target.
     fn resolve(&mut self, reference: &'s str) -> Option<String> {
         if let Some(known) = self.names.get(reference) {
             return known.clone();
@@ -404,7 +404,7 @@ impl<'s> Reader<'s> {
     }
 }
 
-/// Whether a member has a value that JSON Schema gives a meaning.
+/// Whether a member has a value that is meaningful in JSON Schema.
 fn is_well_formed(name: &str, value: &Value) -> bool {
     let is_texts =
         |value: &Value| value.as_array().is_some_and(|list| list.iter().all(Value::is_string));

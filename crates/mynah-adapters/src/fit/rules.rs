@@ -14,7 +14,7 @@ pub(super) struct Rules {
     pub(super) all_required: bool,
     /// Every schema has a type, and the root is one of an object.
     pub(super) typed: bool,
-    /// Annotations may stand beside a reference.
+    /// Annotations may be siblings of a reference.
     pub(super) ref_siblings: bool,
     /// Definitions may refer to themselves.
     pub(super) recursion: bool,
@@ -205,7 +205,7 @@ impl Rules {
         }
     }
 
-    /// Whether a value may stand in a list of values.
+    /// Whether a value may be in a list of values.
     pub(super) fn lists(&self, value: &Value) -> bool {
         match self.enums {
             Enums::Scalars => !value.is_array() && !value.is_object(),

@@ -19,7 +19,7 @@ use super::{
 
 mod union;
 
-/// How many values are copied: alternatives that say themselves what stands beside them would grow beyond every bound.
+/// How many values are copied: alternatives that repeat their siblings would grow without bound.
 const MAX_COPIED: usize = 10_000;
 
 /// How deep schemas are written within each other. Only what is copied in the place of references gets deeper than the original.
@@ -422,7 +422,7 @@ impl<'n> Writer<'n> {
         written
     }
 
-    /// The members that are required, as far as there are such.
+    /// The required members, if there are any.
     fn required(&mut self, own: &Metadata, path: &str) -> Option<Value> {
         let known = own.get("properties").and_then(Value::as_object);
         let mut names = Vec::new();

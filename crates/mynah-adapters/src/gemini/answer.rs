@@ -34,7 +34,7 @@ pub(super) struct Answer {
     counters: Counters,
     /// The unknown members of a chunk that were emitted last. Chunks repeat them.
     unknown: Rest,
-    /// The same of a candidate. What stands in its content, and its `logprobsResult`, are pieces.
+    /// The same for a candidate. Its content and its `logprobsResult` are pieces.
     unknown_of_candidate: Rest,
 }
 

@@ -69,7 +69,7 @@ impl<'a> Slot<'a> for Counters {
 }
 
 impl Counters {
-    /// Takes a counter. Nearly always it stands in the place where it stood the last time.
+    /// Reads a counter. It is nearly always in the same position as the last time.
     fn count(&mut self, place: usize, json: &mut Json<'_>) -> serde_json::Result<()> {
         let (name, value, written) = json.member()?;
         if value.is_null() {

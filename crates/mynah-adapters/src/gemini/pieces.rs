@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 /// How deep a piece may stand.
 const MAX_DEPTH: usize = 64;
 
-/// Puts a piece where it belongs, text behind the text that is there; none where that cannot be.
+/// Merges a piece into its place, text after the existing text; none if that is impossible.
 pub(super) fn put(arguments: &mut Value, piece: &Metadata) -> Option<()> {
     let place = place(arguments, piece.get("jsonPath")?.as_str()?)?;
     let value = ["numberValue", "boolValue"].iter().find_map(|name| piece.get(*name));

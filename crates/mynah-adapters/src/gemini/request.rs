@@ -32,7 +32,7 @@ pub(super) const CONTINUATION: &str = "continuationToken";
 /// What newer models take for the signature of a call that another model made.
 const UNSIGNED: &str = "skip_thought_signature_validator";
 
-/// Options that stand beside `generationConfig`.
+/// Options beside `generationConfig`.
 const BESIDE: [&str; 7] = [
     "cachedContent",
     CONTINUATION,
@@ -209,7 +209,8 @@ fn image_part(image: &Image) -> Result<Value> {
     Ok(json!({"inlineData": {"mimeType": mime_type, "data": data}}))
 }
 
-/// What the model said. A signature without a text of its own stands before the text that it came with, or at the end.
+/// The model's parts. A signature without text of its own comes before the text that it came with,
+/// or at the end.
 fn model(message: &Message, needs_signatures: bool) -> Result<Vec<Value>> {
     let mut parts = Vec::new();
     let mut signature: Option<&str> = None;
@@ -269,8 +270,8 @@ fn with_id(mut part: Value, call: &ToolCall) -> Value {
     part
 }
 
-/// The result of a call. The provider wants an object, and knows the function by its name. Images stand in it where the model takes
-/// them there, which are their bytes; all others follow.
+/// The result of a call. The provider expects an object, and identifies the function by its name.
+/// Images go inside it as bytes if the model accepts them there; all others follow.
 fn function_response(
     message: &Message,
     calls: &Calls<'_>,

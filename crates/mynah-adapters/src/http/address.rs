@@ -10,11 +10,12 @@ use reqwest::{Client, Url};
 
 use super::Http;
 
-/// The addresses that an adapter has called, kept: there are few, and parsing one takes longer than a call may.
+/// A cache of addresses that an adapter has called: there are few, and parsing one takes longer
+/// than a call may.
 #[derive(Default)]
 pub(super) struct Addresses(Mutex<Vec<Arc<Address>>>);
 
-/// How many are kept.
+/// How many are cached.
 const KEPT: usize = 16;
 
 impl Addresses {
@@ -76,7 +77,7 @@ impl Address {
     }
 }
 
-/// What is said in this place, if it is the address of a server.
+/// The value at this place, if it is the address of a server.
 pub(super) fn parsed(place: &str, url: &str) -> Result<Url> {
     let refused = |code: &str, why: &str| {
         let message = format!("validation failed: {place}: {why}");
@@ -163,7 +164,8 @@ fn missing_version<'v>(base: &str, version: &'v str) -> &'v str {
     version[there..].trim_start_matches('/')
 }
 
-/// Whether a version stands in the path of a URL. One before the name of a provider whose own follows is the gateway's.
+/// Whether the path of a URL has a version. A version before the name of a provider with its own
+/// version is the gateway's.
 fn names_version(base: &str) -> bool {
     const OWN_FOLLOWS: [&str; 2] = ["anthropic", "google-ai-studio"];
     let is_version = |segment: &str| {

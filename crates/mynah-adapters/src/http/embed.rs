@@ -1,4 +1,4 @@
-//! Embeddings over HTTP: as OpenAI and its like, Gemini and Ollama give them.
+//! Embeddings over HTTP, in the formats of OpenAI and compatible servers, Gemini and Ollama.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -107,7 +107,7 @@ impl HttpEmbedder {
         Ok(self)
     }
 
-    /// Vectors of so many numbers, where the model can give them.
+    /// Requests vectors of this length, if the model supports it.
     pub fn with_dimensions(mut self, dimensions: u32) -> Self {
         self.dimensions = Some(dimensions);
         self
@@ -134,8 +134,9 @@ impl HttpEmbedder {
     /// One vector for each text, in order. No texts are no call.
     ///
     /// # Errors
-    /// As for a model call, with `completed_chunks` and `completed_inputs` where so many calls for so many texts came before. An answer with another number of vectors than there are texts is malformed, and so is one whose
-    /// vectors are empty or of several lengths.
+    /// Those of a model call, with `completed_chunks` and `completed_inputs` if earlier calls
+    /// succeeded. An answer with another number of vectors than texts is malformed, and so is one
+    /// whose vectors are empty or of different lengths.
     pub async fn vectors(
         &self,
         texts: impl IntoIterator<Item = impl Into<String>>,

@@ -38,7 +38,7 @@ pub(super) struct Secrets {
 
 impl Secrets {
     pub(super) fn add(&mut self, keys: impl IntoIterator<Item = SecretString>) {
-        // A short word is no key: it stands in the place of one where none is needed.
+        // A short word is not a key: it is a placeholder for servers that need none.
         let is_word =
             |text: &str| text.len() < 8 && text.bytes().all(|byte| byte.is_ascii_alphabetic());
         let keys = keys.into_iter().filter(|key| !is_word(key.expose_secret()));

@@ -21,7 +21,7 @@ use crate::{
 
 /// Reads one answer.
 pub(super) struct Answer {
-    /// A stream has said something: what stands in a `message` after that is all of it again.
+    /// Whether a stream has emitted something. A `message` after that repeats all of it.
     has_said: bool,
     /// Reasoning is one string in this format, wherever its pieces come: one block.
     reasoning: Block,
@@ -34,7 +34,7 @@ pub(super) struct Answer {
     /// The unknown members of a chunk that were emitted last. Some servers repeat them in every
     /// one.
     unknown: Rest,
-    /// The same of a choice. What stands in its delta, and its `logprobs`, are pieces, like what the model says.
+    /// The same for a choice. Its delta and its `logprobs` are pieces.
     unknown_of_choice: Rest,
 }
 
@@ -369,7 +369,7 @@ impl Answer {
         }
     }
 
-    /// Nothing more is said.
+    /// Ends the output.
     fn close(&mut self, draft: &mut Draft) {
         self.end_name(draft);
         for call in &mut self.calls {

@@ -490,7 +490,7 @@ fn tool_choice(choice: &ToolChoice) -> Value {
     }
 }
 
-/// Whether the answer has a form that the server gives it only where it is neither streamed nor calls tools.
+/// Whether the server supports the answer's format only without streaming and tools.
 pub(super) fn stands_alone(dialect: &ChatDialect, request: &Request) -> bool {
     let has_schema = match &request.response_format {
         Some(ResponseFormat::JsonSchema { .. }) => true,

@@ -252,7 +252,7 @@ fn call_item(call: &ToolCall) -> Value {
     item
 }
 
-/// Reasoning that the provider neither kept nor gave out means nothing to it.
+/// The provider cannot use reasoning that it neither stored nor returned.
 fn reasoning(encrypted: Option<&String>, data: &Metadata, stored: bool) -> Option<Value> {
     let mut item = data.clone();
     if let Some(encrypted) = encrypted {

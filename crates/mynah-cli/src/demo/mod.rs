@@ -129,7 +129,7 @@ impl Demo {
         Ok(run)
     }
 
-    /// Changes a byte in a copy of the log, and looks whether that is found.
+    /// Changes a byte in a copy of the log, and checks that it is detected.
     fn tamper(&mut self, run: &RunSummary) -> Result<(), Failure> {
         let (from, to) = ("89 EUR", "80 EUR");
         let path = self.folder.join(LOG);
@@ -182,7 +182,7 @@ impl Demo {
         Ok(false)
     }
 
-    /// The run, as far as it is kept.
+    /// The recorded part of the run.
     fn run(&self) -> Result<RunSummary, Failure> {
         let log = self.place(LOG).open_to_read()?;
         runtime()?.block_on(store::find(log.as_ref(), "last"))

@@ -1,4 +1,4 @@
-//! Operations on runs that are kept.
+//! Operations on recorded runs.
 
 use std::{io::Write, sync::Arc};
 

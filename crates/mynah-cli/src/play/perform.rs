@@ -311,7 +311,7 @@ impl<W: Write> Stage<'_, W> {
         Ok(self.keep(session, result))
     }
 
-    /// The options of a call that is kept, where there is a log.
+    /// The options of a recorded call, if there is a log.
     fn recorded(&self, options: Options) -> Options {
         match &self.log {
             Some(log) => options.record(log),

@@ -52,7 +52,7 @@ pub(super) enum Verb {
     },
     SaveAndLoad,
     Recover,
-    /// Something with a run that is kept: this one, or the newest.
+    /// An operation on a recorded run: this one, or the newest.
     Kept {
         run_id: Option<String>,
         act: Act,
@@ -103,9 +103,9 @@ pub(super) enum Input {
 pub(super) struct Watch {
     /// Print them.
     pub(super) print: bool,
-    /// Drop the stream after so many.
+    /// Drop the stream after this many events.
     pub(super) take: Option<u64>,
-    /// Cancel after so many.
+    /// Cancel after this many events.
     pub(super) cancel_after: Option<u64>,
 }
 
@@ -315,7 +315,7 @@ impl Fields {
         }
     }
 
-    /// Nothing else may stand in it.
+    /// It may have no other members.
     fn finish(self, of: &str) -> Result<(), String> {
         match self.0.keys().next() {
             Some(key) => Err(format!("unknown key {key:?} for {of}")),

@@ -161,7 +161,7 @@ struct Page {
     /// The text of the block so far.
     text: Row,
     styles: Vec<Style>,
-    /// What stands before the rows: marks of items and quotes. The first row of an item has another than the others.
+    /// The prefix of the rows: marks of items and quotes. The first row of an item has its own.
     margins: Vec<(Option<String>, String)>,
     /// The next numbers of the lists.
     lists: Vec<Option<u64>>,
@@ -356,7 +356,7 @@ mod tests {
     fn shown(text: &str, columns: usize) -> Vec<String> {
         let mut markdown = Markdown::new(false);
         let mut rows = Vec::new();
-        // Any pieces give the same rows.
+        // Any split into pieces renders the same rows.
         for c in text.chars() {
             rows.extend(markdown.push(&c.to_string(), columns));
             markdown.pending(columns);

@@ -125,7 +125,7 @@ fn read(
     editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), Cmd::Newline);
     editor.set_helper(Some(Words { commands, files: FilenameCompleter::new(), is_message: true }));
     if let Some(file) = &history {
-        // A history that is not there yet is empty.
+        // A missing history is empty.
         let _ = editor.load_history(file);
     }
     while let Ok(Request { prompt, reads, entered }) = requests.recv() {
@@ -139,7 +139,7 @@ fn read(
         };
         if let (true, Ok(text)) = (is_message, &mut line) {
             if !text.trim().is_empty() && editor.add_history_entry(&*text).unwrap_or(false) {
-                // A history that cannot be kept stops no conversation.
+                // A history that cannot be written stops no conversation.
                 let _ = history.as_ref().map(|file| editor.append_history(file));
             }
             *text = text.replace("\\\n", "\n");
@@ -150,7 +150,7 @@ fn read(
     }
 }
 
-/// Where the history is kept: as the XDG folders say, or as Windows does.
+/// The path of the history: in the XDG folders, or as on Windows.
 fn history_file() -> Option<PathBuf> {
     let folder = |name: &str| env::var_os(name).filter(|set| !set.is_empty()).map(PathBuf::from);
     let state = folder("XDG_STATE_HOME")

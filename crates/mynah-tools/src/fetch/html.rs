@@ -127,7 +127,7 @@ impl Writer {
         }
     }
 
-    /// Ends the line, so that this many line feeds stand before what follows.
+    /// Ends the line, so that this many line feeds come before the next text.
     fn break_lines(&mut self, count: usize) {
         self.space = false;
         if self.text.is_empty() {

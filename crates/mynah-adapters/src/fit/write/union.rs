@@ -144,7 +144,7 @@ impl Writer<'_> {
         Some(folded)
     }
 
-    /// Alternatives that say themselves what stands beside them: what is closed has no other members.
+    /// Alternatives that repeat their siblings: a closed alternative has no other members.
     fn distributed(
         &mut self,
         own: &mut Metadata,
