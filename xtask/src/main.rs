@@ -49,12 +49,17 @@ type Stage = (&'static str, fn() -> Result<(), String>);
 
 /// The slowest test binaries: they kill processes, wait for leases or run thousands of cases.
 const SLOW_TESTS: &[&str] = &[
+    "bundle",
+    "conformance",
     "crash",
+    "crash_everywhere",
     "demo",
     "effects",
     "exported_page",
     "failures",
+    "fit",
     "handover",
+    "hardening",
     "hostile",
     "inspector",
     "killed",
@@ -70,6 +75,7 @@ const SLOW_TESTS: &[&str] = &[
     "session_runs",
     "terminal",
     "tool",
+    "wire",
 ];
 
 const QUICK_STAGES: &[Stage] = &[
