@@ -23,16 +23,18 @@ async fn main() -> mynah::Result<()> {
     let chat = engine.chat("Ticket 4711 wants its money back.").record(&log);
     let run = chat.run_id("ticket-4711").agent("support").enqueue().await?;
 
-    // A person approves the call, from any process. A second message with the same id is dropped.
-    let approval = Signal::Approve { call_id: "c0".into(), arguments: None };
-    deliver(&log, &run, "approval-1", &approval).await?;
-
     // A worker performs runs until its shutdown future is ready: here, until the run has ended.
-    let events = follow(&log, &run, None);
-    let ended = async move {
-        let mut events = events;
+    let ended = async {
+        let mut events = follow(&log, &run, None);
         while let Ok(Some(event)) = events.next().await {
-            println!("{} {}", event.id, json!(event.event)["type"]);
+            let kind = json!(event.event)["type"].clone();
+            println!("{} {kind}", event.id);
+            if kind == "suspended" {
+                // A person approves the call, from any process. A second message with the same id is dropped.
+                let approval = Signal::Approve { call_id: "c0".into(), arguments: None };
+                let delivered = deliver(&log, &run, "approval-1", &approval).await;
+                println!("delivered: {}", delivered.is_ok_and(|is_new| is_new));
+            }
         }
     };
     let report = Worker::new(&log).agent("support", engine.clone()).run(ended).await?;
