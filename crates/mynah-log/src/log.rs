@@ -180,7 +180,7 @@ pub trait Log: Send + Sync + 'static {
 ///     forward_log!(self => self.0);
 /// }
 ///
-/// /// A log whose files nobody looks at.
+/// /// A log without files to erase.
 /// struct Unchecked(MemoryLog);
 ///
 /// impl Log for Unchecked {

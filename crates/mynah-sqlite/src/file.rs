@@ -51,7 +51,7 @@ impl File {
         let wrong = |what: &str| Err(unavailable(format!("{} {what}", path.display())));
         match fs::metadata(&path) {
             Ok(found) if found.is_dir() => return wrong("is a folder, and a log is a file"),
-            // SQLite would wait for the caller that writes into a pipe.
+            // SQLite would wait for a writer of a pipe.
             Ok(found) if !found.is_file() => return wrong("is not a file that can hold a log"),
             _ => {}
         }

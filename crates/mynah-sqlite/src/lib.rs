@@ -72,7 +72,7 @@ type Answer<T> = rusqlite::Result<Result<T>>;
 pub struct SqliteLog(Arc<Inner>, Clock);
 
 struct Inner {
-    // In the order in which they are closed: the caller that closes the file last tidies it up.
+    // In the order in which they are closed: the last to close the file tidies it up.
     watcher: Watcher,
     readers: Readers,
     writer: Option<Writer>,

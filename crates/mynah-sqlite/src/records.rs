@@ -70,7 +70,7 @@ pub(crate) fn check_pruned(connection: &Connection) -> Answer<()> {
         let tombstones = attempt!(read_now(connection, MAINTENANCE, seq + 1, PORTION)?);
         for record in &tombstones {
             seq = record.seq();
-            // One that is none is found by the caller that verifies them.
+            // An invalid one is found when they are verified.
             let Ok(Tombstone { run_id, removed: Removed::Run { .. }, .. }) = Tombstone::of(record)
             else {
                 continue;

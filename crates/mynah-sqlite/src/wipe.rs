@@ -13,12 +13,12 @@ use tokio::sync::oneshot;
 
 use crate::file::{File, PATIENCE, unavailable};
 
-/// How long the caller that reads what was there before is waited for.
+/// How long to wait for readers of the old data.
 const READERS: Duration = Duration::from_secs(2);
 
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Notes that what was removed up to this tombstone is to be wiped.
+/// Notes that data removed up to this tombstone must be erased.
 pub(crate) fn note(connection: &Connection, tombstone: u64) -> rusqlite::Result<usize> {
     let insert = "INSERT OR IGNORE INTO unwiped (tombstone) VALUES (?1)";
     connection.prepare_cached(insert)?.execute([tombstone.cast_signed()])

@@ -328,7 +328,7 @@ impl ToolContext {
         self.effects.now().await
     }
 
-    /// A number that nobody can guess.
+    /// An unpredictable number.
     ///
     /// # Errors
     /// As [`ToolContext::now`].

@@ -394,7 +394,7 @@ impl Engine {
     /// ])?;
     /// let (log, engine) = (MemoryLog::new(), Engine::new(model).tool(translate));
     /// let run = engine.chat("What is a bird?").record(&log).await?.run_id.unwrap();
-    /// // The scripts are used up: nobody asks the model again.
+    /// // The scripts are used up: the model is not called again.
     /// assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
     /// # Ok(()) }
     /// ```

@@ -219,7 +219,7 @@ impl Context {
         self.handed_in(self.0.effects.now()).await
     }
 
-    /// A number that nobody can guess.
+    /// An unpredictable number.
     ///
     /// # Errors
     /// As [`Context::now`].
