@@ -105,11 +105,11 @@ pub mod step {
     pub use mynah_step::{
         Adapter, AppendMetric, Backoff, BoxFuture, CallTool, Config, Context,
         DEFAULT_MAX_CONCURRENCY, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor,
-        IntoOutcome, IntoTool, IntoTools, JsonEncoder, LEASE, MetricsSink, ModelAnswer, ModelCall,
-        ModelCallMetric, ModelStream, OnToolError, OnUncertain, RetryPolicy, RunMode, Settled,
+        IntoOutcome, IntoTool, IntoTools, JsonEncoder, MetricsSink, ModelAnswer, ModelCall,
+        ModelCallMetric, ModelStream, OnToolError, OnUncertain, RetryPolicy, RunMode,
         SideEffectErrors, SystemWorld, Tool, ToolCallMetric, ToolContext, ToolExecutor, ToolFn,
-        ToolLimits, ToolOutcome, ToolRegistry, ToolResult, ToolResultEncoder, ToolSet, World,
-        differences, layers, open_model, run_tool, take_over, typed,
+        ToolOutcome, ToolRegistry, ToolResult, ToolResultEncoder, ToolSet, World, differences,
+        layers, typed,
     };
     #[cfg(feature = "typed")]
     pub use mynah_step::{schema_of, schemars};

@@ -19,9 +19,10 @@ use mynah::{
     BoxFuture, ChatResult, Engine, Event, EventStream, Message, OnUncertain, RunId, Thread, Tool,
     ToolCall, ToolContext, ToolOutcome, World, cancel_run,
     log::{Append, Extent, Fact, Head, Lease, Log, LogFuture, MemoryLog, RunStatus},
-    step::{Config, Context, LEASE},
+    step::{Config, Context},
     testing::{self, Scripted},
 };
+use mynah_step::LEASE;
 use serde_json::{Value, json};
 use tokio::{
     sync::watch,

@@ -8,9 +8,10 @@ use futures_util::StreamExt as _;
 use mynah::{
     Budget, Engine, Event, EventStream, SystemWorld, Tool, ToolOutcome,
     log::{Append, Extent, Fact, Head, Lease, Log, LogFuture, MemoryLog, forward_log},
-    step::{Config, Context, LEASE, take_over},
+    step::{Config, Context},
     testing::Scripted,
 };
+use mynah_step::{LEASE, take_over};
 use serde_json::{Value, json};
 
 #[tokio::test]
