@@ -4,10 +4,10 @@ use std::{collections::VecDeque, sync::Arc};
 
 use mynah_adapters::scripted::Scripted;
 use mynah_data::{
-    AdapterReason, Breach, BreachTime, Error, Event, FinishReason, HaltReason, Limit, Message,
-    Part, Thread, ToolCall, ToolOutcome,
+    AdapterReason, Approval, Breach, BreachTime, Budget, Error, Event, FinishReason, HaltReason,
+    Limit, Message, Metadata, Part, ResponseFormat, Thread, ToolCall, ToolOutcome,
 };
-use mynah_log::{Extent, Fact};
+use mynah_log::{Effect, Extent, Fact, Inside};
 use mynah_step::{Settled, Tool};
 use serde_json::json;
 
@@ -23,21 +23,27 @@ struct Bench(Machine);
 impl Bench {
     /// A chat whose model is called.
     fn calling() -> Self {
-        let mut bench = Self::new();
+        Self::calling_with(|_| {}, Options::new())
+    }
+
+    /// The same, with a tool `pay` and options like these.
+    fn calling_with(tool: impl FnOnce(&mut Tool), options: Options) -> Self {
+        let mut bench = Self::new(tool, options);
         assert_eq!(bench.perform(), (vec!["turn_started"], vec![]));
         assert_eq!(bench.0.decide(), Action::CallModel);
         bench.0.begin_hearing();
         bench
     }
 
-    fn new() -> Self {
-        let pay = Tool::new("pay", "", json!({})).handler(async |_, _| "paid");
+    fn new(change: impl FnOnce(&mut Tool), options: Options) -> Self {
+        let mut pay = Tool::new("pay", "", json!({})).handler(async |_, _| "paid");
+        change(&mut pay);
         let engine = Engine::new(Scripted::default()).tool(pay);
         let asked = CallPlan {
             engine: &engine,
             conversation: Thread::from("go"),
             given: None,
-            options: Options::new(),
+            options,
             extent: Extent::Chat,
             past: CallOrigin::New {
                 session: None,
@@ -75,6 +81,30 @@ impl Bench {
     fn say(&mut self, text: &str) -> (Vec<&'static str>, Vec<&'static str>) {
         self.handle(Input::ModelEvent(Event::message_started()));
         self.handle(Input::ModelEvent(Event::text_delta(text)))
+    }
+
+    /// The model calls the tool, once for each id.
+    fn call(&mut self, ids: &[&str]) {
+        let calls = ids.iter().map(|id| Part::tool_call(ToolCall::new(*id, "pay", "{}")));
+        let answered = self.answer(calls.collect(), FinishReason::ToolCalls);
+        assert_eq!(answered, ["assistant_completed"]);
+    }
+
+    /// The call that comes next is announced and run, and has this outcome.
+    fn settle(&mut self, outcome: ToolOutcome) -> Vec<&'static str> {
+        assert_eq!(self.perform().0, ["tool_scheduled"]);
+        let call = self.0.next_to_start().expect("a call to start");
+        self.0.started(&call, true);
+        let settled = Settled::new(Ok(outcome), self.0.state.attempt_of(&call.id).number);
+        self.handle(Input::ToolFinished { call, settled }).0
+    }
+
+    /// Why the run ends or waits.
+    fn finishes(&self) -> Option<HaltReason> {
+        match self.0.decide() {
+            Action::Finish(end) => Some(end.reason),
+            _ => None,
+        }
     }
 
     /// The model answers so, and its stream ends.
@@ -169,4 +199,121 @@ fn a_call_that_was_in_flight_is_lost_with_its_process_and_made_again() {
     assert_eq!(bench.0.decide(), Action::StartTurn);
     assert_eq!(bench.handle(Input::Said(Arc::new(Message::user("again")))).0, ["user_message"]);
     assert_eq!(bench.perform().0, ["turn_started"]);
+}
+
+/// The fact that continues a run which waits.
+fn resumed(
+    change: impl FnOnce(&mut Vec<String>, &mut Vec<(String, String)>, &mut Option<Arc<Message>>),
+) -> Fact {
+    let mut fact = Fact::SEAM;
+    if let Fact::Resumed { approved, edited, message, .. } = &mut fact {
+        change(approved, edited, message);
+    }
+    fact
+}
+
+#[test]
+fn a_call_that_needs_approval_waits_and_runs_with_the_edited_arguments() {
+    let ask = |tool: &mut Tool| *tool = tool.clone().approval(Approval::Ask);
+    let mut bench = Bench::calling_with(ask, Options::new());
+    bench.call(&["c0"]);
+    assert_eq!(bench.finishes(), Some(HaltReason::ManualToolCalls));
+    assert_eq!(bench.perform().0, ["suspended"]);
+    assert_eq!(bench.0.decide(), Action::Stop);
+    let approved = resumed(|approved, edited, _| {
+        approved.push("c0".to_owned());
+        edited.push(("c0".to_owned(), r#"{"eur":8}"#.to_owned()));
+    });
+    assert_eq!(bench.handle(Input::Resumed(approved)).0, ["resumed"]);
+    let call = bench.0.state.call("c0").map(|call| call.raw_arguments.clone());
+    assert_eq!(call.as_deref(), Some(r#"{"eur":8}"#));
+    assert_eq!(bench.settle(ToolOutcome::from("paid")), ["tool_completed"]);
+    assert_eq!(bench.0.decide(), Action::StartTurn);
+}
+
+#[test]
+fn a_tool_that_asks_and_continues_is_announced_again_with_the_answer() {
+    let mut bench = Bench::calling();
+    bench.call(&["c0"]);
+    let asks = ToolOutcome::ask_and_continue("Which card?", Metadata::new(), json!({"step": 2}));
+    assert_eq!(bench.settle(asks), ["tool_completed"]);
+    assert_eq!(bench.finishes(), Some(HaltReason::AskUser));
+    assert_eq!(bench.perform().0, ["suspended"]);
+    let answer = resumed(|_, _, message| *message = Some(Arc::new(Message::user("The blue one."))));
+    assert_eq!(bench.handle(Input::Resumed(answer)).0, ["resumed"]);
+    assert_eq!(bench.0.decide(), Action::Announce { call_id: "c0".to_owned(), attempt: 2 });
+    let continued = bench.0.state.continuation_of("c0").expect("it continues");
+    assert_eq!(
+        (&continued.state, continued.answer.as_deref()),
+        (&json!({"step": 2}), Some("The blue one."))
+    );
+}
+
+#[test]
+fn a_call_that_was_in_flight_when_the_process_died_waits_for_a_decision() {
+    let mut bench = Bench::calling();
+    bench.call(&["c0", "c1"]);
+    assert_eq!(bench.perform().0, ["tool_scheduled"]);
+    assert_eq!(bench.perform().0, ["tool_scheduled"]);
+    for id in ["c0", "c1"] {
+        let call = bench.0.next_to_start().expect("a call to start");
+        assert_eq!(call.id, id);
+        bench.0.started(&call, true);
+    }
+    let call = bench.0.state.call("c1").cloned().expect("it is planned");
+    let settled = Settled::new(Ok(ToolOutcome::from("paid")), 1);
+    assert_eq!(bench.handle(Input::ToolFinished { call, settled }).0, ["tool_completed"]);
+    assert_eq!(bench.handle(Input::Resumed(Fact::SEAM)).0, ["resumed"]);
+    assert_eq!(bench.finishes(), Some(HaltReason::UncertainTools));
+    let lost: Vec<_> =
+        bench.0.state.left_open().into_iter().map(|(call, _)| call.id.clone()).collect();
+    assert_eq!(lost, ["c0"]);
+}
+
+#[test]
+fn a_budget_that_an_answer_passes_ends_the_run_with_what_was_said() {
+    let budget = Budget::new().max_output_tokens(2);
+    let mut bench = Bench::calling_with(|_| {}, Options::new().budget(budget));
+    let (facts, events) = bench.say("far more words than the budget allows for an answer");
+    assert_eq!((facts, events), (vec!["budget_exceeded"], vec!["text_delta"]));
+    assert_eq!(bench.perform().0, ["failed"]);
+    assert!(bench.0.result(None).text().starts_with("far more words"));
+}
+
+#[test]
+fn a_finalizing_call_gives_the_answer_its_form_and_its_failure_ends_the_chat_as_it_was() {
+    let schema = ResponseFormat::json_schema("p", json!({"type": "object"}));
+    let options = || Options::new().response_format(schema.clone()).structured_finalize(true);
+    for fails in [false, true] {
+        let mut bench = Bench::calling_with(|_| {}, options());
+        bench.answer(vec![Part::text("It is blue.")], FinishReason::Stop);
+        assert_eq!(bench.perform().0, ["finalize_started"]);
+        assert_eq!(bench.perform().0, ["turn_started"]);
+        assert_eq!(bench.0.decide(), Action::CallModel);
+        bench.0.begin_hearing();
+        if fails {
+            let down = Error::adapter(AdapterReason::Overloaded);
+            assert_eq!(bench.handle(Input::ModelEnded(Err(down))).0, ["finalize_failed"]);
+        } else {
+            assert_eq!(
+                bench.answer(vec![Part::text("{}")], FinishReason::Stop),
+                ["assistant_completed"]
+            );
+        }
+        assert_eq!(bench.finishes(), Some(HaltReason::Completed));
+        bench.perform();
+        assert_eq!(bench.0.result(None).text(), if fails { "It is blue." } else { "{}" });
+    }
+}
+
+#[test]
+fn a_recorded_fact_is_folded_and_makes_no_other() {
+    let mut bench = Bench::calling();
+    bench.call(&["c0"]);
+    assert_eq!(bench.perform().0, ["tool_scheduled"]);
+    let inside = Some(Inside { call_id: "c0".to_owned(), attempt: 1 });
+    let effect = Effect::Done(json!(7));
+    let drawn = Fact::SideEffect { inside, name: "random".to_owned(), ahead: 0, effect };
+    assert_eq!(bench.handle(Input::Recorded(drawn)), (vec![], vec![]));
+    assert_eq!(bench.0.decide(), Action::RunTools);
 }
