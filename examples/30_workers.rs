@@ -20,8 +20,11 @@ async fn main() -> mynah::Result<()> {
 
     // A request comes in. Its run is recorded, and the caller returns at once. The log may be a file, or PostgreSQL.
     let log = MemoryLog::new();
-    let chat = engine.chat("Ticket 4711 wants its money back.").record(&log);
-    let run = chat.run_id("ticket-4711").agent("support").enqueue().await?;
+    let chat = || {
+        let chat = engine.chat("Ticket 4711 wants its money back.").record(&log);
+        chat.run_id("ticket-4711").agent("support")
+    };
+    let run = chat().enqueue().await?;
 
     // A worker performs runs until its shutdown future is ready: here, until the run has ended.
     let ended = async {
@@ -40,8 +43,8 @@ async fn main() -> mynah::Result<()> {
     let report = Worker::new(&log).agent("support", engine.clone()).run(ended).await?;
     println!("{report:?}");
 
-    let result =
-        engine.chat("Ticket 4711 wants its money back.").record(&log).run_id(&*run).await?;
+    // The same call returns the recorded result.
+    let result = chat().await?;
     println!("{}", result.into_text()?);
     Ok(())
 }
