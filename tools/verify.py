@@ -141,7 +141,7 @@ FACTS = {
     "turn_lost": "turn:count input_tokens:count cost:float?",
     "finalize_started": "conversation:map nudge:map?",
     "finalize_failed": "error:map",
-    "assistant_completed": "response:map plan:any cuts:list+ duration_ms:count?",
+    "assistant_completed": "response:map plan:any cuts:list+ duration_ms:count? first_token_ms:count?",
     "tool_scheduled": "call_id:text attempt:count call:map?",
     "tool_completed": "call_id:text attempt:count outcome:map content:text duration_ms:count?",
     "tool_failed": "call_id:text attempt:count error:map resolution:any content:text+ duration_ms:count?",

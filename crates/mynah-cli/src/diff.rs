@@ -100,8 +100,9 @@ async fn entries(log: &dyn Log, run: &str) -> Result<Vec<Entry>, Failure> {
             facts.remove(turn);
         }
     }
-    for (_, fact) in &mut facts {
-        fact.iter_mut().for_each(|fact| fact.set_duration_ms(None));
+    for fact in facts.iter_mut().filter_map(|(_, fact)| fact.as_mut()) {
+        fact.set_duration_ms(None);
+        fact.set_first_token_ms(None);
     }
     let mut before = None;
     let entry = |(record, fact): (Record, Option<Fact>)| Entry {

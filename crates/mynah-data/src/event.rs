@@ -244,6 +244,20 @@ impl Event {
         }
     }
 
+    /// Whether the event holds something that the model said: text, reasoning, or a part of a tool call.
+    pub const fn is_token(&self) -> bool {
+        matches!(
+            self,
+            Self::TextDelta { .. }
+                | Self::TextCompleted { .. }
+                | Self::ReasoningDelta { .. }
+                | Self::ReasoningCompleted { .. }
+                | Self::ToolCallStarted { .. }
+                | Self::ToolCallDelta { .. }
+                | Self::ToolCallCompleted(_)
+        )
+    }
+
     /// The name of the event in JSON.
     pub const fn type_name(&self) -> &'static str {
         match self {

@@ -124,6 +124,9 @@ pub enum Fact {
         /// Milliseconds that it took; none if it was not measured.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         duration_ms: Option<u64>,
+        /// Milliseconds until its first token arrived; none if it was not measured, or no token arrived.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        first_token_ms: Option<u64>,
     },
     /// A tool is about to run.
     #[doc(alias = "ToolCallScheduled")]
@@ -359,6 +362,21 @@ impl Fact {
         | Self::Cancelled { end: End { duration_ms, .. }, .. } = self
         {
             *duration_ms = millis;
+        }
+    }
+
+    /// How long the first token of an answer took, in milliseconds; none if that was not measured.
+    pub fn first_token_ms(&self) -> Option<u64> {
+        match self {
+            Self::AssistantCompleted { first_token_ms, .. } => *first_token_ms,
+            _ => None,
+        }
+    }
+
+    /// Sets how long the first token took, in milliseconds, if this is the fact of an answer.
+    pub fn set_first_token_ms(&mut self, millis: Option<u64>) {
+        if let Self::AssistantCompleted { first_token_ms, .. } = self {
+            *first_token_ms = millis;
         }
     }
 }

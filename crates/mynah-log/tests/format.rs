@@ -96,6 +96,7 @@ fn a_cost_that_is_not_a_number_is_not_recorded_and_totals_stay_finite() {
             plan: Plan::Nothing,
             cuts: Vec::new(),
             duration_ms: None,
+            first_token_ms: None,
         }
     };
     let costs = [f64::NAN, f64::INFINITY, f64::MAX, f64::MAX, f64::NEG_INFINITY];

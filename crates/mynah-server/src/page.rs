@@ -19,6 +19,7 @@ const MODULES: &[(&str, &str)] = &[
     ("conversation", include_str!("../ui/conversation.js")),
     ("timeline", include_str!("../ui/timeline.js")),
     ("records", include_str!("../ui/records.js")),
+    ("overall", include_str!("../ui/overall.js")),
     ("run-view", include_str!("../ui/run-view.js")),
     ("exported", include_str!("../ui/exported.js")),
 ];
@@ -137,6 +138,18 @@ mod tests {
         }
         assert!(!script().contains("</script"));
         assert!(!STYLE.contains("</style"));
+    }
+
+    #[test]
+    fn both_verifiers_know_the_same_members_of_facts() {
+        let table = |source: &str| {
+            let (_, rest) = source.split_once("FACTS = {\n").unwrap();
+            let (rows, _) = rest.split_once("\n}").unwrap();
+            rows.replace('"', "").lines().map(|row| row.trim().to_owned()).collect::<Vec<_>>()
+        };
+        let page = table(include_str!("../ui/verify.js"));
+        assert_eq!(page, table(include_str!("../../../tools/verify.py")));
+        assert!(page.len() > 15);
     }
 
     #[test]

@@ -258,6 +258,7 @@ fn turn() -> Vec<Fact> {
         plan,
         cuts: Vec::new(),
         duration_ms: None,
+        first_token_ms: None,
     }];
     facts.extend((0..4).map(|_| Fact::ToolCompleted {
         call_id: "call_1".to_owned(),

@@ -322,6 +322,7 @@ impl ReplayCursor {
     pub(crate) fn set_durations(&self, fact: &mut Fact) {
         if let Some(recorded) = self.upcoming_of(&[fact.of_kind()]) {
             fact.set_duration_ms(recorded.duration_ms());
+            fact.set_first_token_ms(recorded.first_token_ms());
         }
     }
 

@@ -290,6 +290,7 @@ async fn every_other_fact_is_emitted_again_as_it_was() {
             plan: Plan::Nothing,
             cuts: Vec::new(),
             duration_ms: None,
+            first_token_ms: None,
         },
         Fact::FinalizeStarted { conversation: end(), nudge: Some(message()) },
         Fact::FinalizeFailed { error: Error::tool(ToolReason::Failed) },

@@ -29,6 +29,8 @@ async fn a_model_call_is_a_turn_and_its_answer_and_a_replay_does_not_call() {
     let turn = ["turn_started", "assistant_completed"];
     let expected = [&["run_started"][..], &turn, &turn, &["completed", "sealed"]].concat();
     assert_eq!(kinds(&facts), expected);
+    let is_answer = |fact: &&Fact| matches!(fact, Fact::AssistantCompleted { .. });
+    assert!(facts.iter().filter(is_answer).all(|answer| answer.first_token_ms().is_some()));
 }
 
 #[tokio::test]

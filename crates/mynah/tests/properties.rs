@@ -313,7 +313,8 @@ fn is_given(kind: &str, path: &str) -> bool {
         "finalize_failed" => &["/error"],
         _ => &[],
     };
-    path == "/duration_ms" || given.iter().any(|given| path.starts_with(given))
+    ["/duration_ms", "/first_token_ms"].contains(&path)
+        || given.iter().any(|given| path.starts_with(given))
 }
 
 /// A run's facts, one of them with one change, and where that is; none if nothing came of it.

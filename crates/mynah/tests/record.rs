@@ -15,6 +15,27 @@ use plans::{cases, plan, runtime};
 use proptest::{prelude::*, test_runner::TestRunner};
 use serde_json::{Value, json};
 
+#[tokio::test(start_paused = true)]
+async fn the_time_to_the_first_token_is_recorded_and_the_same_in_a_replay() -> mynah::Result<()> {
+    let script = json!([{"delay_ms": 300}, {"text": "so"}, {"delay_ms": 200}, {"text": " far"}, {"finish": "stop"}]);
+    let silent = json!([{"delay_ms": 100}, {"finish": "stop"}]);
+    for (script, least) in [(script, Some(300)), (silent, None)] {
+        let log = Arc::new(MemoryLog::new());
+        let engine = Engine::new(Scripted::new([script])?);
+        engine.chat("go").record(&log).run_id("r").await?;
+        let records = read(&log, "r").await;
+        let mut facts = records.iter().filter_map(|record| record.fact().ok().flatten());
+        let answer = facts.find(|fact| fact.duration_ms().is_some());
+        let Some(Fact::AssistantCompleted { duration_ms, first_token_ms, .. }) = answer else {
+            panic!("no answer in {records:?}");
+        };
+        assert_eq!(first_token_ms.is_some(), least.is_some());
+        assert!(first_token_ms >= least && duration_ms > first_token_ms, "{first_token_ms:?}");
+        assert_eq!(engine.replay(&log, "r").await?.status, "equal");
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(300), ..ProptestConfig::default() })]
 

@@ -98,6 +98,7 @@ impl Sample {
                 plan,
                 cuts: Vec::new(),
                 duration_ms: None,
+                first_token_ms: None,
             })
             .with(Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call: None })
             .with(Fact::ToolCompleted {

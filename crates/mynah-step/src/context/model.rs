@@ -100,11 +100,13 @@ impl Context {
         }
         self.begun().await?;
         let mut watch = Watch::model(self.metrics(), request.model.as_ref());
-        let began = Instant::now();
+        let (began, mut first_token) = (Instant::now(), None);
         let mut hearing = IncomingAnswer::new(pricing, true);
         let heard = unless_cancelled(
             self.0.cancelled.subscribe(),
-            self.hear(adapter, request, &mut hearing),
+            self.hear(adapter, request, &mut hearing, || {
+                first_token.get_or_insert_with(|| millis(began.elapsed()));
+            }),
         );
         let heard = match self.in_run(self.while_there_is_time(heard)).await {
             Ok(heard) => heard.unwrap_or_else(|| Err(Error::stream(StreamReason::Cancelled))),
@@ -122,7 +124,8 @@ impl Context {
             Ok(None) => {
                 let duration_ms = Some(millis(began.elapsed()));
                 let (plan, response) = (Plan::Nothing, Box::new(response));
-                Fact::AssistantCompleted { response, plan, cuts, duration_ms }
+                let first_token_ms = first_token;
+                Fact::AssistantCompleted { response, plan, cuts, duration_ms, first_token_ms }
             }
             Ok(Some(breach)) => {
                 let partial = started.then(|| Box::new(response));
@@ -147,12 +150,13 @@ impl Context {
         Ok(answer)
     }
 
-    /// Reads an answer to its end, or until it passes a limit.
+    /// Reads an answer to its end, or until it passes a limit. `on_token` is called with each piece of it.
     async fn hear(
         &self,
         adapter: Arc<dyn Adapter>,
         request: Request,
         hearing: &mut IncomingAnswer,
+        mut on_token: impl FnMut(),
     ) -> Result<Option<Breach>> {
         let config = &self.0.config;
         let retry = config.retry.clone().unwrap_or_else(|| adapter.default_retry());
@@ -162,8 +166,10 @@ impl Context {
         let provider = Arc::clone(&adapter);
         let mut stream = open_model(adapter, request, to, Arc::new(retry), world).await?;
         while let Some(event) = stream.next().await {
-            if let Event::Error { error } = hearing.hear(event?, None) {
-                return Err(error);
+            match hearing.hear(event?, None) {
+                Event::Error { error } => return Err(error),
+                event if event.is_token() => on_token(),
+                _ => {}
             }
             if let Some(budget) = &config.budget {
                 let breach = hearing.passed(&self.spent(), budget);

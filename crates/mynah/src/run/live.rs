@@ -10,8 +10,8 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah_data::{
-    AdapterReason, Breach, BreachTime, Error, HaltReason, Message, Request, Response, Result,
-    ToolCall,
+    AdapterReason, Breach, BreachTime, Error, Event, HaltReason, Message, Request, Response,
+    Result, ToolCall,
 };
 use mynah_log::Fact;
 use mynah_step::{
@@ -275,6 +275,7 @@ impl Door for Live {
                 Model::Answering(stream) => match ready!(stream.poll_next_unpin(cx)) {
                     Some(Ok(event)) => {
                         self.limits.heard();
+                        self.clock.heard(&event);
                         return Poll::Ready(Ok(Input::ModelEvent(event)));
                     }
                     Some(Err(error)) => break Err(error),
@@ -337,16 +338,25 @@ struct Clock {
     active: Duration,
     began: Instant,
     model: Option<Instant>,
+    /// How long the first token of the model took.
+    first_token: Option<Duration>,
     tools: HashMap<String, Instant>,
 }
 
 impl Clock {
     fn new(active: Duration) -> Self {
-        Self { active, began: Instant::now(), model: None, tools: HashMap::new() }
+        let (began, tools) = (Instant::now(), HashMap::new());
+        Self { active, began, model: None, first_token: None, tools }
     }
 
     fn model_called(&mut self) {
-        self.model = Some(Instant::now());
+        (self.model, self.first_token) = (Some(Instant::now()), None);
+    }
+
+    fn heard(&mut self, event: &Event) {
+        if self.first_token.is_none() && event.is_token() {
+            self.first_token = self.model.map(|began| began.elapsed());
+        }
     }
 
     fn tool_started(&mut self, call: &str) {
@@ -356,7 +366,10 @@ impl Clock {
     /// Writes into a fact how long what it is about took.
     fn stamp(&mut self, fact: &mut Fact) {
         let took = match fact {
-            Fact::AssistantCompleted { .. } => self.model.take().map(|began| began.elapsed()),
+            Fact::AssistantCompleted { first_token_ms, .. } => {
+                *first_token_ms = self.first_token.take().map(millis);
+                self.model.take().map(|began| began.elapsed())
+            }
             Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
                 self.tools.remove(call_id).map(|began| began.elapsed())
             }

@@ -366,7 +366,8 @@ impl Machine {
             self.events.push_back(Event::Error { error: Error::unknown_tool(tool_name) });
         }
         let response = Box::new(response);
-        vec![Fact::AssistantCompleted { response, plan, cuts, duration_ms: None }]
+        let (duration_ms, first_token_ms) = (None, None);
+        vec![Fact::AssistantCompleted { response, plan, cuts, duration_ms, first_token_ms }]
     }
 
     /// What the model had said when the run was stopped. Nothing is in flight any more.

@@ -498,6 +498,7 @@ impl Run {
             plan,
             cuts: Vec::new(),
             duration_ms: None,
+            first_token_ms: None,
         });
     }
 
