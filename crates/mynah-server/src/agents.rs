@@ -22,7 +22,7 @@ type Make = dyn Fn(Arc<dyn Log>, Option<RunId>) -> BoxFuture<MynahResult<Engine>
 /// An engine with a name, by which requests choose it.
 #[derive(Clone)]
 pub struct Agent {
-    name: String,
+    pub(crate) name: String,
     engine: Engine,
     make: Option<Arc<Make>>,
 }
@@ -144,7 +144,7 @@ impl Agents {
         }
     }
 
-    fn likely(&self, first: &Fact) -> Option<&Agent> {
+    pub(crate) fn likely(&self, first: &Fact) -> Option<&Agent> {
         match first {
             Fact::RunStarted { about: Some(about), .. } => {
                 self.0.iter().find(|agent| agent.is_of(about))

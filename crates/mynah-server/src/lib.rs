@@ -29,6 +29,7 @@ mod records;
 mod reply;
 mod routes;
 mod runs;
+mod search;
 mod sessions;
 mod stats;
 

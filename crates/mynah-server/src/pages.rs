@@ -48,6 +48,7 @@ const PAGES: &[Page] = &[
     ui!(SCRIPT, "json.js"),
     ui!(SCRIPT, "list.js"),
     ui!(SCRIPT, "markdown.js"),
+    ui!(SCRIPT, "overall.js"),
     ui!(SCRIPT, "records.js"),
     ui!(SCRIPT, "run-page.js"),
     ui!(SCRIPT, "run-view.js"),

@@ -41,10 +41,15 @@ const FILTER: [(&str, &str); 6] = [
     ("prefix", "how the ids of the runs begin"),
 ];
 
-const LIST: [(&str, &str); 9] = with_filter([
+const LIST: [(&str, &str); 14] = with_filter([
     ("order", "newest or oldest"),
     ("limit", "how many, 1 to 1000"),
     ("after", "the end of the page before"),
+    ("text", "only runs in which this was said, in any case"),
+    ("agent", "only runs that this agent could have begun"),
+    ("min_cost", "only runs that cost this much or more, in US dollars"),
+    ("input", "true adds the first words of each run's input"),
+    ("min_seconds", "only runs that took this long or longer, in seconds"),
 ]);
 
 const STATS: [(&str, &str); 7] = with_filter([("buckets", "how many spans of time, 1 to 1000")]);

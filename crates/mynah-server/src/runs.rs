@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::{extract::State, http::Uri};
 use mynah::{
-    Error, HaltReason, LogReason, ToolCall,
+    Error, ErrorKind, HaltReason, LogReason, Role, ToolCall,
     log::{
         Corrupt, End, Fact, Kind, Log, Parent, Previous, Record, Removals, RunFilter, RunStatus,
         RunSummary,
@@ -18,6 +18,7 @@ use crate::{
     problem::{Problem, Result},
     query::{Id, Query},
     reply,
+    search::{Found, Match, Search},
 };
 
 const ABANDONED: &str = "abandoned";
@@ -31,11 +32,50 @@ pub(crate) struct Listed {
     #[serde(flatten)]
     summary: RunSummary,
     abandoned: bool,
+    /// The first words of its input, where they are asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input: Option<String>,
+    /// The place of the text that was searched for.
+    #[serde(rename = "match", skip_serializing_if = "Option::is_none")]
+    found: Option<Match>,
 }
 
 impl From<RunSummary> for Listed {
     fn from(summary: RunSummary) -> Self {
-        Self { abandoned: summary.is_abandoned(now()), summary }
+        Self { abandoned: summary.is_abandoned(now()), summary, input: None, found: None }
+    }
+}
+
+impl Listed {
+    /// With the place of the text that was searched for.
+    pub(crate) fn found_at(self, found: Option<Match>) -> Self {
+        Self { found, ..self }
+    }
+
+    /// Reads the first words of the run's input.
+    async fn read_input(&mut self, log: &dyn Log) -> mynah::Result<()> {
+        const LONGEST: usize = 160;
+        let first = readable(log, &self.summary.run_id, 1, 1).await?;
+        if let Some(Fact::RunStarted { thread, .. }) = first.first().and_then(fact) {
+            let said = thread.messages.iter().rfind(|message| message.role() == Role::User);
+            let text = said.map(|message| message.text()).unwrap_or_default();
+            let words: Vec<&str> = text.split_whitespace().take(LONGEST).collect();
+            self.input = Some(words.join(" ").chars().take(LONGEST).collect());
+        }
+        Ok(())
+    }
+}
+
+/// Records of a run, for lists that a damaged one must not keep from being shown: none of its records.
+pub(crate) async fn readable(
+    log: &dyn Log,
+    run: &str,
+    from: u64,
+    limit: usize,
+) -> mynah::Result<Vec<Record>> {
+    match log.read(run, from, limit).await {
+        Err(error) if error.kind() == ErrorKind::Log(LogReason::Corrupt) => Ok(Vec::new()),
+        read => read,
     }
 }
 
@@ -73,16 +113,30 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result {
         Some(order) => return Err(Problem::bad(format!("order={order}: give newest or oldest"))),
     };
     filter.after = query.take("after")?;
+    let search = Search::of(&mut query, &app.agents)?;
+    let with_input = query.flag("input")?;
     query.end()?;
     let after = filter.after.clone();
-    let page =
-        app.log.runs(filter).await.map_err(|error| match (after, error.is_validation()) {
-            (Some(after), true) => Problem::bad(format!("after={after}: no page ends there")),
-            _ => error.into(),
-        })?;
-    let runs: Vec<Listed> = page.runs.into_iter().map(Listed::from).collect();
+    let wrong = |error: Error| match (after, error.is_validation()) {
+        (Some(after), true) => Problem::bad(format!("after={after}: no page ends there")),
+        _ => error.into(),
+    };
+    let mut page = match search {
+        Some(search) => search.page(&app, filter).await,
+        None => app.log.runs(filter).await.map(Found::from),
+    }
+    .map_err(wrong)?;
+    if with_input {
+        for run in &mut page.runs {
+            run.read_input(app.log.as_ref()).await?;
+        }
+    }
     let damaged: Vec<Value> = page.damaged.iter().map(damaged).collect();
-    Ok(reply::ok(&json!({"runs": runs, "damaged": damaged, "next": page.next})))
+    let mut list = json!({"runs": page.runs, "damaged": damaged, "next": page.next});
+    if let Some(searched) = page.searched {
+        list["searched"] = searched.into();
+    }
+    Ok(reply::ok(&list))
 }
 
 fn damaged(Corrupt { run, seq, what, .. }: &Corrupt) -> Value {
