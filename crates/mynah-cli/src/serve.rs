@@ -1,9 +1,9 @@
 //! `mynah serve` and `mynah inspect`: the runs of a log over HTTP.
 
 use std::{
-    fs,
-    io::{self, Write as _},
-    net::SocketAddr,
+    env, fs,
+    io::{self, IsTerminal as _, Write as _},
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -43,8 +43,9 @@ pub(crate) const INSPECT_EXAMPLES: &str = "Examples:
   mynah inspect                            the runs of the log of this folder
   mynah inspect --allow-actions            the same, and runs can be cancelled and forked
   mynah inspect run.ndjson                 a run that `mynah export` wrote, without its log
+  mynah inspect --no-open                  print the address, and open no browser
 
-Nothing is changed unless --allow-actions is given. Exit codes: 0 it was stopped; 2 wrong usage; 4 a log, file or address that could
+On a terminal with a display a browser opens. Nothing is changed unless --allow-actions is given. Exit codes: 0 it was stopped; 2 wrong usage; 4 a log, file or address that could
 not be used.";
 
 #[derive(Args)]
@@ -70,6 +71,9 @@ pub(crate) struct InspectArguments {
     /// Allow the page to cancel and fork runs.
     #[arg(long, conflicts_with = "file")]
     allow_actions: bool,
+    /// Print the address, and open no browser.
+    #[arg(long)]
+    no_open: bool,
 }
 
 /// Where the server listens, and to whom.
@@ -95,7 +99,7 @@ struct ServerArgs {
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, agents, vars, server } = arguments;
     let place = LogLocation::parse(&log)?;
-    server.serve(json, async || {
+    server.serve(json, false, async || {
         let mut loaded: Vec<(String, Agent)> = Vec::new();
         for file in agents {
             let (name, agent) = load(&file, &vars).await?;
@@ -139,8 +143,9 @@ async fn load(file: &Path, vars: &VarArgs) -> Result<(String, Agent), Failure> {
 }
 
 pub(crate) fn inspect(arguments: InspectArguments) -> Result<(), Failure> {
-    let InspectArguments { log: LogArgs { log, json }, server, file, allow_actions } = arguments;
-    server.serve(json, async || {
+    let InspectArguments { log: LogArgs { log, json }, server, file, allow_actions, no_open } =
+        arguments;
+    server.serve(json, !no_open && !json && has_display(), async || {
         let place = LogLocation::parse(&log)?;
         Ok(match &file {
             Some(file) => Server::new(imported(file).await?),
@@ -148,6 +153,22 @@ pub(crate) fn inspect(arguments: InspectArguments) -> Result<(), Failure> {
             None => Server::new(place.open_to_read()?),
         })
     })
+}
+
+/// Inspects a log on a free port, until the program is interrupted.
+pub(crate) fn inspect_place(place: &LogLocation) -> Result<(), Failure> {
+    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let server =
+        ServerArgs { listen, token_file: None, hosts: Vec::new(), max_body: 4 << 20, drain: 30 };
+    server.serve(false, has_display(), async || Ok(Server::new(place.open_to_read()?)))
+}
+
+/// Whether a page that opens would be seen by the person at the terminal.
+fn has_display() -> bool {
+    let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
+    let has_display =
+        cfg!(any(windows, target_os = "macos")) || is_set("DISPLAY") || is_set("WAYLAND_DISPLAY");
+    io::stdout().is_terminal() && has_display && !is_set("SSH_CONNECTION")
 }
 
 /// A log with the run of a file.
@@ -159,10 +180,11 @@ async fn imported(file: &Path) -> Result<Arc<dyn Log>, Failure> {
 }
 
 impl ServerArgs {
-    /// Serves until the program is interrupted.
+    /// Serves until the program is interrupted. With `opens` a browser shows the page.
     fn serve(
         self,
         json: bool,
+        opens: bool,
         make: impl AsyncFnOnce() -> Result<Server, Failure>,
     ) -> Result<(), Failure> {
         let token = self.token()?;
@@ -188,6 +210,10 @@ impl ServerArgs {
             })?;
             written(out.flush())?;
             drop(out);
+            if opens {
+                // The address is printed, so a browser that does not open is no failure.
+                let _ = open::that_detached(format!("http://{address}/"));
+            }
             server.serve(listener, stop).await.map_err(failed)
         })
     }

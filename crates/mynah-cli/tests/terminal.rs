@@ -1,4 +1,4 @@
-//! `mynah chat` and `mynah run` in a terminal.
+//! `mynah chat`, `mynah run`, `mynah inspect` and `mynah demo` in a terminal.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
@@ -38,7 +38,17 @@ struct Terminal {
 }
 
 impl Terminal {
+    /// With the log of the store.
     fn new(store: &Store, arguments: &[&str], columns: u16, environment: &[(&str, &str)]) -> Self {
+        Self::start(store, &[arguments, &["--log", &store.url()]].concat(), columns, environment)
+    }
+
+    fn start(
+        store: &Store,
+        arguments: &[&str],
+        columns: u16,
+        environment: &[(&str, &str)],
+    ) -> Self {
         let main = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&main).unwrap();
         unlockpt(&main).unwrap();
@@ -49,7 +59,7 @@ impl Terminal {
         // Makes the terminal the one that Ctrl-C interrupts.
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg(env!("CARGO_BIN_EXE_mynah")).args(arguments);
-        command.args(["--log", &store.url()]).env_remove("NO_COLOR");
+        command.env_remove("NO_COLOR").env_remove("SSH_CONNECTION");
         command.env("TERM", "xterm-256color").env("XDG_STATE_HOME", store.beside("state"));
         command.envs(environment.iter().copied());
         command.stdin(side.try_clone().unwrap()).stdout(side.try_clone().unwrap()).stderr(side);
@@ -366,4 +376,78 @@ fn in_a_pipe_there_is_the_answer_alone_and_a_run_ends_with_what_it_used() {
     let lines = common::lines(&json);
     assert_eq!(lines[0]["event"]["type"], "message_started", "{}", json.stdout);
     assert!(lines.last().unwrap()["ok"].is_object(), "{}", json.stdout);
+}
+
+/// A folder with a program that stands for the browser: it writes the address that it is given into a file.
+fn browser(store: &Store) -> (String, String) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (program, opened) = (store.beside("bin/xdg-open"), store.beside("opened"));
+    std::fs::create_dir_all(store.beside("bin")).unwrap();
+    std::fs::write(
+        &program,
+        format!("#!/bin/sh\necho \"$1\" > {opened}.new && mv {opened}.new {opened}\n"),
+    )
+    .unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    (format!("{}:{}", store.beside("bin"), path.to_str().unwrap()), opened)
+}
+
+/// Waits for the address that the browser was given.
+#[expect(clippy::disallowed_methods, reason = "a test waits for a process")]
+fn address(opened: &str) -> String {
+    for _ in 0..600 {
+        if let Ok(address) = std::fs::read_to_string(opened) {
+            return address.trim().to_owned();
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    unreachable!("no browser was opened")
+}
+
+const CTRL_C: &str = "\x03";
+
+#[test]
+fn inspect_opens_a_browser_on_a_display_unless_it_must_not() {
+    let store = Store::with(common::RUNS);
+    let (path, opened) = browser(&store);
+    let inspect = ["inspect", "--listen", "127.0.0.1:0"];
+    let display = [("PATH", &*path), ("DISPLAY", ":0"), ("WAYLAND_DISPLAY", "")];
+    let remote = [&display[..], &[("SSH_CONNECTION", "1")]].concat();
+    let none = [("PATH", &*path), ("DISPLAY", ""), ("WAYLAND_DISPLAY", "")];
+    for (arguments, environment) in [
+        (&[&inspect[..], &["--no-open"]].concat(), &display[..]),
+        (&inspect.to_vec(), &none),
+        (&inspect.to_vec(), &remote),
+    ] {
+        let mut terminal = Terminal::new(&store, arguments, 80, environment);
+        terminal.wait("listening on http://127.0.0.1:");
+        terminal.send(CTRL_C);
+        assert_eq!(terminal.end().0, Some(0));
+        assert!(!std::path::Path::new(&opened).exists(), "{arguments:?} {environment:?}");
+    }
+    let mut terminal = Terminal::new(&store, &inspect, 80, &display);
+    let screen = terminal.wait("listening on http://127.0.0.1:");
+    assert!(screen.contains(&address(&opened)), "{screen}");
+    terminal.send(CTRL_C);
+    assert_eq!(terminal.end().0, Some(0));
+}
+
+#[test]
+fn the_demonstration_ends_with_the_inspector_if_that_is_wanted() {
+    let store = Store::new();
+    let (path, opened) = browser(&store);
+    let environment = [("PATH", &*path), ("DISPLAY", ":0")];
+    for (answer, folder) in [("n\r", "one"), ("\r", "two")] {
+        let folder = store.beside(folder);
+        let mut terminal = Terminal::start(&store, &["demo", "--dir", &folder], 80, &environment);
+        terminal.wait("See the run in a browser now? [Y/n]");
+        terminal.send(answer);
+        if answer == "\r" {
+            terminal.wait("listening on http://127.0.0.1:");
+            assert!(address(&opened).starts_with("http://127.0.0.1:"));
+            terminal.send(CTRL_C);
+        }
+        assert_eq!(terminal.end().0, Some(0));
+    }
 }

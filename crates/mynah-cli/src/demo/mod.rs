@@ -5,7 +5,7 @@ mod story;
 
 use std::{
     env, fs,
-    io::{self, BufRead as _, BufReader},
+    io::{self, BufRead as _, BufReader, IsTerminal as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -90,7 +90,23 @@ impl Demo {
         let agent = self.folder.join(AGENT);
         fs::write(&agent, format!("{:#}\n", agent::scenario()))
             .map_err(|error| unusable(&agent, &error))?;
-        self.story.tell(&Scene::Ends { folder: &self.folder })
+        self.story.tell(&Scene::Ends { folder: &self.folder })?;
+        self.offer_inspector()
+    }
+
+    /// Shows the run in a browser, if the person at the terminal wants that.
+    fn offer_inspector(&mut self) -> Result<(), Failure> {
+        #[cfg(feature = "serve")]
+        if !self.story.json && io::stdin().is_terminal() && io::stdout().is_terminal() {
+            let mut answer = String::new();
+            self.story.tell(&Scene::Offers)?;
+            let read = io::stdin().read_line(&mut answer);
+            let is_yes = ["", "y", "yes"].contains(&&*answer.trim().to_lowercase());
+            if read.is_ok_and(|length| length > 0) && is_yes {
+                return crate::serve::inspect_place(&self.place(LOG));
+            }
+        }
+        Ok(())
     }
 
     /// Runs the agent until it is inside a tool, and kills it there.

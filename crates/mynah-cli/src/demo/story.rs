@@ -26,10 +26,11 @@ pub(super) enum Scene<'a> {
     Verified { report: &'a Report },
     Found { from: &'a str, to: &'a str, error: &'a Error },
     Ends { folder: &'a Path },
+    Offers,
 }
 
 pub(super) struct Story {
-    json: bool,
+    pub(super) json: bool,
     out: io::Stdout,
     /// How often the model was asked since the part before.
     model_calls: u64,
@@ -142,6 +143,7 @@ impl Scene<'_> {
                 }
                 text
             }
+            Self::Offers => "\nSee the run in a browser now? [Y/n] ".to_owned(),
         }
     }
 
@@ -152,7 +154,7 @@ impl Scene<'_> {
             Self::Killed { status, records, charges } => {
                 json!({"step": "kill", "status": status, "records": records, "model_calls": model_calls, "charges": charges})
             }
-            Self::Resumes => return None,
+            Self::Resumes | Self::Offers => return None,
             Self::Resumed { charges } => {
                 json!({"step": "resume", "model_calls": model_calls, "charges": charges})
             }
