@@ -62,6 +62,7 @@ const SLOW_TESTS: &[&str] = &[
     "hardening",
     "hostile",
     "inspector",
+    "inspector_views",
     "killed",
     "killed_approval",
     "leases",

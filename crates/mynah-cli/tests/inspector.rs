@@ -5,12 +5,9 @@
 mod chromium;
 mod common;
 mod hostile_text;
+mod served;
 
-use std::{
-    io::{BufRead as _, BufReader},
-    process::{Child, Command, Stdio},
-    sync::Arc,
-};
+use std::{process::Stdio, sync::Arc};
 
 use chromium::Browser;
 use common::{RUNS, Store, mynah};
@@ -22,51 +19,7 @@ use mynah::{
     },
 };
 use serde_json::{Value, json};
-
-/// A server of the program, which ends with this value.
-struct Served {
-    child: Child,
-    address: String,
-}
-
-impl Served {
-    /// Inspects a log, with nothing to act on.
-    fn inspect(store: &Store) -> Self {
-        Self::start(&mut mynah(["inspect", "--json", "--log", &store.url()]))
-    }
-
-    fn start(command: &mut Command) -> Self {
-        let command = command.args(["--listen", "127.0.0.1:0"]).stdin(Stdio::null());
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let at = line.find("http://").unwrap_or_else(|| panic!("no address in {line:?}"));
-        let address = line[at..].split(['"', ' ', '\n']).next().unwrap().trim_end_matches('/');
-        Self { child, address: address.to_owned() }
-    }
-
-    /// The address of a page.
-    fn page(&self, query: &[(&str, &str)]) -> String {
-        let encode = |text: &str| {
-            let bytes = text.bytes().map(|byte| match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' => {
-                    char::from(byte).to_string()
-                }
-                byte => format!("%{byte:02X}"),
-            });
-            bytes.collect::<String>()
-        };
-        let pairs = query.iter().map(|(name, value)| format!("{name}={}", encode(value)));
-        format!("{}/?{}", self.address, pairs.collect::<Vec<_>>().join("&"))
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use served::Served;
 
 const VERIFIED: &str = "document.querySelector('.proof-line')?.dataset.status === 'verified'";
 
@@ -78,7 +31,7 @@ fn the_list_of_runs_filters_sorts_and_pages_and_keeps_that_in_the_address() {
     browser.open(&served.page(&[]));
     browser.wait("document.querySelectorAll('tr[data-run]').length === 5");
     browser.wait("document.querySelectorAll('.spark svg').length === 4");
-    browser.run("const s = document.querySelectorAll('.filter select')[0]; s.value = 'failed'; s.dispatchEvent(new Event('change'))");
+    browser.run("const s = document.querySelector('.filter-status select'); s.value = 'failed'; s.dispatchEvent(new Event('change'))");
     browser.wait("location.search.includes('status=failed') && document.querySelectorAll('tr[data-run]').length === 1");
     assert_eq!(browser.text("tr[data-run] .chip"), "Failed");
     // What is in the address is what is shown.
@@ -292,6 +245,7 @@ fn two_runs_are_compared_word_by_word_and_field_by_field() {
             plan: Plan::Nothing,
             cuts: Vec::new(),
             duration_ms: None,
+            first_token_ms: None,
         }
     };
     let turn = || Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 0 };
@@ -362,6 +316,7 @@ fn hostile_run(id: &str, texts: &[&str]) -> Sample {
                 plan,
                 cuts: Vec::new(),
                 duration_ms: None,
+                first_token_ms: None,
             })
             .with(Fact::ToolScheduled { call_id: call.clone(), attempt: 1, call: None })
             .with(Fact::SideEffect { inside, name: (*text).to_owned(), ahead: 0, effect })
@@ -409,6 +364,8 @@ fn nothing_that_a_model_or_a_tool_says_is_executed_or_fetched() {
         pages.push(served.page(&[("compare", "all"), ("with", text)]));
         pages.push(served.page(&[("verify", text)]));
         pages.push(served.page(&[("prefix", text), ("model", text)]));
+        let found: String = text.chars().take(200).collect();
+        pages.push(served.page(&[("text", &found)]));
     }
     browser.requested();
     for page in &pages {

@@ -1,6 +1,6 @@
 // What a person can do with a run. Every action is confirmed with what it will do.
 
-import { post, runPath } from "./api.js";
+import { post, runPath, withQuery } from "./api.js";
 import { announce, h, icon, say } from "./dom.js";
 
 /**
@@ -94,7 +94,11 @@ export const replay = (run, agents) => confirmed({
       { name: "allow_changed_agent", label: "Pass over what the run ran with", input: h("input", { type: "checkbox" }) }] : []),
   ],
   button: "Replay",
-  act: ({ system, rerun_tools: rerun, ...values }) => post(runPath(run, "/replay"), { ...agentOf(values), ...(system ? { system } : {}), ...(rerun ? { rerun_tools: true } : {}) }),
+  act: async ({ system, rerun_tools: rerun, ...values }) => {
+    const result = await post(runPath(run, "/replay"), { ...agentOf(values), ...(system ? { system } : {}), ...(rerun ? { rerun_tools: true } : {}) });
+    // What ran tools again is not done once more to be shown.
+    return { ...result, compare: rerun ? null : withQuery("/", { compare: run, replay: values.agent || "-", system }) };
+  },
 });
 
 export const start = (agents) => confirmed({
@@ -126,11 +130,16 @@ export function waitingForm(run, waiting, agents, done) {
     choice.addEventListener("change", () => {
       text.hidden = choice.value === "approve";
       text.value = choice.value === "edit" ? call.raw_arguments ?? JSON.stringify(call.arguments ?? {}) : "";
+      drawButton();
       text.placeholder = choice.value === "reject" ? "Why; the model reads it" : "The result, as the model reads it";
     });
     return { call, choice, text, element: h("li", { class: "decision" }, h("div", { class: "decision-head" }, h("strong", {}, icon("tool"), say(call.name)), h("code", { class: "muted" }, say(call.id))),
       h("pre", { class: "result exact", tabindex: "0", role: "group", "aria-label": "exact arguments" }, say(call.raw_arguments ?? JSON.stringify(call.arguments ?? null))), choice, text) };
   });
+  const button = h("button", { class: "primary", type: "submit" });
+  // One decision is named by its button.
+  const drawButton = () => { button.textContent = rows.length === 1 ? { approve: "Approve", edit: "Approve", reject: "Reject", result: "Give the result" }[rows[0].choice.value] : `Send ${rows.length} decisions`; };
+  drawButton();
   const body = () => {
     const made = { approve: [], approve_with: {}, reject: {}, results: {} };
     for (const { call, choice, text } of rows) {
@@ -144,5 +153,5 @@ export function waitingForm(run, waiting, agents, done) {
   const told = () => h("ul", {}, rows.map(({ call, choice, text }) => h("li", {}, { approve: "run ", edit: "run with other arguments ", reject: "do not run ", result: "take the given result for " }[choice.value], h("strong", {}, say(call.name)), choice.value === "approve" ? [" with ", h("code", {}, say(call.raw_arguments ?? ""))] : text.value ? [": ", h("q", {}, say(text.value))] : null)));
   return h("form", { class: "waiting", onsubmit: (event) => { event.preventDefault(); sent("Send the decision", ["The run continues with this:", told()], body); } },
     h("h2", {}, icon("pause"), isOutcome ? "Waits: the outcome of these calls is unknown" : "Waits for approval"), h("p", {}, isOutcome ? "The process died while they ran. Find out whether they did." : "The model wants to call:"),
-    h("ul", { class: "decisions" }, rows.map(({ element }) => element)), failure, h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, "Decide")));
+    h("ul", { class: "decisions" }, rows.map(({ element }) => element)), failure, h("div", { class: "buttons" }, button));
 }

@@ -1,6 +1,6 @@
 // Two runs side by side: aligned, the first difference marked, words and fields that differ shown.
 
-import { get, runPath, withQuery } from "./api.js";
+import { get, post, runPath, withQuery } from "./api.js";
 import { count, h, icon, plural, say, shortId, statusChip } from "./dom.js";
 import { fromApi, summary, textOf } from "./facts.js";
 import { common, jsonDiff, wordDiff } from "./json.js";
@@ -10,7 +10,7 @@ import { runHref, shownStatus } from "./runs-page.js";
 const MAX_ALIGNED = 3000;
 const SHOWN_AT_ONCE = 400;
 // Ids, times and hashes differ in any two runs, and say nothing of what happened.
-const IGNORED = new Set(["request_id", "duration_ms", "prompt", "root", "parent", "behaviour", "previous", "cuts"]);
+const IGNORED = new Set(["request_id", "duration_ms", "first_token_ms", "prompt", "root", "parent", "behaviour", "previous", "cuts"]);
 
 async function records(id) {
   const all = [];
@@ -57,15 +57,22 @@ function judge([one, two]) {
   return { state: fields.length ? "differs" : "same", fields, one, two };
 }
 
+/** Texts word by word, everything else field by field. */
 function differences({ fields, one, two }) {
-  const [before, after] = [mainText(one), mainText(two)];
+  const [before, after] = one && two ? [mainText(one), mainText(two)] : ["", ""];
   const nodes = [];
-  if (before !== after && before && after) nodes.push(h("div", { class: "word-diff" }, wordDiff(before, after).map(({ text, side }) => side === "both" ? say(text) : h(side === "before" ? "del" : "ins", {}, say(text)))));
-  const shown = fields.slice(0, 60).map(({ path, before: was, after: is }) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, say(path))), h("td", {}, was === undefined ? h("span", { class: "muted" }, "not there") : h("del", {}, say(short(was)))), h("td", {}, is === undefined ? h("span", { class: "muted" }, "not there") : h("ins", {}, say(short(is))))));
+  if (before !== after && before && after) nodes.push(wordView(before, after));
+  const side = (value, tag, other) => value === undefined ? h("span", { class: "muted" }, "not there") : isText(value) && isText(other) ? (tag === "del" ? wordDiff(value, other) : wordDiff(other, value)).filter((piece) => piece.side !== (tag === "del" ? "after" : "before")).map((piece) => piece.side === "both" ? say(piece.text) : h(tag, {}, say(piece.text))) : h(tag, {}, say(short(value)));
+  const shown = fields.slice(0, 60).map(({ path, before: was, after: is }) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, say(path))), h("td", {}, side(was, "del", is)), h("td", {}, side(is, "ins", was))));
   nodes.push(h("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Fields that differ" }, h("table", { class: "field-diff" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Field"), h("th", { scope: "col" }, "Left"), h("th", { scope: "col" }, "Right"))), h("tbody", {}, shown))));
   if (fields.length > 60) nodes.push(h("p", { class: "muted" }, `${fields.length - 60} more fields differ`));
   return nodes;
 }
+
+/** A text that is long enough to be compared by words, and short enough to be shown. */
+const isText = (value) => typeof value === "string" && value.includes(" ") && value.length <= 2000;
+
+const wordView = (before, after) => h("div", { class: "word-diff" }, wordDiff(before, after).map(({ text, side }) => side === "both" ? say(text) : h(side === "before" ? "del" : "ins", {}, say(text))));
 
 const short = (value) => {
   const text = typeof value === "string" ? value : JSON.stringify(value);
@@ -81,19 +88,62 @@ function mainText({ kind, fact }) {
   return "";
 }
 
-export async function comparePage(root, query) {
+/** What the run and another one, or its replay, have in common: rows, and what stands above each side. */
+async function two(query) {
   const ids = [query.get("compare"), query.get("with")];
+  if (!query.has("replay")) {
+    const [runs, sides] = await Promise.all([Promise.all(ids.map((id) => get(runPath(id)))), Promise.all(ids.map(records))]);
+    return { ids, heads: runs.map((run, side) => runHead(run, ["Left", "Right"][side])), rows: align(...sides).map(judge) };
+  }
+  const [agent, system] = [query.get("replay") === "-" ? null : query.get("replay"), query.get("system")];
+  const again = (more) => post(runPath(ids[0], "/replay"), { ...(agent ? { agent } : {}), ...(system ? { system } : {}), ...more });
+  // Once with what the run began with compared, and once with what the agent does.
+  const [run, left, strict, result] = await Promise.all([get(runPath(ids[0])), records(ids[0]), again({}), again({ allow_changed_agent: true })]);
+  const words = [agent ? `with agent ${agent}` : "from the records alone", system ? ", another system prompt" : ""].join("");
+  return { ids: [ids[0], null], heads: [runHead(run, "Run"), h("div", { class: "compare-run" }, h("span", { class: "muted" }, "Replay"), h("span", {}, say(words)))], rows: replayed(left, strict, result), replay: { isOther: strict.err?.metadata?.seq === 1, ...result } };
+}
+
+/** The rows of a run and its replay, which ends at the first difference. */
+function replayed(left, ...results) {
+  const found = results.filter(({ status }) => status !== "equal").map(({ err }) => err?.metadata ?? {});
+  const at = Number(found.at(-1)?.seq ?? Infinity);
+  const last = results.at(-1).status === "equal" ? Infinity : at;
+  const kind = found.at(-1)?.kind ?? null;
+  const rows = left.map((one) => {
+    const here = found.findLast(({ seq }) => Number(seq) === one.seq);
+    if (!here) return one.seq < last ? { state: "same", one, two: one } : { state: "not-reached", one, two: null };
+    const fields = (here.diff ?? []).map(({ path, recorded, produced }) => ({ path, before: recorded ?? undefined, after: produced ?? undefined }));
+    return { state: "differs", one, two: null, made: here.kind ?? "nothing", fields };
+  });
+  if (last !== Infinity && last > left.length) rows.push({ state: "only-right", one: null, two: null, made: kind, fields: [] });
+  return rows;
+}
+
+function replayWords({ isOther, status, err }) {
+  const { seq, kind, expected_kind: expected } = err?.metadata ?? {};
+  const agent = isOther ? "The agent is not the one that began the run. " : "";
+  if (status === "equal") return isOther ? `${agent}It makes the same records after the first.` : "The replay makes every record again.";
+  return `${agent}At record ${seq} it makes ${kind ?? "nothing"}${kind === expected ? " with other content" : `, where the run has ${expected ?? "nothing"}`}. A replay ends there.`;
+}
+
+const runHead = (run, side) => h("div", { class: "compare-run" }, h("span", { class: "muted" }, side), h("a", { href: runHref(run.run_id), title: run.run_id }, h("code", {}, say(shortId(run.run_id)))), statusChip(shownStatus(run)), h("span", { class: "muted" }, `${plural(run.records, "record")}${run.model ? ` · ${run.model}` : ""}`));
+
+export async function comparePage(root, query) {
   root.replaceChildren(h("div", { class: "skeleton", style: { height: "200px" } }));
-  const [runs, sides] = await Promise.all([Promise.all(ids.map((id) => get(runPath(id)))), Promise.all(ids.map(records))]);
-  const rows = align(...sides).map(judge);
-  const differing = rows.map(({ state }, place) => state === "same" ? -1 : place).filter((place) => place >= 0);
+  const { ids, heads, rows, replay = null } = await two(query);
+  const differing = rows.map(({ state }, place) => state === "same" || state === "not-reached" ? -1 : place).filter((place) => place >= 0);
   const first = differing[0] ?? -1;
   let at = first;
   const body = h("ol", { class: "compare-rows" });
-  const cell = (record, side) => record ? h("a", { class: "compare-cell", href: runHref(ids[side], { view: "records", record: record.seq }) }, h("span", { class: "number" }, `#${record.seq}`), h("span", { class: "kind" }, h("span", { class: `dot tone-${toneOf(record.kind)}`, "aria-hidden": "true" }), say(record.kind)), h("span", { class: "says" }, say(summary(record)))) : h("span", { class: "compare-cell nothing" }, "–");
-  const words = { same: "same", differs: "differs", "only-left": "only left", "only-right": "only right" };
-  const element = (row, place) => h("li", { class: `compare-row ${row.state}${place === first ? " first" : ""}`, id: `row-${place}`, tabindex: "-1" }, h("div", { class: "compare-cells" }, cell(row.one, 0), h("span", { class: "verdict" }, place === first ? "first difference" : words[row.state]), cell(row.two, 1)),
-    row.state === "differs" ? h("details", { open: place === first }, h("summary", {}, icon("chevron"), plural(row.fields.length, "field"), row.fields.length === 1 ? " differs" : " differ"), differences(row)) : null);
+  const kindOf = (kind) => h("span", { class: "kind" }, h("span", { class: `dot tone-${toneOf(kind)}`, "aria-hidden": "true" }), say(kind));
+  const cell = (record, side, made) => {
+    if (!record) return h("span", { class: "compare-cell nothing" }, made ? kindOf(made) : "–");
+    const content = [h("span", { class: "number" }, `#${record.seq}`), kindOf(record.kind), h("span", { class: "says" }, say(summary(record)))];
+    return ids[side] ? h("a", { class: "compare-cell", href: runHref(ids[side], { view: "records", record: record.seq }) }, content) : h("span", { class: "compare-cell" }, content);
+  };
+  const words = { same: "same", differs: "differs", "only-left": "only left", "only-right": "only right", "not-reached": "not reached" };
+  const element = (row, place) => h("li", { class: `compare-row ${row.state}${place === first ? " first" : ""}`, id: `row-${place}`, tabindex: "-1" }, h("div", { class: "compare-cells" }, cell(row.one, 0), h("span", { class: "verdict" }, place === first ? "first difference" : words[row.state]), cell(row.two, 1, row.made)),
+    row.fields?.length ? h("details", { open: place === first }, h("summary", {}, icon("chevron"), plural(row.fields.length, "field"), row.fields.length === 1 ? " differs" : " differ"), differences(row)) : null);
   let drawn = 0;
   const more = h("button", { type: "button", onclick: () => draw(drawn + SHOWN_AT_ONCE) });
   const draw = (until) => {
@@ -110,11 +160,12 @@ export async function comparePage(root, query) {
     target.scrollIntoView({ block: "center" });
     target.focus({ preventScroll: true });
   };
-  const head = (run, side) => h("div", { class: "compare-run" }, h("span", { class: "muted" }, side), h("a", { href: runHref(run.run_id), title: run.run_id }, h("code", {}, say(shortId(run.run_id)))), statusChip(shownStatus(run)), h("span", { class: "muted" }, `${plural(run.records, "record")}${run.model ? ` · ${run.model}` : ""}`));
   draw(Math.max(SHOWN_AT_ONCE, first + 50));
-  root.replaceChildren(h("div", { class: "page-head" }, h("h1", {}, "Compare"), h("div", { class: "buttons" }, h("a", { class: "button", href: withQuery("/", { compare: ids[1], with: ids[0] }) }, "Swap"), first >= 0 ? h("button", { type: "button", onclick: () => goTo(first) }, "First difference") : null)),
-    h("div", { class: "compare-heads" }, head(runs[0], "Left"), head(runs[1], "Right")),
-    h("p", { class: `banner ${first < 0 ? "ok" : "warn"}` }, icon(first < 0 ? "check" : "fork"), h("span", {}, first < 0 ? h("strong", {}, "No difference. ") : h("strong", {}, `${plural(differing.length, "difference")}. `), first < 0 ? "Ids, times and hashes are not compared." : `The first is at record ${rows[first].one?.seq ?? "–"} on the left, ${rows[first].two?.seq ?? "–"} on the right. Ids, times and hashes are not compared.`)),
+  const place = first < 0 ? null : rows[first];
+  const told = replay ? replayWords(replay) : `${first < 0 ? "" : `The first is at record ${place.one?.seq ?? "–"} on the left, ${place.two?.seq ?? "–"} on the right. `}Ids, times and hashes are not compared.`;
+  root.replaceChildren(h("div", { class: "page-head" }, h("h1", {}, replay ? "Compare with a replay" : "Compare"), h("div", { class: "buttons" }, replay ? null : h("a", { class: "button", href: withQuery("/", { compare: ids[1], with: ids[0] }) }, "Swap"), first >= 0 ? h("button", { type: "button", onclick: () => goTo(first) }, "First difference") : null)),
+    h("div", { class: "compare-heads" }, heads),
+    h("p", { class: `banner ${first < 0 ? "ok" : "warn"}` }, icon(first < 0 ? "check" : "fork"), h("span", {}, h("strong", {}, first < 0 ? "No difference. " : replay ? "The replay differs. " : `${plural(differing.length, "difference")}. `), told)),
     body, more);
   return {
     title: "Compare",

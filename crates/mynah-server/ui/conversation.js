@@ -94,7 +94,7 @@ export class Conversation {
     if (response) {
       const usage = response.usage ?? {};
       if (response.model) facts.push(String(response.model));
-      if (item.duration !== null && item.duration !== undefined) facts.push(item.duration ? span(item.duration) : "< 1 ms");
+      if (item.duration !== null && item.duration !== undefined) facts.push(`${item.duration ? span(item.duration) : "< 1 ms"}${item.firstToken ? `, first token ${span(item.firstToken)}` : ""}`);
       if (usage.input_tokens != null) facts.push(`${count(usage.input_tokens)} in${usage.cached_input_tokens ? ` (${count(usage.cached_input_tokens)} cached)` : ""}`);
       if (usage.output_tokens != null) facts.push(`${count(usage.output_tokens)} out${usage.reasoning_tokens ? ` (${count(usage.reasoning_tokens)} reasoning)` : ""}`);
       if (usage.total_cost != null) facts.push(money(usage.total_cost));

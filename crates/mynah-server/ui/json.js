@@ -84,7 +84,31 @@ export function wordDiff(before, after) {
     for (const [text, side] of common(a, b)) push(text, side);
   }
   push(left.slice(leftEnd).join(""), "both");
-  return pieces;
+  return joined(pieces);
+}
+
+/** Changes with no more than a space or a mark between them are one change: all that went, then all that came. */
+function joined(pieces) {
+  const made = [];
+  let change = null;
+  const end = () => {
+    if (change) made.push(...["before", "after"].filter((side) => change[side]).map((side) => ({ text: change[side], side })));
+    change = null;
+  };
+  for (const [place, { text, side }] of pieces.entries()) {
+    if (side !== "both") {
+      change ??= { before: "", after: "" };
+      change[side] += text;
+    } else if (change && place + 1 < pieces.length && !/[\p{L}\p{N}]/u.test(text)) {
+      change.before += text;
+      change.after += text;
+    } else {
+      end();
+      made.push({ text, side });
+    }
+  }
+  end();
+  return made;
 }
 
 /** The longest common subsequence, walked from its beginning. */

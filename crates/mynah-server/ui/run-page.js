@@ -79,18 +79,17 @@ export async function runPage(root, query) {
       canContinue && (run.abandoned || run.status === "failed") ? button("Resume", () => act(resume(id, rights.agents)), "primary") : null,
       canContinue && !ended && !run.waiting ? button("Message", () => act(message(id, rights.agents))) : null,
       rights.actions && !ended ? button("Cancel", () => act(cancel(id)), "danger") : null,
-      rights.actions && story.sealed ? button("Replay", () => showReplay(replay(id, rights.agents))) : null,
+      story.sealed ? button("Replay", () => showReplay(replay(id, rights.agents))) : null,
       run.parent ? h("a", { class: "button", href: withQuery("/", { compare: run.parent.run_id, with: id }) }, "Compare with its parent") : null,
       h("a", { class: "button", href: withQuery("/", { verify: id }) }, icon("seal"), "Verify"),
-      h("a", { class: "button", href: runPath(id, "/export"), download: `${id.replace(/[^\w.-]+/gu, "_")}.ndjson` }, icon("download"), "Bundle"),
-      h("a", { class: "button", href: runPath(id, "/export?format=html"), download: `${id.replace(/[^\w.-]+/gu, "_")}.html` }, icon("download"), "HTML")].filter(Boolean));
+      exportMenu(id)].filter(Boolean));
   };
   const showReplay = async (asked) => {
     const result = await asked;
     if (!result) return;
     const differs = result.status !== "equal";
     const at = result.err?.metadata?.seq;
-    view.notices.replaceChildren(h("p", { class: `banner ${differs ? "warn" : "ok"}` }, icon(differs ? "cross" : "check"), h("span", {}, h("strong", {}, differs ? "The replay differs. " : "The replay is equal. "), differs ? say(result.err?.message ?? "") : `${plural(result.records, "record")} made again, each the same.`), at ? h("button", { type: "button", class: "small", onclick: () => view.select(Number(at)) }, `Show record ${at}`) : null));
+    view.notices.replaceChildren(h("p", { class: `banner ${differs ? "warn" : "ok"}` }, icon(differs ? "cross" : "check"), h("span", {}, h("strong", {}, differs ? "The replay differs. " : "The replay is equal. "), differs ? say(result.err?.message ?? "") : `${plural(result.records, "record")} made again, each the same.`), at ? h("button", { type: "button", class: "small", onclick: () => view.select(Number(at)) }, `Show record ${at}`) : null, result.compare ? h("a", { class: "button small", href: result.compare }, "Compare") : null));
   };
 
   const refresh = async (known = null) => {
@@ -181,6 +180,15 @@ export async function runPage(root, query) {
     stop = listen(path, { message: hear, open: catchUp, end: (_, source) => { source.close(); catchUp(); } });
   }
   return { title: `Run ${shortId(id)}`, close: () => { closed = true; stop(); }, key: (event) => view.key(event), keys: RUN_KEYS };
+}
+
+/** Both forms in which a run leaves its log. */
+function exportMenu(id) {
+  const name = id.replace(/[^\w.-]+/gu, "_");
+  const item = (query, end, words, hint) => h("a", { href: runPath(id, `/export${query}`), download: `${name}.${end}` }, h("strong", {}, words), h("small", { class: "muted" }, hint));
+  const menu = h("details", { class: "menu", onkeydown: (event) => { if (event.key === "Escape") { menu.open = false; menu.firstChild.focus(); event.stopPropagation(); } }, onfocusout: ({ relatedTarget }) => { if (!menu.contains(relatedTarget)) menu.open = false; } },
+    h("summary", { class: "button" }, icon("download"), "Export"), h("div", { class: "menu-items" }, item("?format=html", "html", "Page", "One file that shows and verifies the run"), item("", "ndjson", "Bundle", "For `mynah verify` and `mynah import`")));
+  return menu;
 }
 
 function relation(name, href, id) {

@@ -3,6 +3,7 @@
 import { Conversation } from "./conversation.js";
 import { compact, copyButton, count, exactly, h, icon, idChip, money, plural, say, span, statusChip, when } from "./dom.js";
 import { recordDetail, Records } from "./records.js";
+import { overall } from "./overall.js";
 import { Timeline } from "./timeline.js";
 
 const VIEWS = [["conversation", "Conversation"], ["timeline", "Timeline"], ["records", "Records"]];
@@ -29,11 +30,12 @@ export class RunView {
     this.tabs = VIEWS.map(([name, words], place) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "view", title: `${words} (${place + 1})`, onclick: () => this.open(name), onkeydown: (event) => this.tabKey(event, place) }, words));
     this.stage = h("div", { class: "stage", id: "view", role: "tabpanel" });
     this.panel = h("aside", { class: "panel", "aria-label": "Selected record", hidden: true });
+    this.overall = h("aside", { class: "overall", "aria-label": "What the run adds up to" });
     this.buttons = h("div", { class: "buttons" }, buttons);
     this.element = h("div", { class: "run" },
       h("div", { class: "run-head" }, h("div", { class: "run-title" }, h("h1", {}, "Run ", idChip(id, "run id")), this.buttons), this.header, this.proof, this.notices),
       h("div", { class: "run-bar" }, h("div", { role: "tablist", "aria-label": "Views of the run", class: "tabs" }, this.tabs), h("div", { class: "search" }, icon("search"), this.search, this.matches)),
-      h("div", { class: "run-body" }, this.stage, this.panel));
+      h("div", { class: "run-body" }, this.stage, this.overall, this.panel));
     this.drawHeader();
   }
 
@@ -53,6 +55,8 @@ export class RunView {
         fact("Cost", totals.priced ? money(totals.cost) : "–", null, totals.priced ? `$${totals.cost}` : "no price is known"),
         fact("Model", h("span", { class: "models" }, say([...story.models].join(", ") || "–"))),
         fact("Records", count(story.records.length)), this.links()));
+    this.overall.replaceChildren(...overall(story));
+    this.overall.hidden = this.selected !== null || this.overall.childNodes.length === 0;
     this.drawProof();
   }
 
@@ -119,6 +123,7 @@ export class RunView {
   drawPanel() {
     const record = this.story.records[this.selected - 1];
     this.panel.hidden = !record;
+    this.overall.hidden = Boolean(record) || this.overall.childNodes.length === 0;
     this.element.classList.toggle("with-panel", Boolean(record));
     if (!record) return this.panel.replaceChildren();
     const link = this.linkOf?.(record.seq);

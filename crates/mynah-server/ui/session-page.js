@@ -48,10 +48,10 @@ export async function sessionPage(root, query) {
     const made = await confirmed({ title: "Send a message", words: "It is the next turn of the session, in a run of its own.", fields: [{ name: "agent", label: "Agent", input: agent }, { name: "text", label: "Message", input: h("textarea", { required: true }) }], button: "Send", act: ({ agent: name, text }) => post(`/v1/sessions/${encodeURIComponent(id)}/messages`, { agent: name, text }) });
     if (made) location.href = runHref(made.run_id);
   } }, "Send a message") : null;
-  root.replaceChildren(h("div", { class: "page-head" }, h("h1", {}, "Session ", h("code", {}, say(id))), h("div", { class: "buttons" }, h("a", { class: "button", href: withQuery("/", { session: id, list: "runs" }) }, "As a list"), next)),
+  root.replaceChildren(h("div", { class: "narrow" }, h("div", { class: "page-head" }, h("h1", {}, "Session ", h("code", {}, say(id))), h("div", { class: "buttons" }, h("a", { class: "button", href: withQuery("/", { session: id, list: "runs" }) }, "As a list"), next)),
     h("dl", { class: "facts-list" }, fact("Turns", count(runs.length)), runs.length ? fact("Started", when(runs[0].started / 1e6)) : null, fact("Tokens", compact(sum((run) => run.totals.input_tokens + run.totals.output_tokens))), fact("Cost", sum((run) => run.totals.cost) ? money(sum((run) => run.totals.cost)) : "–"), fact("Tool calls", count(sum((run) => run.totals.tool_calls)))),
     unfinished ? h("p", { class: "banner wait" }, icon("pause"), h("span", {}, "A turn has not ended: ", h("a", { href: runHref(unfinished.run_id ?? unfinished) }, say(unfinished.run_id ?? unfinished)))) : "",
-    runs.length ? h("div", { class: "turns" }, turns) : h("div", { class: "empty" }, h("h2", {}, "This session has no runs"), h("p", {}, `${plural(0, "run")} of it are in this log.`)));
+    runs.length ? h("div", { class: "turns" }, turns) : h("div", { class: "empty" }, h("h2", {}, "This session has no runs"), h("p", {}, "None of its runs is in this log."))));
   for (const turn of turns) observer.observe(turn);
   return {
     title: `Session ${shortId(id)}`,

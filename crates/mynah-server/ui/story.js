@@ -188,8 +188,9 @@ export class Story {
       this.close(this.turn.model, record, failed ? "failed" : "ok");
       this.turn.model.label = response.model ? `Model: ${response.model}` : "Model call";
       this.turn.model.usage = response.usage;
+      this.turn.model.firstToken = fact.first_token_ms ?? null;
     }
-    const item = this.say(record, response.message ?? { role: "assistant", content: "" }, { response, duration: fact.duration_ms ?? null, turn: this.turn?.number ?? null, pieces: pieces(fact.cuts) });
+    const item = this.say(record, response.message ?? { role: "assistant", content: "" }, { response, duration: fact.duration_ms ?? null, firstToken: fact.first_token_ms ?? null, turn: this.turn?.number ?? null, pieces: pieces(fact.cuts) });
     item.calls = callsOf(response.message).map((part) => this.learnCall(part));
     const manual = fact.plan === "manual" ? item.calls.map((call) => call.id) : fact.plan?.tools?.manual ?? [];
     for (const id of manual) if (this.calls.has(id)) this.calls.get(id).manual = true;

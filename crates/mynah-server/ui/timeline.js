@@ -19,7 +19,7 @@ export class Timeline {
     this.toggle = h("label", { class: "switch" }, h("input", { type: "checkbox", checked: true, onchange: (event) => { this.shorten = event.target.checked; this.refresh(); } }), "Shorten waits");
     this.element = h("div", { class: "timeline" },
       h("div", { class: "timeline-tools" },
-        h("ul", { class: "legend", "aria-label": "Legend" }, Object.entries(KINDS).map(([kind, words]) => h("li", {}, h("span", { class: `swatch span-${kind}`, "aria-hidden": "true" }), words))),
+        h("ul", { class: "legend", "aria-label": "Legend" }, Object.entries(KINDS).map(([kind, words]) => h("li", {}, h("span", { class: `swatch span-${kind}`, "aria-hidden": "true" }), words)), h("li", { title: "A model call, until its first token" }, h("span", { class: "swatch span-model", "aria-hidden": "true" }, h("span", { class: "silent" })), "First token")),
         this.toggle, h("div", { class: "group" }, button("−", "Zoom out (-)", () => this.zoom(1.6)), button("+", "Zoom in (+)", () => this.zoom(1 / 1.6)), button("Fit", "Fit: show all (0)", () => this.fit()))),
       h("div", { class: "overview-frame" }, this.overview, this.brush), this.axis, this.list.element);
     this.element.addEventListener("keydown", (event) => this.key(event));
@@ -69,13 +69,15 @@ export class Timeline {
     const from = Math.max(0, left);
     const width = Math.max(0, Math.min(1, right) - from);
     const took = one.kind === "effect" ? "" : one.state === "lost" && one.kind !== "crash" ? "?" : span(to - one.from);
-    const words = `${KINDS[one.kind]}: ${one.label}${took ? `, ${took}` : ""}${one.state === "failed" ? ", failed" : one.state === "lost" ? ", lost" : one.to === null ? ", not ended" : ""}`;
-    const bar = inside ? h("span", { class: `bar span-${one.kind} state-${one.state}${one.to === null ? " open" : ""}`, style: { left: `${100 * from}%`, width: `${100 * width}%` }, title: `${words}\n${exactly(one.from)}` }) : null;
+    // The part of a model call before its first token.
+    const silent = one.firstToken != null && to > one.from ? Math.min(1, one.firstToken / (to - one.from)) : 0;
+    const words = `${KINDS[one.kind]}: ${one.label}${took ? `, ${took}` : ""}${one.firstToken != null ? `, first token after ${one.firstToken ? span(one.firstToken) : "< 1 ms"}` : ""}${one.state === "failed" ? ", failed" : one.state === "lost" ? ", lost" : one.to === null ? ", not ended" : ""}`;
+    const bar = inside ? h("span", { class: `bar span-${one.kind} state-${one.state}${one.to === null ? " open" : ""}`, style: { left: `${100 * from}%`, width: `${100 * width}%` }, title: `${words}\n${exactly(one.from)}` }, silent * (right - left) > 0.002 ? h("span", { class: "silent", style: { width: `${100 * Math.max(0, Math.min(1, left + silent * (right - left)) - from) / Math.max(width, 1e-9)}%` } }) : null) : null;
     const tail = from + width > 0.85 ? { right: `${100 * (1 - from)}%` } : { left: `${100 * (from + width)}%` };
     return h("div", { class: `span-row depth-${one.depth}` },
       h("span", { class: "span-label" }, h("span", { class: `swatch span-${one.kind}`, "aria-hidden": "true" }), h("span", { class: "visually-hidden" }, `${KINDS[one.kind]}, record ${one.seq}: `), h("span", { class: "span-words", title: one.label }, say(one.label))),
       h("span", { class: "span-took" }, took),
-      h("span", { class: "track" }, bar, inside && one.state !== "ok" && one.state !== "open" ? h("span", { class: `bar-note state-${one.state}`, style: tail }, one.state) : null));
+      h("span", { class: "track" }, bar, inside && one.state !== "ok" && one.state !== "open" && one.kind !== "crash" ? h("span", { class: `bar-note state-${one.state}`, style: tail }, one.state) : null));
   }
 
   draw() {
@@ -98,6 +100,10 @@ export class Timeline {
       ticks.push(h("span", { class: "tick", style: { left: `${100 * place}%` } }, at === 0 ? "0" : span(at)));
     }
     this.axis.replaceChildren(h("span", { class: "axis-frame" }, ticks));
+    // The rows continue the lines of the axis.
+    const percent = (at) => `${100 * at / (this.length * (to - from))}%`;
+    this.element.style.setProperty("--step", percent(step));
+    this.element.style.setProperty("--first", percent((step - (from * this.length) % step) % step));
   }
 
   drawOverview() {
@@ -114,7 +120,7 @@ export class Timeline {
     const rows = { turn: [2, 4], model: [9, 9], tool: [21, 9], effect: [33, 5], wait: [9, 21], crash: [2, 36] };
     for (const kind of Object.keys(rows)) {
       pen.fillStyle = colour(kind);
-      pen.globalAlpha = kind === "wait" ? 0.45 : 1;
+      pen.globalAlpha = kind === "wait" || kind === "crash" ? 0.45 : 1;
       for (const one of this.story.spans) {
         if (one.kind !== kind) continue;
         const x = this.at(one.from) / this.length * width;

@@ -71,14 +71,14 @@ async function verifyLog(root) {
     });
   });
   bar.hidden = true;
-  root.replaceChildren(h("div", { class: "page-head" }, h("h1", {}, "Verification"), h("div", { class: "buttons" }, begin)), h("div", { class: "narrow" }, state, bar, result, wrong, h("dl", { class: "pairs card" }, hashLine("root now", log.root)), h("p", { class: "muted" }, "To verify one run, open it and choose Verify.")));
+  root.replaceChildren(h("div", { class: "narrow" }, h("div", { class: "page-head" }, h("h1", {}, "Verification"), h("div", { class: "buttons" }, begin)), state, bar, result, wrong, h("dl", { class: "pairs card" }, hashLine("root now", log.root)), h("p", { class: "muted" }, "To verify one run, open it and choose Verify.")));
   return { title: "Verification", close: () => stop(), key: () => false, keys: [] };
 }
 
 async function verifyRun(root, id) {
   const steps = [step("The server checks the run against its log"), step("This browser checks every record itself"), step("The run's seal is a leaf of the log's tree")];
   const found = h("div", { class: "notices" });
-  root.replaceChildren(h("div", { class: "page-head" }, h("h1", {}, "Verification of ", h("a", { href: runHref(id) }, h("code", {}, say(shortId(id))))), h("div", { class: "buttons" }, h("a", { class: "button", href: withQuery("/", { verify: "log" }) }, "Verify the log"))), h("div", { class: "narrow" }, found, h("ol", { class: "steps" }, steps.map(({ element }) => element))));
+  root.replaceChildren(h("div", { class: "narrow" }, h("div", { class: "page-head" }, h("h1", {}, "Verification of ", h("a", { href: runHref(id) }, h("code", {}, say(shortId(id))))), h("div", { class: "buttons" }, h("a", { class: "button", href: withQuery("/", { verify: "log" }) }, "Verify the log"))), found, h("ol", { class: "steps" }, steps.map(({ element }) => element))));
   let closed = false;
   const bad = [];
   const fail = (seq, what) => bad.push(h("p", { class: "banner bad", "data-status": "corrupt" }, icon("cross"), h("span", {}, h("strong", {}, seq ? `Record ${seq} is damaged: ` : "Damaged: "), say(what)), seq ? h("a", { class: "button", href: runHref(id, { view: "records", record: seq }) }, "Show it") : null));

@@ -1,0 +1,50 @@
+// What a run adds up to: where its time went, and what its tools did.
+
+import { count, h, say, span } from "./dom.js";
+
+/** The time that spans cover together: what ran at once is counted once. */
+function covered(spans, until) {
+  let [sum, reach] = [0, -Infinity];
+  for (const { from, to } of spans.toSorted((one, two) => one.from - two.from)) {
+    const end = to ?? until;
+    sum += Math.max(0, end - Math.max(from, reach));
+    reach = Math.max(reach, end);
+  }
+  return sum;
+}
+
+const KINDS = [["model", "Models"], ["tool", "Tools"], ["wait", "Waits"], ["crash", "No process"]];
+
+/** Nodes for a run's story; none while there is nothing to add up. */
+export function overall(story) {
+  const { first, spans, until } = story;
+  if (!first || spans.length === 0) return [];
+  const whole = Math.max(until - first.ts, 0.001);
+  const parts = KINDS.map(([kind, words]) => ({ kind, words, ms: covered(spans.filter((one) => one.kind === kind && one.state !== "lost" || one.kind === "crash" && kind === "crash"), until) }));
+  const rest = Math.max(0, whole - parts.reduce((sum, { ms }) => sum + ms, 0));
+  const shown = [...parts, { kind: "turn", words: "Between them", ms: rest }].filter(({ ms }) => ms > 0);
+  const share = (ms) => `${Math.round(100 * ms / whole)}%`;
+  return [
+    h("section", {}, h("h2", {}, "Where the time went"),
+      h("div", { class: "shares", "aria-hidden": "true" }, shown.map(({ kind, ms }) => h("span", { class: `share span-${kind}`, style: { "flex-grow": 1000 * ms / whole } }))),
+      h("table", { class: "amounts" }, h("tbody", {}, shown.map(({ kind, words, ms }) => h("tr", {}, h("th", { scope: "row" }, h("span", { class: `swatch span-${kind}`, "aria-hidden": "true" }), words), h("td", {}, span(ms)), h("td", {}, share(ms))))))),
+    ...tools(story)];
+}
+
+/** A row for each tool, by the time that it took. */
+function tools({ calls }) {
+  const rows = new Map();
+  for (const { name, attempts } of calls.values()) {
+    if (attempts.length === 0) continue;
+    const row = rows.get(name) ?? { name, calls: 0, failed: 0, ms: 0 };
+    row.calls += 1;
+    row.failed += attempts.filter((attempt) => attempt.state === "failed").length;
+    row.ms += attempts.reduce((sum, { span: { from, to } }) => sum + (to === null ? 0 : to - from), 0);
+    rows.set(name, row);
+  }
+  if (rows.size === 0) return [];
+  const sorted = [...rows.values()].sort((one, two) => two.ms - one.ms).slice(0, 12);
+  const head = ["Tool", "Calls", "Failed", "Time"].map((words) => h("th", { scope: "col" }, words));
+  return [h("section", {}, h("h2", {}, "Tools"), h("table", { class: "amounts" }, h("thead", {}, h("tr", {}, head)),
+    h("tbody", {}, sorted.map(({ name, calls: made, failed, ms }) => h("tr", {}, h("th", { scope: "row" }, say(name)), h("td", {}, count(made)), h("td", {}, failed ? h("span", { class: "error" }, count(failed)) : "–"), h("td", {}, span(ms)))))))];
+}
