@@ -1,8 +1,9 @@
 //! Being ended from outside.
 
-/// Waits until the program is interrupted: by control-C, by a shutdown, or by a closed terminal.
+/// Waits until the program is interrupted: by control-C, by a shutdown, or by a closed terminal. From the call on, a signal does
+/// not end the program by itself.
 #[cfg(unix)]
-pub(crate) async fn interrupted() {
+pub(crate) fn interrupted() -> impl Future<Output = ()> {
     use futures_util::future::select_all;
     use tokio::signal::unix::{SignalKind, signal};
 
@@ -12,9 +13,12 @@ pub(crate) async fn interrupted() {
     }
     let signals = kinds.into_iter().filter_map(|kind| signal(kind).ok());
     let waiting = signals.map(|mut signal| Box::pin(async move { signal.recv().await }));
-    match waiting.collect::<Vec<_>>() {
-        none if none.is_empty() => std::future::pending().await,
-        some => drop(select_all(some).await),
+    let waiting: Vec<_> = waiting.collect();
+    async move {
+        match waiting {
+            none if none.is_empty() => std::future::pending().await,
+            some => drop(select_all(some).await),
+        }
     }
 }
 

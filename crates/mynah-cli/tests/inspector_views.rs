@@ -74,8 +74,8 @@ fn a_run_is_compared_with_its_fork_and_with_its_replay_by_another_agent() {
         let (head, _) = TRIP.rsplit_once(r#""ops""#).unwrap();
         let head = head.replace("leaves at nine.", text);
         let head = head.replace(
-            r#""name": "trains", "#,
-            &format!(r#""name": "trains", "manual": {manual}, "#),
+            r#""idempotent": true"#,
+            &format!(r#""idempotent": true, "manual": {manual}"#),
         );
         store.file(name, &format!("{head}\"ops\": []}}"))
     };
@@ -156,7 +156,7 @@ fn no_page_is_wider_than_its_window() {
         browser.look(width, 900, false);
         browser.open(page);
         browser.wait("document.querySelector('main .empty, .proof-line, tr[data-run], .narrow, .compare-row') !== null && !document.querySelector('.skeleton')");
-        let over = browser.run("return document.documentElement.scrollWidth - innerWidth");
+        let over = browser.run("const { scrollWidth, clientWidth } = document.documentElement; return scrollWidth - clientWidth");
         assert_eq!(over, json!(0), "{page} at {width}");
     }
 }
