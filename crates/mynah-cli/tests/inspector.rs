@@ -446,6 +446,8 @@ fn no_page_has_a_violation_of_accessibility() {
     let pages = [
         served.page(&[]),
         served.page(&[("prefix", "nothing")]),
+        served.page(&[("text", "the")]),
+        served.page(&[("compare", &done), ("replay", "-")]),
         served.page(&[("run", &done), ("record", "3")]),
         served.page(&[("run", &id("suspended"))]),
         served.page(&[("run", &failed), ("view", "timeline"), ("record", "2")]),

@@ -123,7 +123,7 @@ export class Story {
     const after = fact.after ?? "crash";
     if (before && isSeam && this.status === "running" && after === "crash") {
       for (const one of this.spans) if (one.to === null && one.kind !== "turn") Object.assign(one, { to: before.ts, last: before.seq, state: "lost" });
-      this.spans.push({ kind: "crash", label: "Process died; another one continued", from: before.ts, to: record.ts, seq: record.seq, last: record.seq, depth: 0, state: "lost" });
+      this.spans.push({ kind: "crash", label: "Process died, resumed", from: before.ts, to: record.ts, seq: record.seq, last: record.seq, depth: 0, state: "lost" });
       this.note(record, "bad", "The process died here. Another one continued.", "");
     } else if (isSeam && after === "branch") {
       this.note(record, "muted", "The branch continues", "");
