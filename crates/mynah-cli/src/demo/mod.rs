@@ -5,7 +5,7 @@ mod story;
 
 use std::{
     env, fs,
-    io::{self, BufRead as _, BufReader, IsTerminal as _},
+    io::{self, BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -91,12 +91,16 @@ impl Demo {
         fs::write(&agent, format!("{:#}\n", agent::scenario()))
             .map_err(|error| unusable(&agent, &error))?;
         self.story.tell(&Scene::Ends { folder: &self.folder })?;
-        self.offer_inspector()
+        #[cfg(feature = "serve")]
+        self.offer_inspector()?;
+        Ok(())
     }
 
     /// Shows the run in a browser, if the person at the terminal wants that.
+    #[cfg(feature = "serve")]
     fn offer_inspector(&mut self) -> Result<(), Failure> {
-        #[cfg(feature = "serve")]
+        use std::io::IsTerminal as _;
+
         if !self.story.json && io::stdin().is_terminal() && io::stdout().is_terminal() {
             let mut answer = String::new();
             self.story.tell(&Scene::Offers)?;

@@ -18,14 +18,34 @@ use crate::{
 
 /// A part of the story.
 pub(super) enum Scene<'a> {
-    Begins { log: &'a Path, goal: &'a str },
-    Killed { status: String, records: u64, charges: usize },
+    Begins {
+        log: &'a Path,
+        goal: &'a str,
+    },
+    Killed {
+        status: String,
+        records: u64,
+        charges: usize,
+    },
     Resumes,
-    Resumed { charges: usize },
-    Replayed { records: u64 },
-    Verified { report: &'a Report },
-    Found { from: &'a str, to: &'a str, error: &'a Error },
-    Ends { folder: &'a Path },
+    Resumed {
+        charges: usize,
+    },
+    Replayed {
+        records: u64,
+    },
+    Verified {
+        report: &'a Report,
+    },
+    Found {
+        from: &'a str,
+        to: &'a str,
+        error: &'a Error,
+    },
+    Ends {
+        folder: &'a Path,
+    },
+    #[cfg(feature = "serve")]
     Offers,
 }
 
@@ -143,6 +163,7 @@ impl Scene<'_> {
                 }
                 text
             }
+            #[cfg(feature = "serve")]
             Self::Offers => "\nSee the run in a browser now? [Y/n] ".to_owned(),
         }
     }
@@ -154,7 +175,9 @@ impl Scene<'_> {
             Self::Killed { status, records, charges } => {
                 json!({"step": "kill", "status": status, "records": records, "model_calls": model_calls, "charges": charges})
             }
-            Self::Resumes | Self::Offers => return None,
+            Self::Resumes => return None,
+            #[cfg(feature = "serve")]
+            Self::Offers => return None,
             Self::Resumed { charges } => {
                 json!({"step": "resume", "model_calls": model_calls, "charges": charges})
             }
