@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::{extract::State, http::Uri};
+use futures_util::future::try_join_all;
 use mynah::{
     Error, ErrorKind, HaltReason, LogReason, Role, ToolCall,
     log::{
@@ -127,9 +128,8 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result {
     }
     .map_err(wrong)?;
     if with_input {
-        for run in &mut page.runs {
-            run.read_input(app.log.as_ref()).await?;
-        }
+        let reads = page.runs.iter_mut().map(|run| run.read_input(app.log.as_ref()));
+        try_join_all(reads).await?;
     }
     let damaged: Vec<Value> = page.damaged.iter().map(damaged).collect();
     let mut list = json!({"runs": page.runs, "damaged": damaged, "next": page.next});

@@ -19,8 +19,9 @@ use crate::{
     runs::{Listed, readable},
 };
 
-/// What one request reads at most: runs of the index, records, and bytes of records.
+/// What one request reads at most: runs of the index, portions of records, records, and bytes of them.
 const MOST_RUNS: usize = 20_000;
+const MOST_READS: usize = 2_000;
 const MOST_RECORDS: usize = 20_000;
 const MOST_BYTES: usize = 64 << 20;
 
@@ -74,13 +75,21 @@ impl From<RunPage> for Found {
 /// What was read so far.
 #[derive(Default)]
 struct Spent {
+    reads: usize,
     records: usize,
     bytes: usize,
 }
 
 impl Spent {
     fn is_over(&self) -> bool {
-        self.records >= MOST_RECORDS || self.bytes >= MOST_BYTES
+        self.reads >= MOST_READS || self.records >= MOST_RECORDS || self.bytes >= MOST_BYTES
+    }
+
+    fn count(&mut self, records: &[Record]) {
+        let bytes = records.iter().filter_map(Record::body).map(|body| body.payload.len());
+        self.reads += 1;
+        self.records += records.len();
+        self.bytes += bytes.sum::<usize>();
     }
 }
 
@@ -143,8 +152,8 @@ impl Search {
             return Ok(None);
         }
         if let Some(agent) = &self.agent {
-            spent.records += 1;
             let first = readable(app.log.as_ref(), &run.run_id, 1, 1).await?;
+            spent.count(&first);
             let first = first.first().and_then(|record| record.fact().ok().flatten());
             let likely = first.as_ref().and_then(|first| app.agents.likely(first));
             if likely.is_none_or(|likely| likely.name != *agent) {
@@ -166,18 +175,14 @@ async fn find_in_run(
     let (mut from, mut here) = (1, Spent::default());
     while !here.is_over() {
         let records = readable(log, &run.run_id, from, PORTION).await?;
-        let Some(last) = records.last() else { break };
-        from = last.seq() + 1;
-        here.records += records.len();
-        let bytes = records.iter().filter_map(Record::body).map(|body| body.payload.len());
-        here.bytes += bytes.sum::<usize>();
+        here.count(&records);
+        spent.count(&records);
         let found = records.iter().find_map(|record| find_in_record(record, text));
-        if found.is_some() || records.len() < PORTION {
-            (spent.records, spent.bytes) = (spent.records + here.records, spent.bytes + here.bytes);
-            return Ok(found);
+        match records.last() {
+            Some(last) if found.is_none() && records.len() == PORTION => from = last.seq() + 1,
+            _ => return Ok(found),
         }
     }
-    (spent.records, spent.bytes) = (spent.records + here.records, spent.bytes + here.bytes);
     Ok(None)
 }
 

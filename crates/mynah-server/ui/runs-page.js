@@ -19,7 +19,7 @@ export const shownStatus = (run) => run.abandoned ? "abandoned" : run.status;
 /** What the log's index answers, and what the server looks for run by run. */
 const NAMES = ["text", "status", "model", "session", "agent", "prefix", "range", "order", "after", "sort", "cost", "seconds"];
 const MORE = ["prefix", "agent", "model", "session", "cost", "seconds", "order"];
-/** So many requests of a search follow each other by themselves; each looks through up to 20,000 runs. */
+/** So many requests of a search follow each other by themselves; each reads up to 2,000 runs. */
 const ROUNDS = 10;
 
 export async function runsPage(root, query, show) {
