@@ -372,6 +372,8 @@ fn nothing_that_a_model_or_a_tool_says_is_executed_or_fetched() {
         browser.open(page);
         browser.wait("document.querySelector('main .empty, .proof-line, table.runs, .narrow, .turn, .compare-row, .turns') !== null");
         // Everything is opened, and the whole of it is scrolled through.
+        // What is made when it is opened is opened as well.
+        browser.run(OPEN_ALL);
         browser.run(OPEN_ALL);
         let found = browser.run(LOOK);
         assert_eq!(found, json!([]), "{page}");

@@ -5,7 +5,7 @@ import { parsed, partsOf, textOf } from "./facts.js";
 import { jsonTree } from "./json.js";
 import { markdown } from "./markdown.js";
 
-const CHUNK = 24;
+const CHUNK = 8;
 const ESTIMATE = 160;
 
 /** A list of items in chunks. Only chunks near the window are in the document; the others keep their height. */
@@ -126,15 +126,24 @@ export class Conversation {
     const state = last?.span?.state === "lost" ? "lost" : last?.state ?? (call.given !== undefined ? "ok" : call.verdict === "rejected" ? "failed" : "open");
     const words = { ok: "done", failed: "failed", running: "running", lost: "outcome unknown", open: call.manual ? "waits for a person" : "not run" }[state] ?? state;
     const text = call.part.raw_arguments ?? JSON.stringify(call.part.arguments ?? null);
-    return h("details", { class: `call state-${state}`, "data-key": `call ${call.id}` },
+    const body = h("div", { class: "call-body" });
+    // Most calls are never opened: their content is made when they are.
+    const fill = () => {
+      if (body.childNodes.length === 0) body.append(...this.callBody(call, text).flat(Infinity).filter(Boolean));
+    };
+    return h("details", { class: `call state-${state}`, "data-key": `call ${call.id}`, ontoggle: fill },
       h("summary", {}, icon("chevron"), h("span", { class: "call-name" }, icon("tool"), say(call.name)), h("code", { class: "call-brief" }, say(text.length > 120 ? `${text.slice(0, 119)}…` : text)),
         h("span", { class: `call-state` }, call.verdict ? say(`${call.verdict} · `) : null, words, last?.duration != null ? ` · ${last.duration ? span(last.duration) : "< 1 ms"}` : null, call.attempts.length > 1 ? ` · ${call.attempts.length} attempts` : null)),
-      h("div", { class: "call-body" },
-        h("div", { class: "call-head" }, h("h3", {}, "Arguments"), copyButton(text, "Copy arguments"), h("span", { class: "facts" }, "call ", h("code", {}, say(call.id)))),
-        valueView(text),
-        call.attempts.map((attempt) => this.attempt(attempt, call)),
-        call.given !== undefined ? [h("div", { class: "call-head" }, h("h3", {}, "Result"), copyButton(call.given, "Copy result")), valueView(call.given)] : null,
-        call.why ? [h("h3", {}, "Reason"), h("p", {}, say(call.why))] : null));
+      body);
+  }
+
+  callBody(call, text) {
+    return [
+      h("div", { class: "call-head" }, h("h3", {}, "Arguments"), copyButton(text, "Copy arguments"), h("span", { class: "facts" }, "call ", h("code", {}, say(call.id)))),
+      valueView(text),
+      call.attempts.map((attempt) => this.attempt(attempt, call)),
+      call.given !== undefined ? [h("div", { class: "call-head" }, h("h3", {}, "Result"), copyButton(call.given, "Copy result")), valueView(call.given)] : [],
+      call.why ? [h("h3", {}, "Reason"), h("p", {}, say(call.why))] : []];
   }
 
   attempt(attempt, call) {
