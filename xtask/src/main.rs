@@ -279,7 +279,7 @@ fn axe() -> Option<String> {
 /// Runs the tests of the inspector's pages in Chromium.
 fn browser() -> Result<(), String> {
     let Some(axe) = axe() else { return Ok(()) };
-    let line = "cargo test --workspace --all-features --test exported_page --test inspector";
+    let line = "cargo test --workspace --all-features --test exported_page --test inspector --test inspector_views";
     run_in(&[("MYNAH_AXE", axe)], line)
 }
 
