@@ -236,7 +236,7 @@ fn said_in(message: &Arc<Message>) -> impl Iterator<Item = Cow<'_, str>> {
     })
 }
 
-/// The first place of a text in lower case, whatever the case of the other is.
+/// The first place of a text in lower case, in a text of any case.
 fn find(said: &str, text: &str) -> Option<Range<usize>> {
     let lower = said.to_lowercase();
     let start = lower.find(text)?;

@@ -113,7 +113,7 @@ export async function runsPage(root, query, show) {
   if (searches) charts.remove();
   else drawCharts();
 
-  /** What the list shows of a run that the stream does not tell. */
+  /** What the list shows of a run, and the stream does not contain. */
   const complete = async (run) => ({ ...run, input: run.input ?? runs.get(run.run_id)?.input ?? textOf((await get(runPath(run.run_id, "/records"), { limit: 1 })).records[0]?.fact?.thread?.messages?.findLast?.((message) => message.role === "user")), match: runs.get(run.run_id)?.match });
   let missed = 0;
   let drawn = Date.now();
