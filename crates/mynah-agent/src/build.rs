@@ -8,7 +8,7 @@ use std::{
 };
 
 use mynah::{
-    Approval, Budget, Engine, Fallback, ModelRef, Options, ResponseFormat, Tool,
+    Approval, Budget, Engine, Fallback, ModelRef, OnUnknownTool, Options, ResponseFormat, Tool,
     adapters::{http::HttpAdapter, keys::Keys},
 };
 use serde_json::Value;
@@ -122,7 +122,9 @@ impl AgentFile {
             .defaults(self.params()?)
             .budget(self.budget()?)
             // The budget counts turns, and a run that it ends can be resumed.
-            .max_turns(u32::MAX);
+            .max_turns(u32::MAX)
+            // A model that guesses a name can correct itself.
+            .on_unknown_tool(OnUnknownTool::Answer);
         if let Some(system) = self.system()? {
             engine = engine.system(system);
         }

@@ -202,6 +202,24 @@ async fn a_shell_that_is_allowed_runs_in_the_folder_of_the_file_with_the_variabl
     );
 }
 
+#[tokio::test]
+async fn a_model_that_calls_an_unknown_tool_reads_the_list_of_tools_and_corrects_itself() {
+    let text = "model = \"x:y\"\n[tools]\ncalculator = true\nnow = true";
+    let file = AgentFile::parse("agent.toml", text).unwrap();
+    let call = |id: &str, name: &str| {
+        let arguments = json!({"expression": "6 * 7"});
+        json!([{"tool_call": {"id": id, "name": name, "arguments": arguments}}, {"finish": "tool_calls"}])
+    };
+    let answer = json!([{"text": "42"}, {"finish": "stop"}]);
+    let model = Scripted::new([call("c0", "calc"), call("c1", "calculator"), answer]).unwrap();
+    let engine = file.build_on(Engine::new(model)).await.unwrap().engine;
+    let result = engine.chat("6 * 7?").await.unwrap();
+    assert_eq!(result.text(), "42");
+    let read = |step: usize| result.steps[step].tool_results[0].text().into_owned();
+    assert!(read(0).contains("its tools are: calculator, now"), "{}", read(0));
+    assert!(read(1).contains("42"), "{}", read(1));
+}
+
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
