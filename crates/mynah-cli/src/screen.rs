@@ -68,6 +68,8 @@ struct Working {
     name: String,
     arguments: String,
     since: i64,
+    /// How far it has come, as it says.
+    progress: String,
     /// How long it took, and whether it failed.
     done: Option<(i64, bool)>,
 }
@@ -287,7 +289,20 @@ impl Screen {
                     self.note(&format!("> {name} {}", short(&arguments, WIDTH)));
                 }
                 let (id, name) = (id.clone(), name.clone());
-                self.tools.push(Working { id, name, arguments, since: now(), done: None });
+                let progress = String::new();
+                self.tools.push(Working {
+                    id,
+                    name,
+                    arguments,
+                    since: now(),
+                    progress,
+                    done: None,
+                });
+            }
+            Event::ToolExecutionProgress { id, progress, total, message, .. } => {
+                if let Some(tool) = self.tools.iter_mut().find(|tool| tool.id == *id) {
+                    tool.progress = reached(*progress, *total, message.as_deref());
+                }
             }
             Event::ToolExecutionCompleted { id, result, .. } => {
                 let tool = self.tools.iter_mut().find(|tool| tool.id == *id);
@@ -367,7 +382,8 @@ impl Screen {
             seconds => format!("{seconds} s"),
         };
         for tool in self.tools.iter().filter(|tool| tool.done.is_none()) {
-            let head = head(&tool.name, &tool.arguments, &seconds(tool.since), columns);
+            let time = format!("{} {}", tool.progress, seconds(tool.since));
+            let head = head(&tool.name, &tool.arguments, time.trim(), columns);
             rows.push(format!("{} {head}", self.looks.paint(ASKS, spinner)));
         }
         if let Some(since) = self.waits_since {
@@ -469,6 +485,18 @@ fn head(name: &str, arguments: &str, time: &str, columns: usize) -> String {
     let (name, taken) = (line(name), name.chars().count() + time.chars().count() + 8);
     let arguments = short(arguments, columns.saturating_sub(taken).max(8));
     format!("{name} {arguments} {time}").trim_end().to_owned()
+}
+
+/// How far a tool has come, in a few words.
+fn reached(progress: f64, total: Option<f64>, message: Option<&str>) -> String {
+    const SHOWN: usize = 40;
+    let share = match total {
+        Some(total) if total > 0.0 => {
+            format!("{:.0} %", (100.0 * progress / total).clamp(0.0, 100.0))
+        }
+        _ => progress.to_string(),
+    };
+    short(&line(&format!("{share} {}", message.unwrap_or_default())), SHOWN).trim_end().to_owned()
 }
 
 /// What a run that is followed needs beside its stream.

@@ -358,6 +358,27 @@ fn a_run_shows_its_tools_and_can_be_resumed_after_ctrl_c_and_after_a_kill() {
 }
 
 #[test]
+fn the_progress_of_a_tool_is_shown_while_it_works() {
+    let call = r#"[{"tool_call": {"id": "c0", "name": "far_work", "arguments": {}}}, {"finish": "tool_calls"}]"#;
+    let server = concat!(env!("CARGO_MANIFEST_DIR"), "/../mynah-mcp/tests/hostile.py");
+    let far =
+        format!("[mcp.far]\ncommand = ['python3', '{server}', 'progress']\npermission = 'allow'\n");
+    let (store, agent) = agent(&[call.to_owned(), says("There.")].join(","), &far);
+    let terminal = Terminal::new(&store, &["run", &agent, "Go far."], 80, &[]);
+    let screen = terminal.wait("50 % mile 4");
+    assert!(screen.contains("far_work"), "{screen}");
+    let (code, all) = terminal.end();
+    assert_eq!(code, Some(0));
+    assert!(all.contains("✓") && all.contains("There."), "{all}");
+    // Elsewhere it is an event.
+    let events = store.run(&["run", &agent, "Go far.", "--json"]).stdout;
+    assert!(
+        events.contains(r#""type":"tool_execution_progress","id":"c0","name":"far_work""#),
+        "{events}"
+    );
+}
+
+#[test]
 fn in_a_pipe_there_is_the_answer_alone_and_a_run_ends_with_what_it_used() {
     let (store, agent) = agent(&[says("**Hello.**"), says("Again.")].join(","), "");
     let url = store.url();

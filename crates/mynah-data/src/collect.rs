@@ -57,7 +57,7 @@ impl Collector {
     /// Folds one event in.
     pub fn apply(&mut self, event: &Event) {
         match event {
-            Event::ToolExecutionStarted { .. } => {}
+            Event::ToolExecutionStarted { .. } | Event::ToolExecutionProgress { .. } => {}
             Event::ToolExecutionCompleted { id, result, .. } => {
                 self.unencoded = Some((id.clone(), result.clone()));
             }

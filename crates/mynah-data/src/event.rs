@@ -13,8 +13,8 @@ use crate::{
 /// One thing that happened.
 ///
 /// A model's answer is `MessageStarted`, then text, reasoning, tool calls and usage in any order, then `MessageCompleted`
-/// (or `Error`). A step adds, for each tool that ran, `ToolExecutionStarted`, `ToolExecutionCompleted` and one of
-/// `ToolResultEncoded`, `AskUserRequested`, `ToolHalt`, and ends with one `StepCompleted`. A chat is steps, and ends with
+/// (or `Error`). A step adds, for each tool that ran, `ToolExecutionStarted`, any number of `ToolExecutionProgress`,
+/// `ToolExecutionCompleted` and one of `ToolResultEncoded`, `AskUserRequested`, `ToolHalt`, and ends with one `StepCompleted`. A chat is steps, and ends with
 /// one `ChatCompleted`.
 ///
 /// ```
@@ -134,6 +134,22 @@ pub enum Event {
         name: String,
         /// The arguments it gets.
         arguments: Value,
+    },
+    /// A tool reports how far it has come. It is not recorded, so a replay has none. A report that was not read is replaced by
+    /// the next one of its call.
+    ToolExecutionProgress {
+        /// The call's id.
+        id: String,
+        /// The tool's name.
+        name: String,
+        /// How far it has come. It rises from report to report.
+        progress: f64,
+        /// How far it will have come at the end, if that is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        total: Option<f64>,
+        /// What it does now, for people.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<String>,
     },
     /// A tool is done.
     ToolExecutionCompleted {
@@ -272,6 +288,7 @@ impl Event {
             Self::Usage { .. } => "usage",
             Self::MessageCompleted { .. } => "message_completed",
             Self::ToolExecutionStarted { .. } => "tool_execution_started",
+            Self::ToolExecutionProgress { .. } => "tool_execution_progress",
             Self::ToolExecutionCompleted { .. } => "tool_execution_completed",
             Self::ToolResultEncoded { .. } => "tool_result_encoded",
             Self::AskUserRequested { .. } => "ask_user_requested",

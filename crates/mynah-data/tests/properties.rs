@@ -83,7 +83,7 @@ fn the_strategies_cover_every_event_and_every_status() {
         strategy.new_tree(&mut runner).unwrap().current().type_name()
     };
     let names: BTreeSet<&str> = strategies::events().into_iter().map(&mut one).collect();
-    assert_eq!(names.len(), 19);
+    assert_eq!(names.len(), 20);
     assert_eq!(strategies::session_states().len(), 5);
 }
 

@@ -7,7 +7,7 @@ mod common;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use mynah::{
-    Thread,
+    Thread, Tool, ToolProgress,
     log::{Append, Chain, Extent, Fact, Log as _, MemoryLog, RunStatus},
 };
 use mynah_server::{Agent, Server};
@@ -16,10 +16,11 @@ use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
+    sync::Semaphore,
     time::timeout,
 };
 
-use crate::common::{Running, engine, paced, parse, problem_of, says};
+use crate::common::{Running, calls, engine, paced, parse, problem_of, says};
 
 /// A small generator of numbers that are the same in each run of the test.
 struct Numbers(u64);
@@ -146,6 +147,46 @@ async fn an_answer_is_streamed_before_it_is_complete() {
     assert!(ids.contains(&"3.2") || ids.contains(&"2~1.2"), "{ids:?}");
     assert!(!ids.contains(&"3.0") && !ids.contains(&"3.1"), "{ids:?}");
     assert_eq!(sent.last().unwrap().event.as_deref(), Some("end"));
+}
+
+#[tokio::test]
+async fn the_progress_of_a_tool_is_streamed_while_it_runs() {
+    let (reached, goes_on) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let steps = (Arc::clone(&reached), Arc::clone(&goes_on));
+    let dig = Tool::new("dig", "Digs", json!({"type": "object"})).handler_with(
+        steps,
+        async |(reached, goes_on), _, context| {
+            context.progress(ToolProgress::new(3.0).total(4.0).message("clay"));
+            reached.add_permits(1);
+            goes_on.acquire().await.unwrap().forget();
+            json!("done")
+        },
+    );
+    let digger = engine([calls("dig"), says("It is deep.")]).tool(dig);
+    let server = Server::new(MemoryLog::new()).agent(Agent::new("digger", digger));
+    let server = Running::start(server).await;
+    server.post("/v1/runs", &json!({"input": "hi", "key": "r"})).await;
+    reached.acquire().await.unwrap().forget();
+    let request = server.request(Method::GET, "/v1/runs/r/events");
+    let mut response = request.header("accept", "text/event-stream").send().await.unwrap();
+    let mut text = String::new();
+    while !text.contains("tool_execution_progress") {
+        text += std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap();
+    }
+    goes_on.add_permits(1);
+    while let Some(chunk) = response.chunk().await.unwrap() {
+        text += std::str::from_utf8(&chunk).unwrap();
+    }
+    let sent = parse(&text);
+    let at = |kind: &str| sent.iter().position(|sent| sent.data["event"]["type"] == kind).unwrap();
+    let (started, progress) = (at("tool_execution_started"), at("tool_execution_progress"));
+    assert!(started < progress && progress < at("tool_execution_completed"), "{text}");
+    assert_eq!(sent[progress].data["event"]["message"], "clay");
+    // A client that comes again continues after what is recorded.
+    assert_eq!(sent[progress].id, sent[started].id);
+    assert!(
+        !server.get("/v1/runs/r/events?limit=1000").await.text().await.unwrap().contains("clay")
+    );
 }
 
 /// The memory of this process, in bytes.

@@ -253,8 +253,9 @@ impl ToolContext {
         self
     }
 
-    /// Reports progress of the call. It is not recorded. It is logged in the call's span, and
-    /// passed to the [listener](Self::on_progress), such as the client of an MCP server.
+    /// Reports progress of the call. The caller of an engine's run sees it as an
+    /// [event](mynah_data::Event::ToolExecutionProgress), the client of an MCP server as a notification. It is logged in the
+    /// call's span, and not recorded.
     pub fn progress(&self, progress: ToolProgress) {
         let ToolProgress { progress: now, total, message } = &progress;
         tracing::info!(parent: &self.span, progress = now, total, message, "progress of a tool");

@@ -13,7 +13,7 @@ use mynah_data::{
 use mynah_log::{Corrupt, Cut, DirectCall, Fact, Kind, Log, Record, Resolution, expand};
 
 use crate::{
-    in_flight::InFlight,
+    in_flight::{Answer, InFlight, Report},
     run::tell,
     run_event::{EventId, FollowedEvent, RunEvent},
 };
@@ -66,6 +66,10 @@ pub struct Follow {
     in_turn: bool,
     is_over: bool,
     in_flight: Option<InFlight>,
+    /// The id of the last event that was given.
+    last: Option<EventId>,
+    /// The number of the last progress report that was given.
+    reported: u64,
 }
 
 /// What the reader has had.
@@ -99,12 +103,16 @@ impl Follow {
             in_turn: false,
             is_over: false,
             in_flight: None,
+            last: after,
+            reported: 0,
         }
     }
 
     /// Shows answers of runs in this process while they stream, before they are recorded.
     ///
     /// Their events have ids such as `3~1.0`. When the answer is recorded, the events follow that the reader has not had.
+    ///
+    /// The progress of tools is shown too. It is not recorded, and has no place of its own: it has the id of the event before it.
     pub fn in_flight(mut self, all: &InFlight) -> Self {
         self.in_flight = Some(all.clone());
         self
@@ -119,7 +127,10 @@ impl Follow {
     pub async fn next(&mut self) -> Result<Option<FollowedEvent>> {
         loop {
             let mut answer = self.in_flight.as_ref().and_then(|all| all.of(&self.run));
-            let generation = answer.as_mut().map(|answer| answer.borrow_and_update().generation);
+            let before = answer.as_mut().map(|answer| {
+                let answer = answer.borrow_and_update();
+                (answer.generation, answer.progress.clone())
+            });
             if let Some(event) = self.next_ready().await? {
                 return Ok(Some(event));
             }
@@ -132,9 +143,11 @@ impl Follow {
                     .with("run_id", &self.run));
             }
             // If the same answer was in flight before and after the records were read, it is the one that follows them.
-            if let Some(answer) = &answer {
+            if let (Some(answer), Some((generation, progress))) = (&answer, before) {
                 let answer = answer.borrow();
-                if Some(answer.generation) == generation && self.take_off(&answer.events) {
+                if answer.generation == generation
+                    && (self.take_off(&answer.events) || self.take_report(&progress, &answer))
+                {
                     continue;
                 }
             }
@@ -179,6 +192,25 @@ impl Follow {
         !self.events.is_empty()
     }
 
+    /// Queues progress that the reader has not had. Returns whether there is some.
+    ///
+    /// A call that had reported before the records were read is announced in them. One that has not ended after that is not
+    /// completed in them.
+    fn take_report(&mut self, before: &[Report], answer: &Answer) -> bool {
+        let Some(id) = self.last else { return false };
+        let is_new = |report: &&Report| report.number > self.reported;
+        let runs =
+            |report: &&Report| answer.progress.iter().any(|now| now.call_id == report.call_id);
+        let Some(report) =
+            before.iter().filter(is_new).filter(runs).min_by_key(|report| report.number)
+        else {
+            return false;
+        };
+        self.reported = report.number;
+        self.events.push_back(FollowedEvent::new(id, None, report.event.clone().into()));
+        true
+    }
+
     /// The next event if it is recorded already; none otherwise.
     ///
     /// # Errors
@@ -186,6 +218,7 @@ impl Follow {
     pub async fn next_ready(&mut self) -> Result<Option<FollowedEvent>> {
         loop {
             if let Some(event) = self.events.pop_front() {
+                self.last = Some(event.id);
                 return Ok(Some(event));
             }
             if self.is_over {

@@ -3,7 +3,10 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use mynah_data::{Event, RunId};
@@ -11,9 +14,9 @@ use tokio::sync::watch;
 
 /// The answers in flight of runs in this process.
 ///
-/// A call with [`in_flight`](crate::Chat::in_flight) shares what its model says as it comes. A reader with
-/// [`Follow::in_flight`](crate::Follow::in_flight) sees it before it is recorded. Of each run the answer in flight is held, and
-/// nothing else.
+/// A call with [`in_flight`](crate::Chat::in_flight) shares what its model says as it comes, and the progress of its tools. A reader
+/// with [`Follow::in_flight`](crate::Follow::in_flight) sees it before it is recorded. Of each run the answer in flight is held, and
+/// the latest progress of each tool that runs.
 ///
 /// ```
 /// # use mynah::{Engine, testing::Scripted};
@@ -38,6 +41,41 @@ pub(crate) struct Answer {
     /// Its events so far; none between answers.
     pub(crate) events: Vec<Event>,
     is_open: bool,
+    /// The latest progress of each tool that runs.
+    pub(crate) progress: Vec<Report>,
+}
+
+/// What a tool call reported last.
+#[derive(Clone)]
+pub(crate) struct Report {
+    pub(crate) call_id: Arc<str>,
+    /// Rises from report to report, in the whole process.
+    pub(crate) number: u64,
+    pub(crate) event: Event,
+}
+
+/// Where the tools of a run report their progress.
+pub(crate) struct Reports(watch::Sender<Answer>);
+
+impl Reports {
+    /// A call reports. Its report before is replaced.
+    pub(crate) fn report(&self, call_id: &str, event: &Event) {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let number = NUMBERS.fetch_add(1, Relaxed);
+        let report = Report { call_id: call_id.into(), number, event: event.clone() };
+        self.0.send_modify(|answer| {
+            answer.progress.retain(|other| *other.call_id != *call_id);
+            answer.progress.push(report);
+        });
+    }
+
+    /// A call ended.
+    pub(crate) fn end(&self, call_id: &str) {
+        self.0.send_if_modified(|answer| {
+            answer.progress.retain(|other| *other.call_id != *call_id);
+            false
+        });
+    }
 }
 
 impl InFlight {
@@ -95,6 +133,11 @@ impl Flight {
         });
     }
 
+    /// Where the tools of the run report their progress.
+    pub(crate) fn reports(&self) -> Reports {
+        Reports(self.sender.clone())
+    }
+
     /// Nothing is in flight: the record follows.
     pub(crate) fn end(&self) {
         self.next(false);
@@ -103,7 +146,7 @@ impl Flight {
     fn next(&self, is_open: bool) {
         self.sender.send_modify(|answer| {
             let generation = answer.generation + 1;
-            *answer = Answer { generation, events: Vec::new(), is_open };
+            *answer = Answer { generation, is_open, ..Answer::default() };
         });
     }
 }

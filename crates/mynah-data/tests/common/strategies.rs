@@ -507,6 +507,15 @@ pub(crate) fn events() -> Vec<BoxedStrategy<Event>> {
         (id(), text(), value())
             .prop_map(|(id, name, arguments)| Event::ToolExecutionStarted { id, name, arguments })
             .boxed(),
+        (id(), text(), -1e9..1e9, option::of(0.0..1e9), option::of(text()))
+            .prop_map(|(id, name, progress, total, message)| Event::ToolExecutionProgress {
+                id,
+                name,
+                progress,
+                total,
+                message,
+            })
+            .boxed(),
         (id(), text(), tool_outcome())
             .prop_map(|(id, name, result)| Event::ToolExecutionCompleted { id, name, result })
             .boxed(),

@@ -6,11 +6,11 @@ use std::{
 };
 
 use futures_util::stream::FuturesUnordered;
-use mynah_data::{EngineReason, Result, ToolCall};
+use mynah_data::{EngineReason, Event, Result, ToolCall};
 use mynah_log::Fact;
 use mynah_step::{BoxFuture, Journal, Settled, Watch, run_tool};
 
-use super::{decide::Action, input::Input, machine::Machine};
+use super::{decide::Action, input::Input, machine::Machine, progress::LatestProgress};
 
 /// Where everything non-deterministic enters a run. The one difference between a run that happens and one that is replayed.
 pub(super) trait Door: Send {
@@ -39,6 +39,11 @@ pub(super) trait Door: Send {
     /// The next input of the calls in flight.
     fn poll_tools(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<Result<Input>>;
 
+    /// The next report of a call in flight about its progress.
+    fn poll_progress(&mut self, _: &mut Context<'_>) -> Poll<Event> {
+        Poll::Pending
+    }
+
     /// An input that continues a run which waits.
     fn after_end(&mut self) -> Option<Input>;
 }
@@ -55,6 +60,7 @@ pub(super) fn running(
     machine: &Machine,
     journal: Option<&Arc<Journal>>,
     replaying: bool,
+    progress: Option<&LatestProgress>,
 ) -> ToolRun {
     let (setup, state) = (&machine.setup, &machine.state);
     let tool = setup.policy.tool(&call.name, state.conversation.is_some()).cloned();
@@ -67,6 +73,9 @@ pub(super) fn running(
     let mut context = context.in_run(run_id, turn as u64).with_budget_left(left);
     if let Some(journal) = journal {
         context = context.kept(Arc::clone(journal), state.attempt_of(&call.id), replaying);
+    }
+    if let Some(progress) = progress {
+        context = progress.listen(context);
     }
     let mut watch = Watch::tool(setup.metrics.as_ref().filter(|_| !replaying), &call.name);
     let call = Arc::clone(call);

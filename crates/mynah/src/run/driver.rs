@@ -263,9 +263,18 @@ impl Driver {
                 Poll::Ready(Ok(Some(event))) => return Poll::Ready(Some(Ok(event))),
                 Poll::Ready(Ok(None)) => {}
                 Poll::Ready(Err(fault)) => self.fault = Some(fault),
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => return self.poll_progress(cx),
             }
         }
+    }
+
+    /// While the run waits for its tools, their progress is emitted. It comes after everything that has a record.
+    fn poll_progress(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
+        let shows = self.machine.watched && self.machine.is_running();
+        if !shows || !self.machine.events.is_empty() {
+            return Poll::Pending;
+        }
+        self.door.poll_progress(cx).map(|event| Some(Ok(event)))
     }
 
     /// Does the next thing. An event of the model is handed out as it comes.

@@ -26,6 +26,7 @@ use super::{
     door::{Door, ToolRun, ToolRuns, running},
     input::Input,
     machine::Machine,
+    progress::LatestProgress,
 };
 
 /// The world answers.
@@ -36,6 +37,7 @@ pub(super) struct Live {
     limits: CallLimits,
     watch: Watch,
     tools: ToolRuns,
+    progress: LatestProgress,
     /// Tools that start when the run is known to be this process's.
     starting: Vec<ToolRun>,
     finished: Option<(Arc<ToolCall>, Settled)>,
@@ -71,6 +73,7 @@ impl Live {
             limits: CallLimits::default(),
             watch: Watch::default(),
             tools: ToolRuns::default(),
+            progress: machine.progress(),
             starting: Vec::new(),
             finished: None,
             due: VecDeque::new(),
@@ -219,6 +222,7 @@ impl Door for Live {
                 tracing::debug!(%error, "the end of running tools could not be recorded");
             }
             self.tools.clear();
+            self.progress.clear();
             self.starting.clear();
             self.finished = None;
             self.due.push_back(stop);
@@ -291,7 +295,8 @@ impl Door for Live {
         if self.journal.is_some() {
             self.clock.tool_started(&call.id);
         }
-        self.starting.push(running(call, machine, self.journal.as_ref(), false));
+        let progress = machine.shows_progress().then_some(&self.progress);
+        self.starting.push(running(call, machine, self.journal.as_ref(), false, progress));
         true
     }
 
@@ -316,6 +321,7 @@ impl Door for Live {
                 return Poll::Ready(Ok(Input::ToolFinished { call, settled }));
             }
             if let Poll::Ready(Some(finished)) = self.tools.poll_next_unpin(cx) {
+                self.progress.end(&finished.0.id);
                 self.finished = Some(finished);
                 continue;
             }
@@ -325,6 +331,10 @@ impl Door for Live {
             let noted = journal.noted().map(|fact| Ok(Input::Recorded(fact)));
             return noted.map_or(Poll::Pending, Poll::Ready);
         }
+    }
+
+    fn poll_progress(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+        self.progress.poll(cx)
     }
 
     fn after_end(&mut self) -> Option<Input> {

@@ -13,6 +13,7 @@ use super::{
     Setup,
     decide::Action,
     input::Input,
+    progress::LatestProgress,
     state::{RunState, manual_calls, plan_mode},
     tell::tell,
 };
@@ -87,6 +88,20 @@ impl Machine {
     pub(super) fn share(&mut self, journal: Option<&Journal>) {
         let all = self.setup.in_flight.as_ref();
         self.flight = all.zip(journal).map(|(all, journal)| all.open(journal.run_id()));
+    }
+
+    /// Where tools report their progress.
+    pub(super) fn progress(&self) -> LatestProgress {
+        let progress = LatestProgress::default();
+        if let Some(flight) = &self.flight {
+            progress.share(flight.reports());
+        }
+        progress
+    }
+
+    /// Whether anyone sees the progress of tools.
+    pub(super) fn shows_progress(&self) -> bool {
+        self.watched || self.flight.is_some()
     }
 
     /// What comes next.

@@ -157,7 +157,7 @@ impl Door for Replay {
             .journal
             .records(|cursor| cursor.outcome_of(&call.id).map(|fact| !is_not_rerun(fact)));
         if reruns == Some(true) && !answers {
-            self.tools.push(running(call, machine, Some(&self.journal), true));
+            self.tools.push(running(call, machine, Some(&self.journal), true, None));
         } else {
             self.answered.insert(call.id.clone());
         }

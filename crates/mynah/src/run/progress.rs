@@ -1,0 +1,99 @@
+//! Progress of tool calls, from the thread that reports it to the consumers.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use mynah_data::{Event, ToolCall};
+use mynah_step::{ToolContext, ToolProgress};
+
+use crate::in_flight::Reports;
+
+/// The latest progress of each call in flight that was not emitted yet.
+///
+/// It holds at most one event for each call, however often a tool reports.
+#[derive(Clone, Default)]
+pub(super) struct LatestProgress(Arc<Mutex<Calls>>);
+
+#[derive(Default)]
+struct Calls {
+    /// The calls in flight, and what they reported last.
+    running: Vec<(Arc<ToolCall>, Option<Event>)>,
+    /// The driver, if it waits for a report.
+    waker: Option<Waker>,
+    /// Readers in this process.
+    readers: Option<Reports>,
+}
+
+impl LatestProgress {
+    /// Shares each report with readers in this process.
+    pub(super) fn share(&self, readers: Reports) {
+        self.calls().readers = Some(readers);
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The context of a call that starts, with a listener for its progress.
+    pub(super) fn listen(&self, context: ToolContext) -> ToolContext {
+        let (all, call) = (self.clone(), Arc::clone(&context.call));
+        self.calls().running.push((Arc::clone(&call), None));
+        context.on_progress(move |progress| all.report(&call, progress))
+    }
+
+    fn report(&self, call: &ToolCall, progress: &ToolProgress) {
+        // JSON has no other numbers.
+        let total = progress.total.filter(|total| total.is_finite());
+        if !progress.progress.is_finite() {
+            return;
+        }
+        let event = Event::ToolExecutionProgress {
+            id: call.id.clone(),
+            name: call.name.clone(),
+            progress: progress.progress,
+            total,
+            message: progress.message.clone(),
+        };
+        let mut calls = self.calls();
+        // A task may outlive the call that spawned it.
+        let Some(place) = calls.running.iter().position(|(other, _)| other.id == call.id) else {
+            return;
+        };
+        if let Some(readers) = &calls.readers {
+            readers.report(&call.id, &event);
+        }
+        calls.running[place].1 = Some(event);
+        let waker = calls.waker.take();
+        drop(calls);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// The next report that was not emitted yet.
+    pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Event> {
+        let mut calls = self.calls();
+        if let Some(event) = calls.running.iter_mut().find_map(|(_, latest)| latest.take()) {
+            return Poll::Ready(event);
+        }
+        calls.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// A call ended. Its progress is of no interest any more.
+    pub(super) fn end(&self, call_id: &str) {
+        let mut calls = self.calls();
+        calls.running.retain(|(call, _)| call.id != call_id);
+        if let Some(readers) = &calls.readers {
+            readers.end(call_id);
+        }
+    }
+
+    /// All calls ended.
+    pub(super) fn clear(&self) {
+        let mut calls = self.calls();
+        for (call, _) in std::mem::take(&mut calls.running) {
+            calls.readers.iter().for_each(|readers| readers.end(&call.id));
+        }
+    }
+}
