@@ -62,7 +62,7 @@ fn one() -> u32 {
     1
 }
 
-/// Whether a call of a tool is run.
+/// Whether a call of a tool is run; from the most permissive to the strictest.
 ///
 /// ```
 /// use mynah_data::{Approval, ToolSpec};
@@ -72,7 +72,7 @@ fn one() -> u32 {
 /// assert_eq!(serde_json::to_value(&spec)?["approval"], "ask");
 /// # Ok::<(), serde_json::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Approval {

@@ -290,8 +290,8 @@ impl Engine {
         self.with(|parts| parts.encoder = Some(Arc::new(encoder)))
     }
 
-    /// The same engine with a function that decides for each call whether a person must approve it, in place of the
-    /// [approval](Tool::approval) of its tool. It is not called for tools that are manual or denied, nor in [`ToolMode::Manual`](crate::ToolMode::Manual), which
+    /// The same engine with a function that decides for each call whether a person must approve it. The stricter of the function and
+    /// the [approval](Tool::approval) of the tool wins. It is not called for tools that are manual or denied, nor in [`ToolMode::Manual`](crate::ToolMode::Manual), which
     /// hands over every call.
     ///
     /// Its decisions are recorded: a replay does not call it. Records hold only that there is one, so a resume without it is refused. If it

@@ -271,7 +271,7 @@ async fn a_policy_decides_about_each_call_and_a_replay_does_not_ask_it() -> myna
             _ => Approval::Never,
         }
     };
-    let bare = calls(["c0", "c1", "c2"])?.tool(counted(&ran).approval(Approval::Ask));
+    let bare = calls(["c0", "c1", "c2"])?.tool(counted(&ran));
     let engine = bare.clone().approval(by_amount);
     let waiting = engine.chat("go").record(&log).await?;
     let run = waiting.run_id.clone().unwrap_or_default();
@@ -294,6 +294,27 @@ async fn a_policy_decides_about_each_call_and_a_replay_does_not_ask_it() -> myna
     let done = engine.chat("go").approval(|_, _| Approval::Never).await?;
     assert_eq!(results(&done), [Message::tool_result("c0", r#"{"x":0}"#)]);
     assert_eq!(engine.spec().expect_err("a function").metadata()["field"], "approval");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_policy_cannot_permit_a_call_for_which_its_tool_asks() -> mynah::Result<()> {
+    let (log, ran) = (MemoryLog::new(), Arc::new(AtomicU32::new(0)));
+    let asks = counted(&ran).approval(Approval::Ask);
+    let policies = [Approval::Never, Approval::Ask, Approval::Deny];
+    for (policy, waits) in policies.into_iter().zip([1, 1, 0]) {
+        let engine = calls(["c0"])?.tool(asks.clone()).approval(move |_, _| policy);
+        let result = engine.chat("go").record(&log).await?;
+        assert_eq!(result.manual_tool_calls().len(), waits, "{policy:?}");
+        let run = result.run_id.unwrap_or_default();
+        assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+        assert_eq!(replay_run(&log, &*run).await?.status, "equal");
+    }
+    assert_eq!(ran.load(Relaxed), 0);
+    // The program permits it by name.
+    let engine = calls(["c0"])?.tool(asks.approval(Approval::Never));
+    engine.approval(|_, _| Approval::Never).chat("go").await?;
+    assert_eq!(ran.load(Relaxed), 1);
     Ok(())
 }
 

@@ -107,11 +107,13 @@ pub(crate) enum ApprovalPolicy {
 }
 
 impl ApprovalPolicy {
-    /// What it decides for a call of the answer in this place. A function that panics permits nothing.
+    /// What it decides for a call of the answer in this place. A function permits no more than the tool does, and nothing if it
+    /// panics.
     fn decide(&self, call: &ToolCall, tool: &Tool, answer: usize) -> Approval {
         match self {
             Self::Function(decide) => {
-                catch_unwind(AssertUnwindSafe(|| decide(call, tool))).unwrap_or(Approval::Deny)
+                let decided = catch_unwind(AssertUnwindSafe(|| decide(call, tool)));
+                decided.unwrap_or(Approval::Deny).max(tool.spec().approval)
             }
             Self::Recorded(plans) => match plans.get(answer) {
                 Some(Plan::Tools { denied, .. }) if denied.contains(&call.id) => Approval::Deny,
