@@ -7,7 +7,7 @@ use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::{BoxFuture, IntoOutcome, Tool, ToolContext, ToolFn};
+use crate::{BoxFuture, IntoOutcome, Tool, ToolContext, ToolFn, misplaced::misplaced};
 
 /// What the attributes expand to. Not for use by hand.
 #[doc(hidden)]
@@ -156,9 +156,9 @@ impl Tool {
         M: 'static,
     {
         Self::new(name, description, arguments_schema::<A>()).blocking(move |arguments, context| {
-            match A::deserialize(arguments) {
+            match A::deserialize(&arguments) {
                 Ok(arguments) => run(arguments, context).into_outcome(),
-                Err(error) => misfit(&error),
+                Err(error) => misfit::<A>(&arguments, &error),
             }
         })
     }
@@ -177,20 +177,22 @@ where
 {
     Tool::new(name, description, arguments_schema::<A>()).with_handler(std::sync::Arc::new(
         move |arguments, context| -> BoxFuture<ToolOutcome> {
-            match A::deserialize(arguments) {
+            match A::deserialize(&arguments) {
                 Ok(arguments) => {
                     let returned = run(arguments, context);
                     Box::pin(async move { returned.await.into_outcome() })
                 }
-                Err(error) => Box::pin(ready(misfit(&error))),
+                Err(error) => Box::pin(ready(misfit::<A>(&arguments, &error))),
             }
         },
     ))
 }
 
 /// Arguments that fit the schema and yet not the type: a check of its own, or a number that the type cannot hold.
-fn misfit(error: &serde_json::Error) -> ToolOutcome {
-    ToolOutcome::error(format!("invalid_arguments: {error}"))
+fn misfit<A: DeserializeOwned>(arguments: &Value, error: &serde_json::Error) -> ToolOutcome {
+    let place = misplaced::<A>(arguments);
+    let colon = if place.is_empty() { "" } else { ": " };
+    ToolOutcome::error(format!("invalid_arguments: {place}{colon}{error}"))
 }
 
 /// The JSON Schema of a type as it is read from JSON: draft 2020-12, without `$schema` and the type's name. Types that it consists of

@@ -150,7 +150,58 @@ async fn arguments_that_fit_the_schema_but_not_the_type_are_an_error_for_the_mod
     else {
         panic!("not an error")
     };
-    assert!(error.as_str().unwrap().starts_with("invalid_arguments: "), "{error}");
+    let expected = "invalid_arguments: /n: invalid type: floating point `2.0`, expected u32";
+    assert_eq!(error, expected);
+}
+
+#[tokio::test]
+async fn an_error_of_a_type_names_the_place_of_the_value() {
+    /// A number that is even; JSON Schema knows nothing of that.
+    #[derive(JsonSchema)]
+    #[schemars(transparent)]
+    struct Even(#[expect(dead_code, reason = "only read")] i64);
+    impl<'de> Deserialize<'de> for Even {
+        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let n = i64::deserialize(deserializer)?;
+            if n % 2 == 0 {
+                Ok(Self(n))
+            } else {
+                Err(serde::de::Error::custom(format!("{n} is odd")))
+            }
+        }
+    }
+    #[derive(Deserialize, JsonSchema)]
+    #[expect(dead_code, reason = "only read")]
+    struct Pair {
+        name: String,
+        both: (Even, Even),
+    }
+    #[derive(Deserialize, JsonSchema)]
+    #[expect(dead_code, reason = "only read")]
+    struct Pairs {
+        empty: Vec<Even>,
+        #[serde(rename = "a/b")]
+        pairs: Vec<Pair>,
+        last: Even,
+    }
+    let pair = |name: &str, a: i64, b: i64| json!({"name": name, "both": [a, b]});
+    let pairs = |second: i64, last: i64| {
+        let pairs = [pair("\"x\": 1,\n}", 2, 4), pair("y", 2, second)];
+        json!({"empty": [], "a/b": pairs, "last": last})
+    };
+    for (arguments, expected) in [
+        (pairs(3, 2), "invalid_arguments: /a~1b/1/both/1: 3 is odd"),
+        (pairs(4, 5), "invalid_arguments: /last: 5 is odd"),
+    ] {
+        let tools = [
+            Tool::typed::<Pairs, _>("pairs", "", async |_, _| unreachable_value()),
+            Tool::typed_blocking("pairs", "", |_: Pairs, _| unreachable_value()),
+        ];
+        for tool in tools {
+            let outcome = settled(tool, arguments.clone()).await.outcome.unwrap();
+            assert_eq!(outcome, ToolOutcome::error(expected));
+        }
+    }
 }
 
 #[tokio::test]
