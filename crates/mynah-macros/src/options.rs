@@ -15,7 +15,7 @@ pub(crate) struct Options {
     pub(crate) name: Option<LitStr>,
     pub(crate) crate_path: CratePath,
     manual: bool,
-    approval: bool,
+    approval: Option<Ident>,
     idempotent: bool,
     retries: Option<LitInt>,
     timeout_ms: Option<u64>,
@@ -53,7 +53,7 @@ impl Options {
     fn read(&mut self, option: &Ident, input: ParseStream<'_>) -> Result<()> {
         match option.to_string().as_str() {
             "manual" => self.manual = true,
-            "approval" => self.approval = true,
+            "approval" => self.approval = Some(approval(option, input)?),
             "idempotent" => self.idempotent = true,
             "strict" => self.strict = true,
             "retries" => {
@@ -100,8 +100,8 @@ impl Options {
         if self.manual {
             setters.extend(quote!(.manual()));
         }
-        if self.approval {
-            setters.extend(quote!(.approval(#krate::Approval::Ask)));
+        if let Some(approval) = &self.approval {
+            setters.extend(quote!(.approval(#krate::Approval::#approval)));
         }
         if self.idempotent {
             let retries = self.retries.as_ref().map_or_else(|| quote!(0u32), |n| quote!(#n as u32));
@@ -117,6 +117,21 @@ impl Options {
             setters.extend(quote!(.strict()));
         }
         setters
+    }
+}
+
+/// The variant of `Approval` that `approval` or `approval = "…"` stands for.
+fn approval(option: &Ident, input: ParseStream<'_>) -> Result<Ident> {
+    let variant = |name: &str| Ident::new(name, option.span());
+    if !input.peek(Token![=]) {
+        return Ok(variant("Ask"));
+    }
+    let how: LitStr = value(input)?;
+    match how.value().as_str() {
+        "ask" => Ok(variant("Ask")),
+        "deny" => Ok(variant("Deny")),
+        "never" => Ok(variant("Never")),
+        _ => Err(Error::new(how.span(), "expected \"ask\", \"deny\" or \"never\"")),
     }
 }
 

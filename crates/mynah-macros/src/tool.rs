@@ -113,6 +113,7 @@ struct Parts<'a> {
     name: String,
     description: String,
     takes_self: bool,
+    takes_context: bool,
     is_async: bool,
     /// The fields of its arguments.
     fields: Vec<TokenStream>,
@@ -141,6 +142,7 @@ impl<'a> Parts<'a> {
             name,
             description: description(attrs),
             takes_self: false,
+            takes_context: false,
             is_async: sig.asyncness.is_some(),
             fields: Vec::new(),
             values: Vec::new(),
@@ -173,6 +175,10 @@ impl<'a> Parts<'a> {
         };
         let attrs = std::mem::take(&mut param.attrs);
         if let Some(value) = context(&param.ty) {
+            if std::mem::replace(&mut self.takes_context, true) {
+                let why = "a tool has one context: remove the second `ToolContext`";
+                return Err(Error::new_spanned(param, why));
+            }
             self.values.push(value);
             return Ok(());
         }

@@ -72,6 +72,9 @@ async fn order() -> ToolOutcome {
     ToolOutcome::ask("How many?")
 }
 
+#[mynah::tool(approval = "deny")]
+async fn format_disk() {}
+
 #[mynah::tool(manual)]
 async fn wait(r#type: String) {
     drop(r#type);
@@ -175,6 +178,7 @@ async fn options_set_what_they_name() {
     assert_eq!(spec.metadata["strict"], true);
     assert_eq!(spec.schema["properties"]["numbers"]["default"], json!([]));
     assert_eq!((order().spec().approval, order().spec().manual), (Approval::Ask, false));
+    assert_eq!(format_disk().spec().approval, Approval::Deny);
     let wait = wait();
     assert!(wait.spec().manual);
     assert_eq!(wait.spec().schema["required"], json!(["type"]));

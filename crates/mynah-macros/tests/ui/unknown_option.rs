@@ -28,4 +28,9 @@ async fn six() -> u32 {
     6
 }
 
+#[mynah::tool(approval = "maybe")]
+async fn seven() -> u32 {
+    7
+}
+
 fn main() {}

@@ -1,0 +1,9 @@
+struct Weather;
+
+#[mynah::tool]
+async fn weather(city: String) -> Weather {
+    drop(city);
+    Weather
+}
+
+fn main() {}
