@@ -1,9 +1,12 @@
 //! Answers as values of a type: checked, repaired on request, after tools, streamed and recorded.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::sync::Arc;
+
 use futures_util::StreamExt as _;
 use mynah::{
-    AdapterReason, Engine, EngineReason, ErrorKind, Event, Tool,
+    Adapter, AdapterReason, BoxFuture, Engine, EngineReason, ErrorKind, Event, ModelCall,
+    ModelStream, Request, Result, Tool,
     log::MemoryLog,
     schemars::{self, JsonSchema},
     testing::{Script, Scripted},
@@ -111,6 +114,44 @@ async fn it_works_after_tools_with_a_call_of_its_own_for_the_form() {
     let look_up = Tool::new("look_up", "", json!({"type": "object"})).handler(async |_, _| 43);
     let chat = Engine::new(model).tool(look_up).chat("a bird").structured_finalize(true);
     assert_eq!(chat.answer_as::<Bird>().await, Ok(mynah()));
+}
+
+/// A model that cannot give its answer a form while it has tools.
+struct OneAtATime(Scripted);
+
+impl Adapter for OneAtATime {
+    fn name(&self) -> &str {
+        "one-at-a-time"
+    }
+
+    fn needs_structured_finalize(&self, request: &Request) -> bool {
+        !request.tools.is_empty()
+    }
+
+    fn open(self: Arc<Self>, request: Request, call: ModelCall) -> BoxFuture<Result<ModelStream>> {
+        Arc::new(self.0.clone()).open(request, call)
+    }
+}
+
+#[tokio::test]
+async fn after_tools_the_form_needs_no_option() {
+    let look_up = || Tool::new("look_up", "", json!({"type": "object"})).handler(async |_, _| 43);
+    let calls = || Script::new().tool_call("c0", "look_up", json!({})).call_tools();
+    let formed = |model: &Scripted| -> Vec<bool> {
+        model.requests().iter().map(|request| request.response_format.is_some()).collect()
+    };
+    // A model that does both at once is asked for the form from the start.
+    let model = Scripted::play([calls(), Script::new().text(GOOD).stop()]);
+    let engine = Engine::new(model.clone()).tool(look_up());
+    assert_eq!(engine.chat("a bird").answer_as::<Bird>().await, Ok(mynah()));
+    assert_eq!(formed(&model), [true, true]);
+    // Any other one is asked in a call of its own, without tools.
+    let words = Script::new().text("43 cm.").stop();
+    let model = Scripted::play([calls(), words, Script::new().text(GOOD).stop()]);
+    let engine = Engine::new(OneAtATime(model.clone())).tool(look_up());
+    assert_eq!(engine.chat("a bird").answer_as::<Bird>().await, Ok(mynah()));
+    assert_eq!(formed(&model), [false, false, true]);
+    assert!(model.requests()[2].tools.is_empty());
 }
 
 #[tokio::test]
