@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{BUILD, MYNAH, command, is_installed, run, skip};
+use crate::{BUILD, MYNAH, command, is_installed, run, skip, without_peers};
 
 /// Everything: the fake upstream, a gateway in front of it, and a real model.
 pub(crate) fn all() -> Result<(), String> {
@@ -48,7 +48,7 @@ pub(crate) fn aimock() -> Result<(), String> {
     let Some(folder) =
         fetched("npm", "aimock", "npm install --no-audit --no-fund @copilotkit/aimock")
     else {
-        return Ok(());
+        return without_peers();
     };
     run(BUILD)?;
     write(&folder.join("tools.json"), TOOLS)?;

@@ -11,7 +11,10 @@ mod verifier;
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
 use std::time::Instant;
 use std::{env, fs};
 
@@ -40,6 +43,7 @@ Commands:
 const NEEDS: &[(&str, &str, &str, bool)] = &[
     ("cc", "build-essential", "it links every binary", true),
     ("python3", "python3", "it verifies runs without this code", false),
+    ("npm", "npm", "it installs the MCP conformance suite and servers that others wrote", false),
     ("chromedriver", "chromium-driver", "it shows the inspector's pages", false),
     ("psql", "postgresql", "the log in PostgreSQL is tested with a real server", false),
 ];
@@ -165,6 +169,7 @@ fn perform(task: Task<'_>) -> Result<(), String> {
         Task::Test { quick, install } => {
             let on_ci = env::var_os("CI").is_some_and(|value| !value.is_empty());
             set_up(install || on_ci)?;
+            COMPLETE.store(install || on_ci, Relaxed);
             run_stages(if quick { QUICK_STAGES } else { STAGES })
         }
         Task::Hygiene { install } => hygiene::all(install),
@@ -218,6 +223,17 @@ fn run_stages(stages: &[Stage]) -> Result<(), String> {
 
 /// What was skipped, for the last line.
 static SKIPPED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Whether peers that cannot be installed fail their stage: with `--install` and in CI.
+static COMPLETE: AtomicBool = AtomicBool::new(false);
+
+/// How a stage ends without its peers.
+fn without_peers() -> Result<(), String> {
+    match COMPLETE.load(Relaxed) {
+        true => Err("what it needs could not be installed; is there a network?".to_owned()),
+        false => Ok(()),
+    }
+}
 
 /// Notes that something was not checked, and why.
 fn skip(what: &str, why: &str) {
@@ -278,7 +294,7 @@ fn axe() -> Option<String> {
 
 /// Runs the tests of the inspector's pages in Chromium.
 fn browser() -> Result<(), String> {
-    let Some(axe) = axe() else { return Ok(()) };
+    let Some(axe) = axe() else { return without_peers() };
     let line = "cargo test --workspace --all-features --test exported_page --test inspector --test inspector_views";
     run_in(&[("MYNAH_AXE", axe)], line)
 }
@@ -306,16 +322,21 @@ fn test_names() -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Checks that the library compiles with each of its features alone, and without any.
+/// Checks that the library and the ready-made tools compile with each of their features alone, and without any.
 fn features() -> Result<(), String> {
     run("cargo clippy -p mynah --no-default-features -- -D warnings")?;
-    let manifest = "crates/mynah/Cargo.toml";
-    let text = fs::read_to_string(manifest).map_err(|e| format!("{manifest}: {e}"))?;
-    let table = text.lines().skip_while(|line| *line != "[features]").skip(1);
-    let names =
-        table.take_while(|line| !line.starts_with('[')).filter_map(|line| line.split_once(" = "));
-    for (name, _) in names.filter(|(name, _)| *name != "default" && !name.starts_with('#')) {
-        run(&format!("cargo check --quiet -p mynah --no-default-features --features {name}"))?;
+    for krate in ["mynah", "mynah-tools"] {
+        let manifest = format!("crates/{krate}/Cargo.toml");
+        let text = fs::read_to_string(&manifest).map_err(|e| format!("{manifest}: {e}"))?;
+        let table = text.lines().skip_while(|line| *line != "[features]").skip(1);
+        let names = table
+            .take_while(|line| !line.starts_with('['))
+            .filter_map(|line| line.split_once(" = "));
+        for (name, _) in names.filter(|(name, _)| *name != "default" && !name.starts_with('#')) {
+            run(&format!(
+                "cargo check --quiet -p {krate} --no-default-features --features {name}"
+            ))?;
+        }
     }
     Ok(())
 }
@@ -489,6 +510,14 @@ mod tests {
         assert_eq!(parse(&["mcp"]), Ok(Task::Mcp));
         assert_eq!(parse(&["browser"]), Ok(Task::Browser));
         assert_eq!(parse(&["nightly"]), Ok(Task::Nightly));
+    }
+
+    #[test]
+    fn peers_that_are_missing_fail_a_complete_run() {
+        assert_eq!(without_peers(), Ok(()));
+        COMPLETE.store(true, Relaxed);
+        assert!(without_peers().is_err());
+        COMPLETE.store(false, Relaxed);
     }
 
     #[test]

@@ -259,11 +259,11 @@ impl Offered {
         }
     }
 
-    /// Runs a call, and continues it while a client with a session answers its questions.
+    /// Runs a call, and continues it while the client answers its questions.
     async fn call(
         &self,
         tool: &Tool,
-        request: CallToolRequestParams,
+        mut request: CallToolRequestParams,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let arguments = Value::Object(request.arguments.clone().unwrap_or_default());
@@ -275,88 +275,84 @@ impl Offered {
                 .codec
                 .open_json_with(sealed, bound.as_bytes())
                 .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
-            let given = request.input_responses.as_ref().and_then(|given| given.get(&asked.key));
-            let result = given.and_then(|given| ElicitResult::deserialize(given).ok());
-            let Some(result) = result else { return self.ask_again(&asked, &bound) };
-            match answer(&asked, result) {
-                Ok(answer) => match asked.state {
-                    Some(state) => continuation = Some(Continuation::new(state, Some(answer))),
-                    None => {
-                        return Ok(CallToolResult::success(vec![ContentBlock::text(answer)]).into());
-                    }
-                },
-                Err(Unusable::Declined(result)) => return Ok((*result).into()),
-                Err(Unusable::Invalid) => return self.ask_again(&asked, &bound),
+            match asked.given_in(&mut request) {
+                Some(Answer::Continue(next)) => continuation = Some(next),
+                Some(Answer::End(result)) => return Ok((*result).into()),
+                None => {
+                    let question = "An answer that fits the form is missing.";
+                    return self.ask(question, &asked, &bound);
+                }
             }
         }
-        let call_id = context.id.to_string();
         loop {
-            let call = ToolCall::from_value(&*call_id, tool.name(), arguments.clone());
-            let world = Arc::new(SystemWorld);
-            let mut run =
-                ToolContext::new(call, world).continued(continuation.take().map(Arc::new));
-            let reporter = Reporter::of(context);
-            if let Some(reporter) = &reporter {
-                let sender = reporter.sender.clone();
-                // Reports that come faster than the client reads are dropped.
-                run = run.on_progress(move |progress| _ = sender.try_send(progress.clone()));
-            }
-            let limits = ToolLimits::new(self.server.timeout);
-            let running = run_tool(Arc::new(HandlerExecutor), tool.clone(), run, limits);
-            let settled = tokio::select! {
-                settled = running => settled,
-                () = context.ct.cancelled() => {
-                    return Err(ErrorData::internal_error("the call was cancelled", None));
-                }
-            };
-            if let Some(reporter) = reporter {
-                reporter.end().await;
-            }
-            let (question, opts) = match settled.outcome {
-                Ok(ToolOutcome::AskUser { question, opts }) => (question, opts),
-                Ok(outcome) => return Ok(result(outcome).into()),
-                Err(error) => {
-                    let reason = error.reason().to_owned();
-                    let text = match reason == ToolReason::InvalidArguments.as_str() {
-                        true => error.to_string(),
-                        false => json!({"error": error.to_string()}).to_string(),
-                    };
-                    return Ok(CallToolResult::error(vec![ContentBlock::text(text)]).into());
-                }
+            let outcome = self.run(tool, &arguments, continuation.take(), context).await?;
+            let (question, opts) = match outcome {
+                ToolOutcome::AskUser { question, opts } => (question, opts),
+                outcome => return Ok(result(outcome).into()),
             };
             let asked = PendingQuestion::new(&opts);
-            let capabilities = context.client_capabilities().unwrap_or_default();
             let is_modern =
                 context.protocol_version().is_some_and(|version| !version.has_initialize());
+            let capabilities = context.client_capabilities().unwrap_or_default();
             if capabilities.elicitation.is_none() {
-                if is_modern {
-                    let mut needed = ClientCapabilities::default();
-                    needed.elicitation = Some(ElicitationCapability::new());
-                    return Err(ErrorData::missing_required_client_capability(needed));
-                }
-                let text = format!("a person must answer, and the client cannot ask: {question}");
-                return Ok(CallToolResult::error(vec![ContentBlock::text(text)]).into());
+                return cannot_ask(&question, is_modern);
             }
-            if is_modern {
-                return self.ask(&question, &asked, &bound);
-            }
-            let answered = context.peer.create_elicitation(asked.request(&question)?).await;
-            let answered =
-                answered.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
-            match answer(&asked, answered) {
-                Ok(answer) => match asked.state {
-                    Some(state) => continuation = Some(Continuation::new(state, Some(answer))),
-                    None => {
-                        return Ok(CallToolResult::success(vec![ContentBlock::text(answer)]).into());
-                    }
+            let answer = match is_modern {
+                // A client may answer before it is asked. This call asks itself, so it needs no state.
+                true => match asked.given_in(&mut request) {
+                    Some(answer) => answer,
+                    None => return self.ask(&question, &asked, &bound),
                 },
-                Err(Unusable::Declined(result)) => return Ok((*result).into()),
-                Err(Unusable::Invalid) => {
-                    let text = "the answer does not fit the question";
-                    return Ok(CallToolResult::error(vec![ContentBlock::text(text)]).into());
+                false => {
+                    let answered = context.peer.create_elicitation(asked.request(&question)?).await;
+                    let answered = answered
+                        .map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
+                    let misfit = || Answer::error("the answer does not fit the question");
+                    asked.answer(answered).unwrap_or_else(misfit)
                 }
+            };
+            match answer {
+                Answer::Continue(next) => continuation = Some(next),
+                Answer::End(result) => return Ok((*result).into()),
             }
         }
+    }
+
+    /// Runs a call up to its result or its next question. An error that the client's model can act on is an outcome.
+    async fn run(
+        &self,
+        tool: &Tool,
+        arguments: &Value,
+        continuation: Option<Continuation>,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<ToolOutcome, ErrorData> {
+        let call = ToolCall::from_value(context.id.to_string(), tool.name(), arguments.clone());
+        let mut run =
+            ToolContext::new(call, Arc::new(SystemWorld)).continued(continuation.map(Arc::new));
+        let reporter = Reporter::of(context);
+        if let Some(reporter) = &reporter {
+            let sender = reporter.sender.clone();
+            // Reports that come faster than the client reads are dropped.
+            run = run.on_progress(move |progress| _ = sender.try_send(progress.clone()));
+        }
+        let limits = ToolLimits::new(self.server.timeout);
+        let running = run_tool(Arc::new(HandlerExecutor), tool.clone(), run, limits);
+        let settled = tokio::select! {
+            settled = running => settled,
+            () = context.ct.cancelled() => {
+                return Err(ErrorData::internal_error("the call was cancelled", None));
+            }
+        };
+        if let Some(reporter) = reporter {
+            reporter.end().await;
+        }
+        Ok(settled.outcome.unwrap_or_else(|error| {
+            let text = error.to_string();
+            match error.reason() == ToolReason::InvalidArguments.as_str() {
+                true => ToolOutcome::error(text),
+                false => ToolOutcome::error(json!({"error": text})),
+            }
+        }))
     }
 
     fn ask(
@@ -375,14 +371,6 @@ impl Offered {
             InputRequests::from([(asked.key.clone(), InputRequest::Elicitation(request))]);
         Ok(InputRequiredResult::new(Some(requests), Some(state)).into())
     }
-
-    fn ask_again(
-        &self,
-        asked: &PendingQuestion,
-        bound: &str,
-    ) -> Result<CallToolResponse, ErrorData> {
-        self.ask("An answer that fits the form is missing.", asked, bound)
-    }
 }
 
 impl PendingQuestion {
@@ -393,6 +381,32 @@ impl PendingQuestion {
         Self { key, schema, state: opts.get(CONTINUE).cloned() }
     }
 
+    /// What the client's answer to this question leads to; none if there is none that fits. Other answers are ignored.
+    fn given_in(&self, request: &mut CallToolRequestParams) -> Option<Answer> {
+        let given = request.input_responses.as_mut()?.remove(&self.key)?;
+        self.answer(ElicitResult::deserialize(given).ok()?)
+    }
+
+    /// What the person's answer leads to; none if it does not fit the form. A tool reads it as text, or as the JSON of its form.
+    fn answer(&self, result: ElicitResult) -> Option<Answer> {
+        if result.action != ElicitationAction::Accept {
+            return Some(Answer::error("the person did not answer"));
+        }
+        let content = result.content.unwrap_or_else(|| json!({}));
+        if validate(&self.schema, &content).is_err() {
+            return None;
+        }
+        let only = content.as_object().filter(|members| members.len() == 1);
+        let text = match only.and_then(|members| members.get(ANSWER)) {
+            Some(Value::String(text)) => text.clone(),
+            _ => content.to_string(),
+        };
+        Some(match self.state.clone() {
+            Some(state) => Answer::Continue(Continuation::new(state, Some(text))),
+            None => Answer::End(Box::new(CallToolResult::success(vec![ContentBlock::text(text)]))),
+        })
+    }
+
     fn request(&self, question: &str) -> Result<ElicitRequestParams, ErrorData> {
         let requested_schema = serde_json::from_value(self.schema.clone())
             .map_err(|error| ErrorData::internal_error(format!("the form: {error}"), None))?;
@@ -401,26 +415,27 @@ impl PendingQuestion {
     }
 }
 
-enum Unusable {
-    Declined(Box<CallToolResult>),
-    Invalid,
+/// What an answer leads to.
+enum Answer {
+    Continue(Continuation),
+    End(Box<CallToolResult>),
 }
 
-/// What the person answered, as a tool reads it: the text, or the JSON of a form.
-fn answer(asked: &PendingQuestion, result: ElicitResult) -> Result<String, Unusable> {
-    if result.action != ElicitationAction::Accept {
-        let text = "the person did not answer";
-        let declined = CallToolResult::error(vec![ContentBlock::text(text)]);
-        return Err(Unusable::Declined(Box::new(declined)));
+impl Answer {
+    fn error(text: &str) -> Self {
+        Self::End(Box::new(CallToolResult::error(vec![ContentBlock::text(text)])))
     }
-    let content = result.content.unwrap_or_else(|| json!({}));
-    if validate(&asked.schema, &content).is_err() {
-        return Err(Unusable::Invalid);
+}
+
+/// The answer to a call that must ask, for a client that cannot.
+fn cannot_ask(question: &str, is_modern: bool) -> Result<CallToolResponse, ErrorData> {
+    if is_modern {
+        let mut needed = ClientCapabilities::default();
+        needed.elicitation = Some(ElicitationCapability::new());
+        return Err(ErrorData::missing_required_client_capability(needed));
     }
-    match content.as_object().filter(|members| members.len() == 1).and_then(|m| m.get(ANSWER)) {
-        Some(Value::String(text)) => Ok(text.clone()),
-        _ => Ok(content.to_string()),
-    }
+    let text = format!("a person must answer, and the client cannot ask: {question}");
+    Ok(CallToolResult::error(vec![ContentBlock::text(text)]).into())
 }
 
 /// The result that a client gets.
