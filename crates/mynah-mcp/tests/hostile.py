@@ -102,7 +102,7 @@ def call(id, params):
     global calls, waiting
     calls += 1
     token = params.get("_meta", {}).get("progressToken")
-    progress = lambda n: send({"method": "notifications/progress", "params": {"progressToken": token, "progress": n, "total": 8}})
+    progress = lambda n: send({"method": "notifications/progress", "params": {"progressToken": token, "progress": n, "total": 8, "message": f"mile {n}"}})
     if place and mode not in ("task", "task_asks"):
         note("call")
     if mode == "dies" or mode == "dies_once" and noted().count("call") == 1:
@@ -139,11 +139,13 @@ def call(id, params):
     if mode == "legacy_rug_pull":
         text(id, "done")
         return send({"method": "notifications/tools/list_changed"})
-    if mode == "asks":
+    if mode in ("asks", "asks_hangs_once"):
         answers, state = params.get("inputResponses"), params.get("requestState")
         if not answers:
             return answer(id, resultType="input_required", requestState="s-1",
                           inputRequests={"who": elicit("Who?", NAME), "many": elicit("How many?", COUNT)})
+        if mode == "asks_hangs_once" and noted().count("call") == 2:
+            return
         return text(id, json.dumps({"answers": answers, "state": state}))
     if mode == "asks_for_ever":
         return answer(id, resultType="input_required", requestState=str(calls), inputRequests={"who": elicit("Who?", NAME)})

@@ -14,9 +14,14 @@ use std::{
 };
 
 use common::{asked, call, failed, hostile, ok, proceed};
-use mynah_data::{Part, ToolOutcome};
+use futures_util::StreamExt as _;
+use mynah::log::Log as _;
+use mynah_data::{Event, Part, ToolOutcome};
 use mynah_mcp::{Approval, Error, Server};
-use mynah_step::Tool;
+use mynah_step::{
+    Tool,
+    layers::{OutputCap, RedactOutput, Timeout},
+};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use tokio::time::{Instant, sleep, timeout};
@@ -151,6 +156,67 @@ async fn a_server_that_always_dies_is_given_up() -> Tested {
     Ok(())
 }
 
+/// A moment that the clock of the test does not count.
+async fn moment() {
+    let moment = || std::thread::sleep(Duration::from_millis(50));
+    tokio::task::spawn_blocking(moment).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_died_is_connected_to_after_a_pause_that_doubles_up_to_a_limit() -> Tested {
+    // While a thread is busy, a clock that is paused moves only as it is told.
+    let (_stop, busy) = std::sync::mpsc::channel::<()>();
+    tokio::task::spawn_blocking(move || busy.recv());
+    let notes = NamedTempFile::new().unwrap();
+    let calls = || std::fs::read_to_string(notes.path()).unwrap().matches("call").count();
+    let server = hostile("dies", Some(notes.path())).limits(|limits| {
+        limits.reconnect_delay = Duration::from_millis(200);
+        limits.max_reconnect_delay = Duration::from_millis(500);
+    });
+    let tools = server.connect().await?.tools();
+    assert_eq!(failed(call(&tools[0], json!({})).await).0, "closed");
+    for (times, pause) in [(2, 200), (3, 400), (4, 500)] {
+        tokio::time::pause();
+        let tool = tools[0].clone();
+        let next = tokio::spawn(async move { call(&tool, json!({})).await });
+        for _ in 0..6 {
+            moment().await;
+        }
+        tokio::time::advance(Duration::from_millis(pause - 2)).await;
+        for _ in 0..6 {
+            moment().await;
+        }
+        assert_eq!(calls(), times - 1, "after less than {pause} ms");
+        tokio::time::advance(Duration::from_millis(4)).await;
+        for _ in 0..1200 {
+            if calls() == times {
+                break;
+            }
+            moment().await;
+        }
+        assert_eq!(calls(), times, "after {pause} ms");
+        tokio::time::resume();
+        assert_eq!(failed(next.await.unwrap()).0, "closed");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn layers_work_on_the_tools_of_a_server() -> Tested {
+    let tool =
+        async |mode: &str| Ok::<_, Error>(hostile(mode, None).connect().await?.tools().remove(0));
+    let capped = tool("large").await?.layer(OutputCap::new(4));
+    let expected = "yyyy\n[truncated: the first 4 of ";
+    assert!(ok(call(&capped, json!({})).await).starts_with(expected));
+    let redacted = tool("echo").await?.layer(RedactOutput::words(["k-17"]));
+    let said = ok(call(&redacted, json!({"key": "k-17"})).await);
+    assert_eq!(said, r#"echo done {"key": "[redacted]"}"#);
+    let hurried = tool("hangs").await?.layer(Timeout::new(Duration::from_millis(50)));
+    let late = ToolOutcome::transient("no result after 50 ms");
+    assert_eq!(call(&hurried, json!({})).await, late);
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_call_that_hangs_times_out_and_the_server_is_told() -> Tested {
     let notes = NamedTempFile::new().unwrap();
@@ -188,6 +254,38 @@ async fn progress_puts_a_timeout_off_and_is_heard() -> Tested {
     let tools = server.connect().await?.tools();
     assert_eq!(ok(call(&tools[0], json!({})).await), "done");
     assert_eq!(heard.lock().unwrap().last(), Some(&7.0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn progress_is_an_event_of_the_run_and_no_record() -> Result<(), Box<dyn std::error::Error>> {
+    let tools = hostile("progress", None).approval(Approval::Never).connect().await?;
+    let script = [
+        json!([{"tool_call": {"id": "c0", "name": "work", "arguments": {}}}, {"finish": "tool_calls"}]),
+        json!([{"text": "There."}, {"finish": "stop"}]),
+    ];
+    let engine = mynah::Engine::new(mynah::testing::Scripted::new(script)?).tools(tools);
+    let log = mynah::log::MemoryLog::new();
+    let mut chat = engine.chat("Go far.").record(&log).stream();
+    let (mut miles, mut result) = (Vec::new(), None);
+    while let Some(event) = chat.next().await {
+        match event? {
+            Event::ToolExecutionProgress { id, total, message, .. } => {
+                assert_eq!((&*id, total), ("c0", Some(8.0)));
+                miles.extend(message);
+            }
+            Event::ChatCompleted { result: completed } => result = Some(completed),
+            _ => {}
+        }
+    }
+    assert!(miles.contains(&"mile 4".to_owned()), "{miles:?}");
+    let result = result.unwrap();
+    assert_eq!(result.text(), "There.");
+    let run = result.run_id.unwrap();
+    let records = log.read(&run, 1, 100).await?;
+    let facts: Vec<_> = records.iter().map(|record| record.fact()).collect();
+    assert!(!format!("{facts:?}").contains("mile"));
+    assert_eq!(engine.replay(&log, &run).await?.status, "equal");
     Ok(())
 }
 

@@ -220,7 +220,7 @@ async fn the_git_server_works_in_both_eras() {
     };
     git(&["init", "-q"]).await;
     git(&["commit", "-q", "--allow-empty", "-m", "The first one"]).await;
-    for era in [Era::Auto, Era::Legacy] {
+    for era in [Era::Auto, Era::Modern, Era::Legacy] {
         let server = || {
             Server::stdio([&*python(&peers), "-m", "mcp_server_git", "--repository", &path])
                 .name("git")
@@ -339,9 +339,8 @@ async fn fastmcp_works_in_both_eras_with_questions_and_tasks_over_stdio_and_http
     process.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
     let running = process.spawn().unwrap();
     reached(port).await;
-    for (era, over_http) in
-        [(Era::Auto, false), (Era::Auto, true), (Era::Legacy, false), (Era::Legacy, true)]
-    {
+    let eras = [Era::Auto, Era::Modern, Era::Legacy];
+    for (era, over_http) in eras.into_iter().flat_map(|era| [(era, false), (era, true)]) {
         let server = || {
             let server = match over_http {
                 true => Server::http(format!("http://127.0.0.1:{port}/mcp")),
