@@ -1,11 +1,15 @@
 //! Taking over a run that another process may hold.
 
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
 
 use mynah_data::{Error, ErrorKind, LogReason, Result};
-use mynah_log::{Head, Lease, Log};
+use mynah_log::{Head, Lease, Log, backend};
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::{sync::Mutex as AsyncMutex, time::Instant};
 
 use crate::{World, new_owner, process};
 
@@ -44,7 +48,6 @@ pub async fn take_over(
 }
 
 async fn take_when_silent(log: &dyn Log, world: &dyn World, run: &str) -> Result<Lease> {
-    const PAUSE: Duration = Duration::from_millis(100);
     let owner = new_owner(log, world);
     let leased = match log.take(run, &owner, LEASE, None).await {
         Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => error,
@@ -52,15 +55,79 @@ async fn take_when_silent(log: &dyn Log, world: &dyn World, run: &str) -> Result
     };
     let seen = leased.metadata().get("until").and_then(Value::as_i64);
     let holder = leased.metadata().get("owner").and_then(Value::as_str);
-    if holder.is_some_and(process::owner_has_ended) {
-        return log.take(run, &owner, LEASE, seen).await;
-    }
-    let held_until = async || Ok::<_, Error>(log.run(run).await?.and_then(|run| run.held_until));
-    let (began, mut now) = (Instant::now(), seen);
-    while now.is_some() && now == seen && began.elapsed() < LEASE {
-        tokio::time::sleep(PAUSE).await;
-        now = held_until().await?;
+    if let (Some(seen), Some(holder)) = (seen, holder) {
+        let watch = Watch::of(log, holder);
+        if !watch.has_ended(holder) {
+            watch.silence(log, run, seen).await?;
+        }
     }
     // The log compares again: a renewal that arrived just now counts.
     log.take(run, &owner, LEASE, seen).await
+}
+
+/// The processes that this process has waited for, by their log and the names that they beat as.
+///
+/// A process beats for all of its runs at once, so one wait serves every run that it holds.
+static WATCHED: Mutex<BTreeMap<(usize, String), Arc<Watch>>> = Mutex::new(BTreeMap::new());
+
+/// How long a process is remembered after its last beat was first seen.
+const REMEMBERED: Duration = Duration::from_secs(3600);
+
+/// What is known of a process that holds runs.
+#[derive(Default)]
+struct Watch {
+    /// It ran on this machine and has ended.
+    has_ended: OnceLock<()>,
+    /// The last beat that was seen. One task at a time waits for the next; the others wait for that task.
+    last: AsyncMutex<Option<Sighting>>,
+}
+
+#[derive(Clone, Copy)]
+struct Sighting {
+    /// The end of the lease that the beat gave.
+    until: i64,
+    since: Instant,
+}
+
+impl Watch {
+    /// The process of this owner.
+    fn of(log: &dyn Log, owner: &str) -> Arc<Self> {
+        let key = (log.identity(), backend::process(owner).to_owned());
+        let mut all = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+        if !all.contains_key(&key) {
+            all.retain(|_, watch| !watch.is_forgotten());
+        }
+        Arc::clone(all.entry(key).or_default())
+    }
+
+    fn is_forgotten(&self) -> bool {
+        let is_old = |seen: Sighting| seen.since.elapsed() > REMEMBERED;
+        self.last.try_lock().is_ok_and(|seen| seen.is_none_or(is_old))
+    }
+
+    /// Whether the process of this owner has certainly ended. The system is asked until it has.
+    fn has_ended(&self, owner: &str) -> bool {
+        if self.has_ended.get().is_none() && process::owner_has_ended(owner) {
+            let _ = self.has_ended.set(());
+        }
+        self.has_ended.get().is_some()
+    }
+
+    /// Waits until the holder of a run has not beaten for as long as a lease lasts since this beat was first seen, or until the
+    /// run is held otherwise.
+    async fn silence(&self, log: &dyn Log, run: &str, until: i64) -> Result<()> {
+        const PAUSE: Duration = Duration::from_millis(100);
+        let mut last = self.last.lock().await;
+        let seen = match *last {
+            Some(seen) if seen.until == until => seen,
+            _ => *last.insert(Sighting { until, since: Instant::now() }),
+        };
+        while seen.since.elapsed() < LEASE {
+            if log.run(run).await?.and_then(|run| run.held_until) != Some(until) {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(())
+    }
 }

@@ -128,6 +128,32 @@ async fn what_a_killed_process_held_is_watched_for_as_long_as_a_lease_lasts() ->
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_wait_serves_all_runs_that_a_killed_process_held() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let mut runs = Vec::new();
+    for n in 0..4 {
+        let mut stream = slow()?.chat("go").record(&log).stream();
+        let run = until_a_tool_runs(&mut stream).await?;
+        drop(stream);
+        log.lease(&run, &format!("elsewhere/{n}"), LEASE).await?;
+        runs.push(run);
+    }
+    let together = async { tokio::join!(resumed(&log, &runs[0]), resumed(&log, &runs[1])) };
+    let ((first, second), waited) = timed(together).await;
+    assert_eq!(waited, LEASE);
+    // Those that come later know that the process is silent.
+    let (third, waited) = timed(resumed(&log, &runs[2])).await;
+    assert_eq!(waited, Duration::ZERO);
+    drop((first?, second?, third?));
+    // Unless it gave a sign of life.
+    log.beat("elsewhere", LEASE).await?;
+    let (fourth, waited) = timed(resumed(&log, &runs[3])).await;
+    assert_eq!(waited, LEASE);
+    drop(fourth?);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_killed_process_held_is_free_in_time_whatever_its_clock_said() -> mynah::Result<()> {
     for offset in [-HOUR, HOUR] {
         let log = MemoryLog::new();
@@ -139,7 +165,7 @@ async fn what_a_killed_process_held_is_free_in_time_whatever_its_clock_said() ->
         assert_eq!(waited, LEASE);
         drop(second?);
 
-        log.lease(&run, "forever", Duration::MAX).await?;
+        log.lease(&run, &format!("forever {offset}"), Duration::MAX).await?;
         let (status, waited) = timed(cancel_run(&log, &run).into_future()).await;
         assert_eq!((status?, waited), (RunStatus::Cancelled, LEASE));
     }
