@@ -263,13 +263,15 @@ impl WriterThread {
         let (mut usual, mut safer) = (1, None);
         let mut came_soon = false;
         while let Some(first) = safer.take().or_else(|| next(jobs, &mut came_soon)) {
-            let durability = first.durability();
             let mut group = std::mem::take(&mut self.owed);
             group.push(first);
-            let mut count = 1;
+            // Jobs that wait already go into this commit, which is as safe as the safest of them.
+            group.extend(jobs.try_iter().take(GROUP - 1));
+            let durability = safest(&group);
+            let mut count = group.len();
             let coming = iter::from_fn(|| {
                 let next = match count {
-                    GROUP => None,
+                    GROUP.. => None,
                     // Those who were here the last time are likely to come again.
                     few if few < usual => jobs.recv_timeout(PATIENCE).ok(),
                     _ => jobs.try_recv().ok(),
@@ -318,8 +320,7 @@ impl WriterThread {
         group: &mut Vec<Box<dyn Job>>,
         coming: impl Iterator<Item = Box<dyn Job>>,
     ) -> Result<(), Failed> {
-        let safest = group.iter().map(|job| job.durability()).max().unwrap_or_default();
-        self.store.make(safest).map_err(Failed::ToBegin)?;
+        self.store.make(safest(group)).map_err(Failed::ToBegin)?;
         let mut work = self.store.begin().map_err(Failed::ToBegin)?;
         let done = group.iter_mut().try_for_each(|job| job.perform(&mut work));
         done.map_err(Failed::AtWork)?;
@@ -360,6 +361,11 @@ impl WriterThread {
             group.iter().for_each(|job| self.waiters.tell(job.run()));
         }
     }
+}
+
+/// How safe a commit of these jobs has to be.
+fn safest(group: &[Box<dyn Job>]) -> Durability {
+    group.iter().map(|job| job.durability()).max().unwrap_or_default()
 }
 
 /// The next job; none if there will be none. A caller often returns right after a commit: if the
@@ -410,9 +416,11 @@ mod tests {
     #[tokio::test]
     async fn what_is_to_be_safe_is_not_part_of_a_commit_that_is_less() {
         let (_folder, writer) = start(Durability::Relaxed);
+        let (begin, begun) = mpsc::channel();
         let (release, released) = mpsc::channel();
         // Keeps the thread busy until the others have come.
         let first = writer.perform("first".into(), None, move |_| {
+            let _ = begin.send(());
             let _ = released.recv();
             Ok(Ok(()))
         });
@@ -420,7 +428,10 @@ mod tests {
             writer.perform("run".into(), Some(durability), |work| Ok(Ok(work.synchronous()?)))
         };
         let (full, relaxed) = (Durability::Full, Durability::Relaxed);
-        let others = async { tokio::join!(synced(relaxed), synced(full), synced(relaxed)) };
+        let others = async {
+            begun.recv().expect("a thread that begins");
+            tokio::join!(synced(relaxed), synced(full), synced(relaxed))
+        };
         let release = async { release.send(()).expect("a thread that waits") };
         let (first, others, ()) = tokio::join!(first, others, release);
         first.expect("nothing to do");
