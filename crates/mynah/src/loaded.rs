@@ -86,8 +86,8 @@ impl StoredRun {
     async fn until(log: &dyn Log, run: &str, last: u64) -> Result<Self> {
         const PAGE: usize = 256;
         let (mut verifier, mut records) = (Verifier::new(run), Vec::new());
-        loop {
-            let left = last.saturating_sub(records.len() as u64);
+        while (records.len() as u64) < last {
+            let left = last - records.len() as u64;
             let wanted = usize::try_from(left).unwrap_or(PAGE).min(PAGE);
             let page = log.read(run, records.len() as u64 + 1, wanted).await?;
             if page.is_empty() {
