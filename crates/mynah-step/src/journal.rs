@@ -186,7 +186,7 @@ impl Journal {
     /// The journal of an engine's run that is recorded.
     pub fn recording(recorder: Recorder) -> Arc<Self> {
         let noted = Some(VecDeque::new());
-        Self::new(recorder.run_id().clone(), Some(recorder.with_barriers()), None, noted)
+        Self::new(recorder.run_id().clone(), Some(recorder), None, noted)
     }
 
     /// The journal of an engine's run that is replayed.

@@ -8,9 +8,7 @@ use std::{
 };
 
 use mynah_data::{Error, ErrorKind, LogReason, Result, RunId};
-use mynah_log::{
-    Append, Chain, Durability, Fact, Head, Kind, Lease, Log, Queue, Record, Seal, Totals,
-};
+use mynah_log::{Append, Chain, Durability, Fact, Head, Lease, Log, Queue, Record, Seal, Totals};
 use tokio::{
     task::coop::unconstrained,
     time::{Instant, Sleep, sleep},
@@ -54,8 +52,6 @@ pub struct Recorder {
     late: Option<Pin<Box<Sleep>>>,
     failed: Option<Error>,
     durability: Option<Durability>,
-    /// Whether everything that is waited for ends with a fact that is durable as configured.
-    has_barriers: bool,
     /// Whether the next fact is the first of another process.
     seam: Option<Fact>,
     lease: Option<Arc<Held>>,
@@ -124,7 +120,6 @@ impl Recorder {
             late: None,
             failed: None,
             durability: None,
-            has_barriers: false,
             seam: None,
             lease: None,
             holding: None,
@@ -170,13 +165,6 @@ impl Recorder {
     /// The same, with records that are this safe; none leaves it to the log.
     pub fn with_durability(mut self, durability: Option<Durability>) -> Self {
         self.durability = durability;
-        self
-    }
-
-    /// For a loop that waits for durable facts only where it announces a tool call, or ends or suspends the run. Facts in
-    /// between are given to the operating system at once, and synced with the next of these.
-    pub(crate) fn with_barriers(mut self) -> Self {
-        self.has_barriers = true;
         self
     }
 
@@ -538,10 +526,8 @@ impl Recorder {
             .map(Record::envelope)
             .and_then(|first| first.prev.map(|hash| Head { seq: first.seq - 1, hash }));
         let batch = Append::new(self.chain.run().clone(), expected, records);
-        let is_between = self.has_barriers && batch.records.iter().all(is_between_barriers);
-        let durability = if is_between { Some(Durability::Relaxed) } else { self.durability };
         let batch = batch.consume(std::mem::take(&mut self.consumed));
-        let mut batch = batch.durability(durability).queue(self.queue.take());
+        let mut batch = batch.durability(self.durability).queue(self.queue.take());
         if let Some(held) = &self.lease {
             batch.fence = expected.map(|_| held.lease.token);
             if expected.is_none() {
@@ -640,12 +626,6 @@ fn is_owed(fact: &Fact) -> bool {
             | Resumed { .. }
             | UserMessage { .. }
     )
-}
-
-/// Whether a record is of a kind that nothing waits for. If a power cut takes the result of a tool, its outcome is unknown, as it is
-/// after a crash in the tool.
-fn is_between_barriers(record: &Record) -> bool {
-    matches!(record.kind(), Kind::TurnStarted | Kind::ToolCompleted | Kind::ToolFailed)
 }
 
 /// Whether nothing but the seal can follow.
