@@ -9,7 +9,7 @@ use mynah::{
 
 use crate::{
     describe::detail,
-    text::{plain, quoted},
+    text::{Moment, plain, quoted},
 };
 
 /// What a run waits for: an answer, or word on calls.
@@ -59,6 +59,11 @@ impl<'f> Waiting<'f> {
             HaltReason::AskUser => {
                 let question = plain(&detail(self.end));
                 return format!("waits for an answer{question}\n  {command} --answer TEXT");
+            }
+            HaltReason::Sleeping => {
+                let time = self.end.wake_at_ms().unwrap_or_default().saturating_mul(1_000_000);
+                let time = Moment(i64::try_from(time).unwrap_or(i64::MAX));
+                return format!("sleeps until {time} (UTC); resume it then\n  {command}");
             }
             HaltReason::UncertainTools => (
                 "the outcome of tools that may have run:",

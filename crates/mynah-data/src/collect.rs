@@ -220,6 +220,7 @@ fn plain_text(outcome: &ToolOutcome) -> String {
         ToolOutcome::Error { error, .. } => json!({"error": error}).to_string(),
         ToolOutcome::Parts(parts) => parts_text(parts),
         ToolOutcome::AskUser { .. } => ASK_USER_SENTINEL.to_owned(),
+        ToolOutcome::Later { .. } => String::new(),
     }
 }
 

@@ -78,7 +78,7 @@ pub use session_reducer::{SessionReducer, TurnResult};
 pub use session_run::SessionRun;
 pub use step_thread::StepThread;
 pub use thread::{Messages, Thread};
-pub use tool::{ASK_USER_SENTINEL, Approval, CONTINUE, ToolCall, ToolOutcome, ToolSpec};
+pub use tool::{ASK_USER_SENTINEL, Approval, CONTINUE, ToolCall, ToolOutcome, ToolSpec, Wait};
 
 /// Free-form JSON members that travel with a value, in insertion order.
 pub type Metadata = serde_json::Map<String, serde_json::Value>;

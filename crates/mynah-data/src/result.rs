@@ -57,13 +57,15 @@ pub enum HaltReason {
     UncertainTools,
     /// The process died again and again before the run made any progress.
     CrashLoop,
+    /// The run waits until a time: a tool continues then, or the model is called again.
+    Sleeping,
     /// A tool halted for a reason of its own.
     Custom(String),
 }
 
 impl HaltReason {
     /// The reasons that a tool may not use for its own halts.
-    pub const RESERVED: [Self; 12] = [
+    pub const RESERVED: [Self; 13] = [
         Self::Completed,
         Self::MaxTurns,
         Self::HaltWhen,
@@ -76,6 +78,7 @@ impl HaltReason {
         Self::BudgetExceeded,
         Self::UncertainTools,
         Self::CrashLoop,
+        Self::Sleeping,
     ];
 
     /// The name used in JSON.
@@ -93,6 +96,7 @@ impl HaltReason {
             Self::BudgetExceeded => "budget_exceeded",
             Self::UncertainTools => "uncertain_tools",
             Self::CrashLoop => "crash_loop",
+            Self::Sleeping => "sleeping",
             Self::Custom(reason) => reason,
         }
     }
@@ -107,6 +111,7 @@ impl HaltReason {
             }
             Self::BudgetExceeded => "; resume the run with a larger budget",
             Self::UncertainTools => "; decide about uncertain_tool_calls, and resume the run",
+            Self::Sleeping => "; resume the run at its wake_at_ms",
             _ => "",
         }
     }

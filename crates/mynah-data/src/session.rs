@@ -402,7 +402,9 @@ impl Session {
             HaltReason::ToolError | HaltReason::Error => {
                 SessionState::Failed { error: failure(&result.metadata) }
             }
-            HaltReason::Cancelled | HaltReason::Deadline => SessionState::Idle,
+            HaltReason::Cancelled | HaltReason::Deadline | HaltReason::Sleeping => {
+                SessionState::Idle
+            }
             _ => SessionState::Completed,
         };
         self.after_turn(result.thread.clone(), state, result.metadata.clone())

@@ -1,6 +1,6 @@
 //! Tools as data: specifications, calls and outcomes.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -292,6 +292,32 @@ pub enum ToolOutcome {
         /// A value for the model and for the caller.
         result: Value,
     },
+    /// There is no result yet: the call continues later, with another attempt.
+    Later {
+        /// When.
+        wait: Wait,
+        /// What the next attempt continues with; if not set, what this one did.
+        state: Option<Value>,
+    },
+}
+
+/// How long something waits.
+///
+/// A time that was waited for is recorded as the time when it is over, so that a crash does not begin it anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wait {
+    /// So many milliseconds from now on.
+    ForMs(u64),
+    /// Until this time, in milliseconds since 1970.
+    UntilMs(u64),
+}
+
+impl From<Duration> for Wait {
+    /// Rounded up: no wait is shorter than it was asked for.
+    fn from(time: Duration) -> Self {
+        Self::ForMs(u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
+    }
 }
 
 impl ToolOutcome {
@@ -330,6 +356,27 @@ impl ToolOutcome {
         Self::AskUser { question: question.into(), opts }
     }
 
+    /// The call has no result yet, and its tool is run again after this time, or later.
+    ///
+    /// The model reads nothing of it. The time is recorded, so a crash does not begin it anew. A recorded run that waits for long is
+    /// suspended (`sleeping`) and takes no memory; a worker, or a resume, continues it when the time has come.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use mynah_data::ToolOutcome;
+    ///
+    /// let outcome = ToolOutcome::later(Duration::from_secs(60));
+    /// assert_eq!(serde_json::to_value(outcome).unwrap(), serde_json::json!({"later": {"for_ms": 60_000}}));
+    /// ```
+    pub fn later(time: Duration) -> Self {
+        Self::Later { wait: time.into(), state: None }
+    }
+
+    /// The same, and the next attempt gets this state (`ToolContext::continuation`).
+    pub fn later_with(time: Duration, state: impl Into<Value>) -> Self {
+        Self::Later { wait: time.into(), state: Some(state.into()) }
+    }
+
     /// The conversation ends here, for a reason of the tool's own.
     pub fn halt(reason: impl Into<String>, result: impl Into<Value>) -> Self {
         Self::Halt { reason: HaltReason::from(reason.into()), result: result.into() }
@@ -357,6 +404,7 @@ impl ToolOutcome {
                 deep.or_else(|| extent::oversize(&(question, opts), MAX_RESULT))
             }
             Self::Parts(parts) => extent::excess(&json!(parts)),
+            Self::Later { state, .. } => state.as_ref().and_then(extent::excess),
         };
         if let Some(excess) = excess {
             let reason = ToolReason::ResultTooLarge;
@@ -434,6 +482,12 @@ impl Serialize for ToolOutcome {
                 map.serialize_entry("halt", reason)?;
                 map.serialize_entry("result", &Json(result))?;
             }
+            Self::Later { wait, state } => {
+                map.serialize_entry("later", wait)?;
+                if let Some(state) = state {
+                    map.serialize_entry("state", &Json(state))?;
+                }
+            }
         }
         map.end()
     }
@@ -461,24 +515,35 @@ impl<'de> Deserialize<'de> for ToolOutcome {
             halt: Option<HaltReason>,
             #[serde(default, deserialize_with = "json::present")]
             result: Option<Value>,
+            #[serde(default, deserialize_with = "present")]
+            later: Option<Wait>,
+            #[serde(default, deserialize_with = "json::present")]
+            state: Option<Value>,
         }
         let wire = Wire::deserialize(deserializer)?;
         let (failed, asked) = ((wire.error, wire.transient), (wire.ask_user, wire.opts));
-        Ok(match ((wire.ok, wire.parts), failed, asked, (wire.halt, wire.result)) {
-            ((Some(value), None), (None, None), (None, None), (None, None)) => Self::Ok(value),
-            ((None, Some(parts)), (None, None), (None, None), (None, None)) => Self::Parts(parts),
-            ((None, None), (Some(error), transient), (None, None), (None, None)) => {
+        let (halted, slept) = ((wire.halt, wire.result), (wire.later, wire.state));
+        Ok(match ((wire.ok, wire.parts), failed, asked, halted, slept) {
+            ((Some(value), None), (None, None), (None, None), (None, None), (None, None)) => {
+                Self::Ok(value)
+            }
+            ((None, Some(parts)), (None, None), (None, None), (None, None), (None, None)) => {
+                Self::Parts(parts)
+            }
+            ((None, None), (Some(error), transient), (None, None), (None, None), (None, None)) => {
                 Self::Error { error, transient: transient.unwrap_or_default() }
             }
-            ((None, None), (None, None), (Some(question), opts), (None, None)) => {
+            ((None, None), (None, None), (Some(question), opts), (None, None), (None, None)) => {
                 Self::AskUser { question, opts: opts.unwrap_or_default() }
             }
-            ((None, None), (None, None), (None, None), (Some(reason), result)) => {
+            ((None, None), (None, None), (None, None), (Some(reason), result), (None, None)) => {
                 Self::Halt { reason, result: result.unwrap_or_default() }
             }
+            ((None, None), (None, None), (None, None), (None, None), (Some(wait), state)) => {
+                Self::Later { wait, state }
+            }
             _ => {
-                let expected =
-                    "expected one of ok, parts, error, ask_user, halt, and what belongs to it";
+                let expected = "expected one of ok, parts, error, ask_user, halt, later, and what belongs to it";
                 return Err(serde::de::Error::custom(expected));
             }
         })

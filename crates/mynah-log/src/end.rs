@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use crate::Fact;
 
+/// The member of an end that says when a run which sleeps can continue.
+const WAKE_AT: &str = "wake_at_ms";
+
 /// How a run stopped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,8 +34,20 @@ impl End {
 
     /// Whether the run continues when it gets what it waits for.
     pub fn waits(&self) -> bool {
-        use HaltReason::{AskUser, CrashLoop, ManualToolCalls, UncertainTools};
-        matches!(self.reason, AskUser | CrashLoop | ManualToolCalls | UncertainTools)
+        use HaltReason::{AskUser, CrashLoop, ManualToolCalls, Sleeping, UncertainTools};
+        matches!(self.reason, AskUser | CrashLoop | ManualToolCalls | Sleeping | UncertainTools)
+    }
+
+    /// Waiting until this time, in milliseconds since 1970.
+    pub fn sleeping(until_ms: u64) -> Self {
+        let metadata = Metadata::from_iter([(WAKE_AT.to_owned(), until_ms.into())]);
+        Self::new(HaltReason::Sleeping, metadata)
+    }
+
+    /// Until when a run waits that sleeps, in milliseconds since 1970.
+    pub fn wake_at_ms(&self) -> Option<u64> {
+        let time = self.metadata.get(WAKE_AT).and_then(Value::as_u64);
+        time.filter(|_| self.reason == HaltReason::Sleeping)
     }
 
     /// Waiting for the outcome of these calls, which is unknown.

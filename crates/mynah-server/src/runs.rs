@@ -201,6 +201,7 @@ enum Waiting {
     Approval { calls: Vec<ToolCall> },
     Outcome { calls: Vec<ToolCall> },
     Resume,
+    Time { wake_at_ms: Option<u64> },
 }
 
 impl Described {
@@ -271,6 +272,7 @@ async fn waiting(log: &dyn Log, run: &RunSummary, seq: u64, end: &End) -> Result
         HaltReason::ManualToolCalls => Waiting::Approval { calls: calls().await? },
         HaltReason::UncertainTools => Waiting::Outcome { calls: calls().await? },
         HaltReason::CrashLoop => Waiting::Resume,
+        HaltReason::Sleeping => Waiting::Time { wake_at_ms: end.wake_at_ms() },
         _ => {
             let question = end.metadata.get("pending_question").or(end.metadata.get("question"));
             Waiting::Answer { question: question.and_then(Value::as_str).map(str::to_owned) }

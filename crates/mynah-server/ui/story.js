@@ -299,7 +299,7 @@ export class Story {
 }
 
 const REASONS = {
-  ask_user: "a question", manual_tool_calls: "results of tools, or an approval", uncertain_tools: "calls whose outcome is unknown", crash_loop: "its process died too often",
+  ask_user: "a question", manual_tool_calls: "results of tools, or an approval", uncertain_tools: "calls whose outcome is unknown", crash_loop: "its process died too often", sleeping: "a time",
   max_turns: "the limit of turns", budget_exceeded: "the budget", completed: "completed", error: "an error", cancelled: "cancelled", deadline: "the deadline",
 };
 

@@ -182,13 +182,63 @@ pub async fn open_model(
     retry: Arc<RetryPolicy>,
     world: Arc<dyn World>,
 ) -> Result<ModelStream> {
+    match open_or_park(adapter, request, call, retry, world, Parking::default()).await? {
+        Opened::Stream(stream) => Ok(stream),
+        Opened::Later { error, .. } => Err(error),
+    }
+}
+
+/// The result of opening a model's stream.
+pub enum Opened {
+    /// It is open.
+    Stream(ModelStream),
+    /// It failed, and is worth another attempt after a delay that is too long to wait for in place.
+    Later {
+        /// The delay.
+        delay: Duration,
+        /// How many attempts there were.
+        attempts: u32,
+        /// How the last of them failed.
+        error: Error,
+    },
+}
+
+/// How long a call may wait in place between two attempts.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Parking {
+    /// How many attempts there were before.
+    pub attempts: u32,
+    /// The longest wait; none if it waits as long as it takes.
+    pub after: Option<Duration>,
+}
+
+impl Parking {
+    /// After so many attempts, with this longest wait.
+    pub fn new(attempts: u32, after: Option<Duration>) -> Self {
+        Self { attempts, after }
+    }
+}
+
+/// The same as [`open_model`], for a call that does not wait for long: it returns when it would.
+///
+/// # Errors
+/// The error of the last attempt.
+pub async fn open_or_park(
+    adapter: Arc<dyn Adapter>,
+    request: Request,
+    call: ModelCall,
+    retry: Arc<RetryPolicy>,
+    world: Arc<dyn World>,
+    parking: Parking,
+) -> Result<Opened> {
     let begun_at = tokio::time::Instant::now();
     let elapsed = retry.max_elapsed_ms.map(Duration::from_millis);
     let limit = elapsed.into_iter().chain(call.request_timeout).min();
-    for attempt in 1..retry.max_attempts {
+    for attempt in parking.attempts.saturating_add(1)..retry.max_attempts {
         let opened = open_once(Arc::clone(&adapter), request.clone(), call.clone(), None).await;
         let error = match opened {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => return Ok(Opened::Stream(stream)),
             Err(error) => error,
         };
         let Some(delay) = retry.delay(attempt, &error, world.as_ref()) else {
@@ -196,6 +246,9 @@ pub async fn open_model(
         };
         if limit.is_some_and(|limit| begun_at.elapsed() + delay > limit) {
             return Err(error);
+        }
+        if parking.after.is_some_and(|longest| delay > longest) {
+            return Ok(Opened::Later { delay, attempts: attempt, error });
         }
         tracing::info!(
             attempt,
@@ -208,7 +261,7 @@ pub async fn open_model(
         );
         tokio::time::sleep(delay).await;
     }
-    open_once(adapter, request, call, None).await
+    open_once(adapter, request, call, None).await.map(Opened::Stream)
 }
 
 /// A stream with its first event. Some providers accept a call and refuse it with their first

@@ -65,6 +65,9 @@ pub struct Config {
     /// How often a run may be resumed without any progress before [`Context::run`](crate::Context::run) suspends it. Ten times by
     /// default.
     pub max_crashes: u32,
+    /// How long the loop sleeps in this process; for longer the run is suspended. Two minutes by default. See
+    /// [`Context::sleep`](crate::Context::sleep).
+    pub park_after: Duration,
     /// The first name that two tools have.
     repeated: Option<String>,
 }
@@ -109,8 +112,15 @@ impl Config {
             side_effect_errors: SideEffectErrors::default(),
             on_uncertain: OnUncertain::default(),
             max_crashes: 10,
+            park_after: Duration::from_secs(120),
             repeated: None,
         }
+    }
+
+    /// The same, which sleeps for this long in its process, and is suspended for longer.
+    pub fn park_after(mut self, limit: Duration) -> Self {
+        self.park_after = limit;
+        self
     }
 
     /// The same, answered by this adapter.

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use mynah_data::{BreachTime, Error, HaltReason, Limit, Message, Result, RunId};
+use mynah_data::{BreachTime, Error, HaltReason, Limit, Message, Result, RunId, ToolOutcome, Wait};
 use mynah_log::{Corrupt, DirectCall, Effect, Fact, Hash, Kind, Record, Resolution, cbor};
 use serde_json::Value;
 
@@ -125,7 +125,8 @@ impl ReplayCursor {
             match kept.fact() {
                 Fact::Sealed(_) => {}
                 // A process that resumes the run after that lets it continue.
-                Fact::Suspended(end) if end.reason == HaltReason::CrashLoop => {}
+                Fact::Suspended(end)
+                    if matches!(end.reason, HaltReason::CrashLoop | HaltReason::Sleeping) => {}
                 fact if fact.is_seam() => pop_dropped(&mut facts),
                 _ => facts.push(kept),
             }
@@ -203,6 +204,27 @@ impl ReplayCursor {
         of_tool(next.fact()).map(|(call, _)| call)
     }
 
+    /// The calls that are announced next, for another attempt.
+    pub fn announced_next(&self) -> Vec<String> {
+        let announced = |kept: &RecordedFact| match kept.fact() {
+            Fact::ToolScheduled { call_id, attempt, .. } if *attempt > 1 => Some(call_id.clone()),
+            _ => None,
+        };
+        self.facts.iter().map_while(announced).collect()
+    }
+
+    /// Until when an attempt of a call waits for the next one, in milliseconds since 1970, if it does.
+    pub fn parked_until(&self, call: &str, attempt: u32) -> Option<u64> {
+        match self.outcome_of(call)? {
+            Fact::ToolCompleted {
+                attempt: recorded,
+                outcome: ToolOutcome::Later { wait: Wait::UntilMs(time), .. },
+                ..
+            } if *recorded == attempt => Some(*time),
+            _ => None,
+        }
+    }
+
     /// Whether the run was stopped while its tools ran.
     pub fn stops_tools(&self) -> bool {
         let after = self.ahead.end.and_then(|end| self.facts.get(end.checked_sub(self.taken)?));
@@ -221,6 +243,10 @@ impl ReplayCursor {
         self.taken += 1;
         if let Some(call) = outcome_of(fact) {
             self.answered.remove(call);
+            if matches!(fact, Fact::ToolCompleted { outcome: ToolOutcome::Later { .. }, .. }) {
+                // The call has another outcome.
+                self.ahead.look(self.taken, &self.facts);
+            }
         } else if let Fact::ToolScheduled { call_id, attempt: 1, call } = fact {
             if !self.calls.is_empty() {
                 *self.announced.entry(call_id.clone()).or_default() += 1;
@@ -620,6 +646,9 @@ fn is_cut_off(fact: &Fact) -> bool {
 
 /// The name under which a loop records where it is.
 pub(crate) const CHECKPOINT: &str = "checkpoint";
+
+/// The name under which a loop records until when it sleeps.
+pub(crate) const SLEEP: &str = "sleep";
 
 /// The name under which the failure of a model call is kept.
 pub(crate) const MODEL_CALL: &str = "model_call";

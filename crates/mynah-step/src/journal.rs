@@ -256,6 +256,13 @@ impl Journal {
         difference.unwrap_or_else(gone)
     }
 
+    /// Removes a message from the inbox of a run that is being recorded, in the commit of its next record.
+    pub fn consume(&self, message: String) {
+        if let Some(recorder) = &mut self.lock().recorder {
+            recorder.consume(message);
+        }
+    }
+
     /// Where the chain of a run that is being recorded ends.
     pub fn head(&self) -> Option<Head> {
         self.lock().recorder.as_ref()?.chain.head()

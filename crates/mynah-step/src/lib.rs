@@ -45,7 +45,10 @@ pub mod typed;
 mod uncertain;
 mod world;
 
-pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream, check_raw_hash, open_model};
+pub use adapter::{
+    Adapter, BoxFuture, ModelCall, ModelStream, Opened, Parking, check_raw_hash, open_model,
+    open_or_park,
+};
 pub use budget::{
     PartialAnswer, SUB_RUN, Spent, WallClock, active, check_price, price_of, prompt_tokens,
 };
@@ -83,4 +86,4 @@ pub use tool::{
 pub use tool_context::{Continuation, ToolContext, ToolProgress, Try};
 pub use typed::{IntoOutcome, IntoTool, IntoTools, ToolFn, ToolSet};
 pub use uncertain::{is_not_rerun, reruns_lost, uncertain};
-pub use world::{SystemWorld, World, millis};
+pub use world::{SystemWorld, World, millis, since_1970};

@@ -67,8 +67,10 @@ pub struct Recorder {
     made: Vec<Instant>,
     /// The queue of a new run.
     queue: Option<Queue>,
-    /// The messages that the next batch consumes.
-    consumed: Vec<String>,
+    /// The messages that are consumed, each with the record that it became.
+    consumed: Vec<(u64, String)>,
+    /// When the run can continue, if its last record says that it sleeps.
+    wake_at: Option<i64>,
 }
 
 /// A time in which a log is unavailable.
@@ -130,6 +132,7 @@ impl Recorder {
             made: Vec::new(),
             queue: None,
             consumed: Vec::new(),
+            wake_at: None,
         }
     }
 
@@ -151,10 +154,16 @@ impl Recorder {
         self
     }
 
-    /// The same, whose next batch consumes these messages of the run's inbox.
+    /// The same, whose next record is committed together with the removal of these messages from the run's inbox.
     pub fn consuming(mut self, messages: Vec<String>) -> Self {
-        self.consumed = messages;
+        messages.into_iter().for_each(|message| self.consume(message));
         self
+    }
+
+    /// Removes a message from the run's inbox in the commit of the next record.
+    pub fn consume(&mut self, message: String) {
+        let next = self.chain.head().map_or(0, |head| head.seq) + 1;
+        self.consumed.push((next, message));
     }
 
     /// The log that it writes to.
@@ -257,6 +266,10 @@ impl Recorder {
         let record = self.chain.append(self.now.max(self.not_before), salt, fact)?;
         self.totals.count(fact);
         self.over = matches!(fact, Fact::Suspended(_) | Fact::Sealed(_));
+        self.wake_at = match fact {
+            Fact::Suspended(end) => end.wake_at_ms().map(|time| span(Duration::from_millis(time))),
+            _ => None,
+        };
         if let Some(held) = &self.lease {
             // Of a run whose end is being written, the log may know before its writer does.
             held.set_over(self.over);
@@ -525,8 +538,14 @@ impl Recorder {
             .first()
             .map(Record::envelope)
             .and_then(|first| first.prev.map(|hash| Head { seq: first.seq - 1, hash }));
+        let last = records.last().map_or(0, Record::seq);
+        let (consumed, left) =
+            std::mem::take(&mut self.consumed).into_iter().partition(|(seq, _)| *seq <= last);
+        self.consumed = left;
+        let consumed: Vec<(u64, String)> = consumed;
         let batch = Append::new(self.chain.run().clone(), expected, records);
-        let batch = batch.consume(std::mem::take(&mut self.consumed));
+        let batch = batch.consume(consumed.into_iter().map(|(_, message)| message));
+        let batch = batch.wake_at(self.wake_at.filter(|_| self.pending.is_empty()));
         let mut batch = batch.durability(self.durability).queue(self.queue.take());
         if let Some(held) = &self.lease {
             batch.fence = expected.map(|_| held.lease.token);

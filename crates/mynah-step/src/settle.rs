@@ -81,6 +81,7 @@ pub fn settle(
             Ok(content) => completed(ToolOutcome::Halt { reason, result }, content),
             Err(error) => failure.judge(error, None, policy),
         },
+        Ok(later @ ToolOutcome::Later { .. }) => completed(later, String::new()),
         Ok(asked @ ToolOutcome::AskUser { .. }) => completed(asked, ASK_USER_SENTINEL.to_owned()),
         Ok(ToolOutcome::Error { error, .. }) => {
             failure.judge(tool_failed(call, &error), Some(&error), policy)

@@ -12,20 +12,22 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use mynah_data::{Approval, Error, Result, RunId, ToolCall, ToolOutcome, ToolReason, ToolSpec};
+use mynah_data::{
+    Approval, Error, Result, RunId, ToolCall, ToolOutcome, ToolReason, ToolSpec, Wait,
+};
 use mynah_log::{Fact, Resolution};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::{
-    BoxFuture, IntoOutcome, ToolContext,
+    BoxFuture, IntoOutcome, Journal, ToolContext,
     alone::poll_alone,
     context::unless_cancelled,
     layers::{Layer, layered},
     schema_check::SchemaCheck,
     settle::{bounded, failed},
-    world::jittered,
+    world::{jittered, millis, since_1970},
 };
 
 /// A tool: its specification for the model, and the handler that runs its calls.
@@ -414,6 +416,9 @@ pub struct ToolLimits {
     /// The pause after a failed attempt, from 1. By default 100 ms, doubling, at most 10 s, with up
     /// to a quarter of random jitter.
     pub backoff: Option<Backoff>,
+    /// A longer pause between two attempts is an outcome, [`ToolOutcome::Later`], and the run continues with the next attempt. If not set,
+    /// the call itself waits.
+    pub park_after: Option<Duration>,
 }
 
 /// The pause after a failed attempt, from 1.
@@ -422,7 +427,7 @@ pub type Backoff = Arc<dyn Fn(u32) -> Duration + Send + Sync>;
 impl ToolLimits {
     /// With this time limit.
     pub fn new(timeout: Duration) -> Self {
-        Self { timeout, backoff: None }
+        Self { timeout, backoff: None, park_after: None }
     }
 }
 
@@ -498,15 +503,26 @@ async fn attempts(
         let given =
             if attempt == last { std::mem::take(&mut arguments) } else { arguments.clone() };
         let under_way = context.effects.under_way();
-        let outcome = attempt_once(executor.as_ref(), &tool, given, &context, timeout).await;
+        let mut outcome = attempt_once(executor.as_ref(), &tool, given, &context, timeout).await;
+        if let Ok(ToolOutcome::Later { wait: wait @ Wait::ForMs(_), .. }) = &mut outcome
+            && let Err(error) = set_end(wait, &context).await
+        {
+            outcome = Err(error);
+        }
         drop(under_way);
         match outcome {
             Ok(ToolOutcome::Error { error, transient: true }) if attempt < last => {
                 let (run_id, call) =
                     (context.run_id().map(RunId::as_str), context.call.id.as_str());
                 tracing::info!(tool = tool.name(), run_id, call, attempt, %error, "tool failed; retrying");
-                if let Err(error) = try_again(&mut context, &error, limits.backoff.as_ref()).await {
-                    return Settled { outcome: Err(error), attempts: attempt };
+                match try_again(&mut context, &error, &limits).await {
+                    Ok(None) => {}
+                    Ok(Some(until)) => {
+                        let wait = Wait::UntilMs(until);
+                        let outcome = Ok(ToolOutcome::Later { wait, state: None });
+                        return Settled { outcome, attempts: attempt };
+                    }
+                    Err(error) => return Settled { outcome: Err(error), attempts: attempt },
                 }
             }
             outcome => return Settled { outcome, attempts: attempt },
@@ -514,12 +530,20 @@ async fn attempts(
     }
 }
 
-/// Records a failed attempt, waits, and announces the next.
+/// Turns a duration into the time when it is over, which is part of the records.
+async fn set_end(wait: &mut Wait, context: &ToolContext) -> Result<()> {
+    if let Wait::ForMs(time) = *wait {
+        *wait = Wait::UntilMs(millis(since_1970(context.now().await?)).saturating_add(time));
+    }
+    Ok(())
+}
+
+/// Records a failed attempt, waits, and announces the next. Returns until when the run waits, if that is for long.
 async fn try_again(
     context: &mut ToolContext,
     reported: &Value,
-    pause: Option<&Backoff>,
-) -> Result<()> {
+    limits: &ToolLimits,
+) -> Result<Option<u64>> {
     let (call_id, attempt) = (context.call.id.clone(), context.attempt());
     let effects = &context.effects;
     if effects.is_kept() {
@@ -529,13 +553,25 @@ async fn try_again(
             Fact::ToolFailed { call_id, attempt, error, resolution, content, duration_ms: None };
         effects.commit(failed, false).await?;
     }
-    if !effects.replaying {
+    if effects.replaying {
+        let journal = effects.journal.as_ref();
+        let parked = |journal: &Arc<Journal>| {
+            journal.records(|cursor| cursor.parked_until(&context.call.id, attempt))
+        };
+        if let Some(until) = journal.and_then(parked) {
+            return Ok(Some(until));
+        }
+    } else {
         let world = effects.world.as_ref();
-        let pause = pause.map_or_else(|| jittered(world, backoff(attempt), 0.25), |f| f(attempt));
+        let own = limits.backoff.as_ref();
+        let pause = own.map_or_else(|| jittered(world, backoff(attempt), 0.25), |f| f(attempt));
+        if limits.park_after.is_some_and(|longest| pause > longest) {
+            return Ok(Some(millis(since_1970(world.now()).saturating_add(pause))));
+        }
         // The next attempt then ends at once.
         unless_cancelled(context.cancelled.clone(), tokio::time::sleep(pause)).await;
     }
-    context.announce_next().await
+    context.announce_next().await.map(|()| None)
 }
 
 /// What a tool itself reported as its error.

@@ -105,6 +105,11 @@ impl World for SystemWorld {
     }
 }
 
+/// The time since 1970.
+pub fn since_1970(time: SystemTime) -> Duration {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
 /// A duration in milliseconds.
 pub fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)

@@ -27,6 +27,7 @@ impl Engine {
             ("record", options.log.is_some()),
             ("durability", options.durability.is_some()),
             ("emit_timeout", options.emit_timeout.is_some()),
+            ("park_after", options.park_after.is_some()),
             ("halt_when", options.halt_when.is_some()),
             ("cancel_handle", options.cancel.is_some()),
             ("on_event", options.on_event.is_some()),

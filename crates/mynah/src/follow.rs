@@ -326,8 +326,10 @@ impl Derived {
                 extent: _,
                 on_uncertain: _,
             } => {
-                use HaltReason::{CrashLoop, UncertainTools};
-                if self.waits.take().is_some_and(|why| !matches!(why, CrashLoop | UncertainTools)) {
+                use HaltReason::{CrashLoop, Sleeping, UncertainTools};
+                let in_a_turn =
+                    |why: &HaltReason| matches!(why, CrashLoop | Sleeping | UncertainTools);
+                if self.waits.take().is_some_and(|why| !in_a_turn(&why)) {
                     self.finalizing = false;
                 }
                 for (id, arguments) in &edited {

@@ -1,6 +1,9 @@
 //! A run under the caller's id, from its first call to its end.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use mynah_data::{ChatResult, Error, HaltReason, Result, RunId, SessionReason, ToolCall};
 use mynah_log::{Hash, Log};
@@ -36,6 +39,8 @@ pub enum Waiting {
     Unknown(Vec<ToolCall>),
     /// A person's attention: its processes died too often. Continue with [`Run::resume`].
     CrashLoop,
+    /// This time. Continue with [`Run::resume`] then; before, that is refused.
+    Time(SystemTime),
 }
 
 impl Waiting {
@@ -43,7 +48,7 @@ impl Waiting {
     pub fn calls(&self) -> &[ToolCall] {
         match self {
             Self::Approval(calls) | Self::Unknown(calls) => calls,
-            Self::Question(_) | Self::CrashLoop => &[],
+            Self::Question(_) | Self::CrashLoop | Self::Time(_) => &[],
         }
     }
 }
@@ -126,6 +131,11 @@ impl Run {
                 Some(Waiting::Unknown(self.result.uncertain_tool_calls()))
             }
             HaltReason::CrashLoop => Some(Waiting::CrashLoop),
+            HaltReason::Sleeping => {
+                let time = self.result.metadata.get("wake_at_ms").and_then(Value::as_u64);
+                let since = Duration::from_millis(time.unwrap_or_default());
+                Some(Waiting::Time(SystemTime::UNIX_EPOCH + since))
+            }
             _ => None,
         }
     }
@@ -159,6 +169,9 @@ impl Run {
                     self.refused("its processes died too often; look at it, then resume it")
                 );
             }
+            Some(Waiting::Time(_)) => {
+                return Err(self.refused("it waits for a time; resume it then"));
+            }
             None => return Err(self.refused("it has ended")),
         };
         let mut resume = self.resumption()?;
@@ -182,7 +195,7 @@ impl Run {
         self.continued(resume).await
     }
 
-    /// Continues a run whose processes died too often.
+    /// Continues a run whose processes died too often, or whose time has come.
     ///
     /// # Errors
     /// As [`Engine::resume`].

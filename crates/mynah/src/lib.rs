@@ -16,6 +16,7 @@ mod handle;
 mod in_flight;
 mod linked;
 mod loaded;
+mod mailbox;
 mod options;
 mod prepare;
 mod replay;
@@ -53,7 +54,7 @@ pub use mynah_data::{
     Pricing, PromptCache, Request, Response, ResponseFormat, Result, Role, RunId, Session,
     SessionReason, SessionReducer, SessionRun, SessionState, Status, StepResult, StepThread,
     StreamReason, Thread, ToolCall, ToolChoice, ToolMode, ToolOutcome, ToolReason, ToolSpec,
-    TurnResult, Usage, ValidationReason, decode, validate,
+    TurnResult, Usage, ValidationReason, Wait, decode, validate,
 };
 #[cfg(feature = "typed")]
 #[doc(inline)]

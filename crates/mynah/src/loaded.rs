@@ -1,6 +1,6 @@
 //! Runs as they were kept.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
 use mynah_data::{
     ChatResult, EngineReason, Error, ErrorKind, HaltReason, LogReason, Messages, Result, RunId,
@@ -10,7 +10,7 @@ use mynah_log::{
     About, BEHAVIOUR, Chain, Continues, Corrupt, Extent, Fact, Hash, Kind, Log, MAINTENANCE,
     Previous, Record, Removals, RunSummary, Totals, Verifier, walk,
 };
-use mynah_step::{RecordedFact, mismatch, was_redacted};
+use mynah_step::{RecordedFact, World, millis, mismatch, since_1970, was_redacted};
 
 use crate::run::RunState;
 
@@ -288,6 +288,20 @@ impl Loaded {
             result.run_id = Some(self.kept.run.as_str().into());
             result
         })
+    }
+
+    /// Until when it waits for a time, in milliseconds since 1970, if it does.
+    pub(crate) fn sleeps_until(&self) -> Option<u64> {
+        match self.kept.last() {
+            Some(Fact::Suspended(end)) => end.wake_at_ms(),
+            _ => None,
+        }
+    }
+
+    /// How long it waits from now on for its time; none if it does not wait for one that is to come.
+    pub(crate) fn sleeps_for(&self, world: &dyn World) -> Option<Duration> {
+        let left = self.sleeps_until()?.checked_sub(millis(since_1970(world.now())))?;
+        Some(Duration::from_millis(left)).filter(|left| !left.is_zero())
     }
 
     /// The digests of the calls that it waits for, with the tools that it ran with when it asked.

@@ -51,6 +51,7 @@ pub struct Options {
     pub(crate) log: Option<Arc<dyn Log>>,
     pub(crate) durability: Option<Durability>,
     pub(crate) emit_timeout: Option<Duration>,
+    pub(crate) park_after: Option<Duration>,
     /// The queue of a run that workers perform.
     pub(crate) queue: Option<Queue>,
 }
@@ -134,6 +135,7 @@ impl Options {
         self.log = over.log.or(self.log);
         self.durability = over.durability.or(self.durability);
         self.emit_timeout = over.emit_timeout.or(self.emit_timeout);
+        self.park_after = over.park_after.or(self.park_after);
         self.queue = over.queue.or(self.queue);
         self
     }
@@ -550,6 +552,14 @@ macro_rules! setters_of {
         /// and an unavailable log is retried for five minutes.
         pub fn emit_timeout(mut $self_, limit: std::time::Duration) -> Self {
             $options.emit_timeout = Some(limit);
+            $self_
+        }
+
+        /// How long a recorded chat waits in its process for a time: of a tool that continues [later](crate::ToolOutcome::later), or of a model
+        /// call that its provider wants to have later. For a longer time it is suspended with the reason `sleeping`, and can be resumed when
+        /// the time has come. By default two minutes; a [`Worker`](crate::Worker) has its own limit.
+        pub fn park_after(mut $self_, limit: std::time::Duration) -> Self {
+            $options.park_after = Some(limit);
             $self_
         }
     };

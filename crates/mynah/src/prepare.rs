@@ -25,6 +25,9 @@ use crate::{
 /// The time limit of a tool call if not set.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long a recorded chat waits in its process for a time, unless the caller says otherwise: longer than providers ask for.
+pub(crate) const PARK_AFTER: Duration = Duration::from_secs(120);
+
 /// The message before the finalizing call if not set.
 const NUDGE: &str = "Now provide your final structured response.";
 
@@ -459,6 +462,7 @@ impl CallPlan<'_> {
                 .max_concurrency
                 .map_or(8, |tools| usize::try_from(tools).unwrap_or(usize::MAX)),
             deadline: values.deadline.map(Duration::from_millis),
+            park_after: options.park_after.unwrap_or(PARK_AFTER),
             on_event: options.on_event,
             in_flight: options.in_flight,
             rerun: Rerun::default(),

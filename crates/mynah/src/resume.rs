@@ -20,8 +20,9 @@ use crate::{
     engine::Engine,
     linked::continued,
     loaded::{Loaded, StoredRun},
+    mailbox::Mailbox,
     options::{Options, option_setters},
-    prepare::{CallOrigin, CallPlan, Part, joined},
+    prepare::{CallOrigin, CallPlan, PARK_AFTER, Part, joined},
     run::{Driver, Resumption},
     stream::{EventStream, Filter},
     worker::Released,
@@ -31,6 +32,15 @@ mod approved;
 
 const UNCERTAIN: &str =
     "it waits for the outcome of its uncertain tools; give results, or choose rerun or fail";
+
+/// What a worker has of a run.
+pub(crate) struct Claimed {
+    pub(crate) lease: Released,
+    /// The messages that its first record becomes of.
+    pub(crate) consumed: Vec<String>,
+    /// The messages that arrive meanwhile.
+    pub(crate) mailbox: Mailbox,
+}
 
 /// A run to resume; see [`Engine::resume`].
 #[must_use = "a run is not resumed unless it is awaited or streamed"]
@@ -56,8 +66,10 @@ pub struct Resume {
     extent: Option<Extent>,
     /// The current session, if the run belongs to one.
     session: Option<Session>,
-    /// The lease that a worker has, and the messages that the run takes in.
-    claimed: Mutex<Option<(Released, Vec<String>)>>,
+    /// What a worker has of the run.
+    claimed: Mutex<Option<Claimed>>,
+    /// Whether the time that the run waits for has come, even if the engine's clock is behind.
+    woken: bool,
     options: Options,
 }
 
@@ -124,6 +136,7 @@ impl Resume {
             extent: None,
             session: None,
             claimed: Mutex::new(None),
+            woken: false,
             options: Options::new(),
         }
     }
@@ -266,9 +279,15 @@ impl Resume {
         self
     }
 
-    /// Continues by a lease that was claimed, and consumes these messages with its first records.
-    pub(crate) fn claimed(mut self, lease: Released, messages: Vec<String>) -> Self {
-        self.claimed = Mutex::new(Some((lease, messages)));
+    /// Continues as a worker does that claimed the run.
+    pub(crate) fn claimed(mut self, claimed: Claimed) -> Self {
+        self.claimed = Mutex::new(Some(claimed));
+        self
+    }
+
+    /// Continues a run that waits for a time as if that had come.
+    pub(crate) fn woken(mut self) -> Self {
+        self.woken = true;
         self
     }
 
@@ -314,6 +333,7 @@ impl Resume {
     /// A run that continues, with its lease.
     pub(crate) async fn prepare(&self, loaded: Loaded) -> Result<(Driver, Filter)> {
         let world = Arc::clone(&self.engine.0.world);
+        self.check_time(&loaded).map_err(|error| awaited(error, &loaded))?;
         let message = self.said(&loaded)?;
         let fact = match message {
             Some(_) => None,
@@ -352,12 +372,18 @@ impl Resume {
         let StoredRun { run, chain, totals, .. } = loaded.kept;
         let head = chain.head();
         let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (lease, consumed) = match claimed {
-            Some((mut released, messages)) => match (released.take(), self.log.head(&run).await?) {
-                (Some(lease), now) if now == head => (lease, messages),
-                _ => return Err(Error::log(LogReason::HeadMismatch)),
-            },
-            None => (take_over(self.log.as_ref(), world.as_ref(), &run, head).await?, Vec::new()),
+        let (lease, consumed, mailbox) = match claimed {
+            Some(Claimed { lease: mut released, consumed, mailbox }) => {
+                let is_read = self.log.head(&run).await? == head;
+                match is_read.then(|| released.take()).flatten() {
+                    Some(lease) => (lease, consumed, Some(mailbox)),
+                    None => return Err(Error::log(LogReason::HeadMismatch)),
+                }
+            }
+            None => {
+                let lease = take_over(self.log.as_ref(), world.as_ref(), &run, head).await?;
+                (lease, Vec::new(), None)
+            }
         };
         let mut recorder = Recorder::after(Arc::clone(&self.log), world, chain, totals)
             .with_durability(self.options.durability)
@@ -368,7 +394,8 @@ impl Resume {
         if ended {
             recorder.seal()?;
         }
-        let resumption = Resumption { fact, message, active };
+        let mailbox = mailbox.map(Mailbox::reader);
+        let resumption = Resumption { fact, message, active, mailbox, woken: self.woken };
         let cancel = self.options.cancel.as_ref();
         let driver = Driver::resume(setup, (before, state), resumption, refusal, cancel, recorder);
         Ok((driver, filter))
@@ -449,7 +476,11 @@ impl Resume {
         let is_answer = self.is_answer || self.request_id.is_some() || self.names_calls();
         let Some(message) = self.message.as_ref().filter(|_| !is_answer) else { return Ok(None) };
         match loaded.kept.last() {
-            Some(Fact::Suspended(end)) if end.reason != HaltReason::CrashLoop => return Ok(None),
+            Some(Fact::Suspended(end))
+                if !matches!(end.reason, HaltReason::CrashLoop | HaltReason::Sleeping) =>
+            {
+                return Ok(None);
+            }
             Some(
                 Fact::BudgetExceeded { .. }
                 | Fact::Completed(_)
@@ -469,6 +500,19 @@ impl Resume {
                 error.with("missing_tool_calls", calls)
             }),
             None => Ok(Some(Arc::new(message.clone()))),
+        }
+    }
+
+    /// Refuses a run that waits for a time which is far away.
+    fn check_time(&self, loaded: &Loaded) -> Result<()> {
+        let left = loaded.sleeps_for(self.engine.0.world.as_ref());
+        let longest = self.options.park_after.unwrap_or(PARK_AFTER);
+        match left.filter(|left| !self.woken && *left > longest) {
+            Some(left) => {
+                let why = format!("it sleeps for another {} s; resume it then", left.as_secs());
+                Err(self.refused(RunStatus::Suspended, &why))
+            }
+            None => Ok(()),
         }
     }
 
@@ -510,7 +554,7 @@ impl Resume {
             None if end.reason == HaltReason::AskUser => {
                 return Err(refused("it waits for an answer"));
             }
-            Some(_) if end.reason == HaltReason::CrashLoop => {
+            Some(_) if matches!(end.reason, HaltReason::CrashLoop | HaltReason::Sleeping) => {
                 return Err(refused(
                     "it waits for no answer; resume it, with a message if you like",
                 ));

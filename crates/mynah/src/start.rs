@@ -86,7 +86,9 @@ impl Start {
         self.compare(&loaded)?;
         let loaded = continued(log, &self.engine, loaded, &self.options).await?;
         let run = loaded.kept.run.clone();
-        if loaded.was_told() {
+        let is_due = loaded.sleeps_until().is_some()
+            && loaded.sleeps_for(self.engine.0.world.as_ref()).is_none();
+        if loaded.was_told() && !is_due {
             let options = self.options.as_watched();
             return Replay::alone(Arc::clone(log), run, options).perform(loaded);
         }

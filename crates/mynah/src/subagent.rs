@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use mynah_data::{
-    Budget, Error, HaltReason, Metadata, Result, RunId, ToolCall, ToolOutcome, ToolReason,
+    Budget, Error, HaltReason, Metadata, Result, RunId, ToolCall, ToolOutcome, ToolReason, Wait,
 };
 use mynah_log::{Fact, Log, MAX_RUN_ID, Totals};
-use mynah_step::{BoxFuture, SUB_RUN, Tool, ToolContext};
+use mynah_step::{BoxFuture, SUB_RUN, Tool, ToolContext, millis, since_1970};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -36,6 +36,7 @@ struct SubRun {
 enum Outcome {
     Answer(String),
     Asks { question: String, calls: Vec<ToolCall>, state: Asked },
+    Sleeps { until_ms: u64, state: Asked },
     Failed(String),
 }
 
@@ -107,6 +108,10 @@ async fn delegate(agent: Engine, arguments: Value, context: ToolContext) -> Resu
             let hints = if calls.is_empty() { json!({}) } else { json!({"calls": calls}) };
             let hints: Metadata = serde_json::from_value(hints).unwrap_or_default();
             Ok(ToolOutcome::ask_and_continue(question, hints, json!(state)))
+        }
+        Outcome::Sleeps { until_ms, state } => {
+            let wait = Wait::UntilMs(until_ms);
+            Ok(ToolOutcome::Later { wait, state: Some(json!(state)) })
         }
         Outcome::Failed(why) => Err(failed(why)),
     }
@@ -193,12 +198,16 @@ fn answered(run: Run, answer: String) -> BoxFuture<Result<Run>> {
 
 /// What the parent makes of the agent's run.
 fn outcome(run: &Run, state: Asked) -> Outcome {
-    let asks = |question: String, calls: Vec<ToolCall>| Outcome::Asks { question, calls, state };
+    let asks = |question: String, calls: Vec<ToolCall>| {
+        let state = state.clone();
+        Outcome::Asks { question, calls, state }
+    };
     let listed = |calls: &[ToolCall]| {
         let call = |call: &ToolCall| format!("{}({})", call.name, call.raw_arguments);
         calls.iter().map(call).collect::<Vec<_>>().join(", ")
     };
     match run.waiting() {
+        Some(Waiting::Time(time)) => Outcome::Sleeps { until_ms: millis(since_1970(time)), state },
         Some(Waiting::Question(question)) => asks(question, Vec::new()),
         Some(Waiting::Approval(calls)) => {
             let question = format!("May {} run? Answer yes, or why not.", listed(&calls));

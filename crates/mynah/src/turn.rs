@@ -234,6 +234,8 @@ fn begin(
     branch: bool,
 ) -> EventStream {
     let (engine, session, mut options) = (engine.clone(), session.clone(), options.clone());
+    // A conversation goes on when its turn is done, so a turn waits for its times in place.
+    options.park_after.get_or_insert(Duration::MAX);
     let (log, run) = (options.log.take(), session.last_run.clone());
     let next =
         |options| Next { engine, session, message, options, extent, branch, request_id: None };

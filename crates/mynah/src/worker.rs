@@ -9,27 +9,41 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
-use mynah_data::{Error, ErrorKind, LogReason, Message, Result, RunId};
-use mynah_log::{Fact, Lease, Log};
-use mynah_step::{BoxFuture, LEASE, SystemWorld, new_owner};
+use futures_util::FutureExt as _;
+use mynah_data::{Error, ErrorKind, LogReason, Result, RunId};
+use mynah_log::{Lease, Log};
+use mynah_step::{LEASE, SystemWorld, new_owner};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    task::{Id, JoinError, JoinSet},
+    time::{Instant, sleep},
+};
 
-use crate::{CancelHandle, Chat, Engine, cancel_run, resume::Resume};
+use crate::{CancelHandle, Chat, Engine, mailbox::Mailbox};
+
+mod perform;
+
+pub(crate) use perform::Released;
+use perform::{Performed, perform};
 
 /// The queue of runs that name none.
 pub(crate) const DEFAULT_QUEUE: &str = "default";
 
-/// How often a worker with room looks for runs, and for messages to the runs that it has.
+/// How often a worker looks for what changed: runs to claim, and messages to the runs that it has.
 const TICK: Duration = Duration::from_millis(200);
+
+/// How often a worker with room looks for runs although nothing changed: a time has come, or a process has died.
+const CLAIM: Duration = Duration::from_millis(500);
 
 /// The longest pause before a run is claimed again that could not be performed.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// How many messages of a run are read at once.
-const MESSAGES: usize = 100;
+/// The longest pause between two looks for runs, if all that there are rest.
+const MAX_REST: Duration = Duration::from_secs(5);
+
+/// How long a run waits in a worker for a time, unless the worker says otherwise.
+const PARK_AFTER: Duration = Duration::from_secs(5);
 
 /// A message to a run, from any process; see [`deliver`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -67,10 +81,18 @@ pub enum Signal {
     Cancel,
 }
 
+impl Signal {
+    /// A message as it was delivered; none if it is not one of ours.
+    pub(crate) fn read(payload: &[u8]) -> Option<Self> {
+        serde_json::from_slice(payload).ok()
+    }
+}
+
 /// Delivers a message to a run. Returns false if the run got a message with this id before.
 ///
 /// A [`Worker`] takes it in the same commit as the fact that it becomes, so it counts once, even if a process dies. A run that is cancelled while a
-/// worker performs it stops within about a second. Other messages are taken when the run waits, or when it is next claimed.
+/// worker performs it stops within about a second. A message of the user is read before the next model call, and before the run ends. Answers
+/// and decisions are read when the run waits for them; those that it does not wait for then are dropped.
 ///
 /// # Errors
 /// `sealed` if the run has ended, `run_not_found` if there is none.
@@ -121,7 +143,8 @@ impl Chat {
 /// number of workers may share a log, in any number of processes. On shutdown it claims nothing more, lets its runs finish within the
 /// drain time, and releases the rest, so that another worker continues them at once.
 ///
-/// A run whose agent this worker does not have stays in its queue.
+/// A run whose agent this worker does not have stays where it is: the runs of an agent wait in a queue `QUEUE/AGENT`, which a worker with that
+/// agent claims from.
 #[must_use = "a worker does nothing unless it runs"]
 pub struct Worker {
     log: Arc<dyn Log>,
@@ -129,6 +152,7 @@ pub struct Worker {
     queues: Vec<String>,
     concurrency: usize,
     drain: Duration,
+    park_after: Duration,
 }
 
 /// What a worker did.
@@ -146,14 +170,23 @@ pub struct WorkerReport {
 /// Why a worker looks around.
 enum Woken {
     Shutdown,
-    Done(RunId, Result<()>),
+    Done(Id, std::result::Result<Result<Performed>, JoinError>),
     Tick,
 }
 
 /// Until when a run is left alone that could not be performed, and for how long the next time.
-struct Parked {
+struct Rest {
     until: Instant,
     pause: Duration,
+}
+
+/// The runs that a worker has, and those that it leaves alone for a while.
+#[derive(Default)]
+struct Runs {
+    tasks: JoinSet<Result<Performed>>,
+    active: HashMap<Id, (RunId, Mailbox)>,
+    resting: HashMap<RunId, Rest>,
+    report: WorkerReport,
 }
 
 impl Worker {
@@ -165,6 +198,7 @@ impl Worker {
             queues: Vec::new(),
             concurrency: 16,
             drain: Duration::from_secs(30),
+            park_after: PARK_AFTER,
         }
     }
 
@@ -192,200 +226,206 @@ impl Worker {
         self
     }
 
-    /// Works until `shutdown` is ready and the runs that it has are done or released.
+    /// How long a run waits in this worker for a time: a tool that continues [later](mynah_data::ToolOutcome::later), or a model call that its
+    /// provider wants to have later. For a longer time it is parked, and makes room for another. By default five seconds.
+    pub fn park_after(mut self, limit: Duration) -> Self {
+        self.park_after = limit;
+        self
+    }
+
+    /// Works until `shutdown` is ready and the runs that it has are done or released. Each run is a task of the runtime.
     ///
     /// # Errors
     /// A log that fails for another reason than being unavailable for a while.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<WorkerReport> {
-        if self.queues.is_empty() {
-            self.queues.push(DEFAULT_QUEUE.to_owned());
-        }
+        self.name_queues();
         let mut shutdown = pin!(shutdown.fuse());
-        let mut report = WorkerReport::default();
-        let mut active: HashMap<RunId, CancelHandle> = HashMap::new();
-        let mut parked: HashMap<RunId, Parked> = HashMap::new();
-        let mut runs: FuturesUnordered<BoxFuture<(RunId, Result<()>)>> = FuturesUnordered::new();
-        let mut cursor = self.log.changes(None, 0).await?.cursor;
-        let mut deadline: Option<Instant> = None;
+        let (mut runs, mut cursor) = (Runs::default(), None);
+        let (mut looked, mut claimed, mut deadline) = (None::<Instant>, None::<Instant>, None);
+        let (mut has_work, mut pause) = (true, CLAIM);
         loop {
-            if deadline.is_none() && runs.len() < self.concurrency {
-                let room = self.concurrency - runs.len();
-                for lease in self.claim(room + parked.len()).await? {
-                    let run = lease.run.clone();
-                    let rests = parked.get(&run).is_some_and(|rest| rest.until > Instant::now());
-                    if rests || runs.len() >= self.concurrency {
-                        self.log.release(&lease);
-                        continue;
-                    }
-                    let cancel = CancelHandle::new();
-                    active.insert(run.clone(), cancel.clone());
-                    let (log, engine) = (Arc::clone(&self.log), self.agents.clone());
-                    let work = perform(log, engine, lease, cancel);
-                    runs.push(Box::pin(async move { (run, work.await) }));
-                }
+            if looked.is_none_or(|time| time.elapsed() >= TICK) {
+                looked = Some(Instant::now());
+                has_work |= self.look(&mut runs, &mut cursor).await?;
             }
-            cursor = self.stop_cancelled(&active, cursor).await?;
-            let left = deadline.map_or(TICK, |end| end.saturating_duration_since(Instant::now()));
+            let is_time = claimed.is_none_or(|time| time.elapsed() >= pause);
+            if deadline.is_none() && (has_work || is_time) && runs.tasks.len() < self.concurrency {
+                claimed = Some(Instant::now());
+                (has_work, pause) = self.claim(&mut runs).await?;
+            }
+            let now = Instant::now();
+            let left = deadline.map_or(TICK, |end: Instant| end.saturating_duration_since(now));
             let mut tick = pin!(sleep(TICK.min(left)));
             let woken = poll_fn(|cx| {
                 if deadline.is_none() && shutdown.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(Woken::Shutdown);
                 }
-                match runs.poll_next_unpin(cx) {
-                    Poll::Ready(Some((run, done))) => Poll::Ready(Woken::Done(run, done)),
+                match runs.tasks.poll_join_next_with_id(cx) {
+                    Poll::Ready(Some(Ok((id, done)))) => Poll::Ready(Woken::Done(id, Ok(done))),
+                    Poll::Ready(Some(Err(error))) => {
+                        Poll::Ready(Woken::Done(error.id(), Err(error)))
+                    }
                     _ => tick.as_mut().poll(cx).map(|()| Woken::Tick),
                 }
             });
             match woken.await {
                 Woken::Shutdown => deadline = Some(Instant::now() + self.drain),
-                Woken::Done(run, done) => {
-                    active.remove(&run);
-                    match done {
-                        Ok(()) => {
-                            report.performed += 1;
-                            parked.remove(&run);
-                        }
-                        Err(error) => {
-                            report.failed += 1;
-                            tracing::warn!(run = &*run, %error, "a run could not be performed");
-                            let pause = parked.get(&run).map_or(TICK, |rest| rest.pause);
-                            let next = MAX_PAUSE.min(pause * 2);
-                            let until = Instant::now() + pause;
-                            parked.insert(run, Parked { until, pause: next });
+                Woken::Done(id, done) => {
+                    runs.done(id, done);
+                    while let Some(done) = runs.tasks.try_join_next_with_id() {
+                        match done {
+                            Ok((id, done)) => runs.done(id, Ok(done)),
+                            Err(error) => runs.done(error.id(), Err(error)),
                         }
                     }
+                    has_work = true;
                 }
                 Woken::Tick => {}
             }
-            if deadline.is_some_and(|end| runs.is_empty() || Instant::now() >= end) {
-                report.released = runs.len();
-                return Ok(report);
+            if deadline.is_some_and(|end| runs.tasks.is_empty() || Instant::now() >= end) {
+                runs.report.released = runs.tasks.len();
+                runs.tasks.shutdown().await;
+                return Ok(runs.report);
             }
         }
     }
 
-    /// Takes runs that can continue. A log that is unavailable has none for now.
-    async fn claim(&self, room: usize) -> Result<Vec<Lease>> {
-        let owner = new_owner(&*self.log, &SystemWorld);
-        let queues: Vec<&str> = self.queues.iter().map(String::as_str).collect();
-        match self.log.claim(&owner, LEASE, &queues, room).await {
-            Err(error) if error.kind() == ErrorKind::Log(LogReason::Unavailable) => Ok(Vec::new()),
-            claimed => claimed,
+    /// Adds the queues in which the runs of its agents wait.
+    fn name_queues(&mut self) {
+        if self.queues.is_empty() {
+            self.queues.push(DEFAULT_QUEUE.to_owned());
         }
+        let of_agents = |queue: &String| {
+            let names = self.agents.keys().map(|agent| queue_of(queue, agent));
+            names.collect::<Vec<_>>()
+        };
+        let more: Vec<String> = self.queues.iter().flat_map(of_agents).collect();
+        self.queues.extend(more);
     }
 
-    /// Stops the runs that got a message to do so.
-    async fn stop_cancelled(
-        &self,
-        active: &HashMap<RunId, CancelHandle>,
-        cursor: String,
-    ) -> Result<String> {
-        let changes = match self.log.changes(Some(&cursor), 1_000).await {
-            Err(error) if error.kind() == ErrorKind::Log(LogReason::Unavailable) => {
-                return Ok(cursor);
+    /// Claims runs that can continue and begins them. Returns whether there may be more, and when to look again although nothing changed.
+    /// A log that is unavailable has none for now.
+    async fn claim(&self, runs: &mut Runs) -> Result<(bool, Duration)> {
+        let room = self.concurrency - runs.tasks.len();
+        let now = Instant::now();
+        runs.resting.retain(|_, rest| rest.until + MAX_PAUSE > now);
+        let wanted = room + runs.resting.len();
+        let owner = new_owner(&*self.log, &SystemWorld);
+        let queues: Vec<&str> = self.queues.iter().map(String::as_str).collect();
+        let leases = match self.log.claim(&owner, LEASE, &queues, wanted).await {
+            Err(error) if is_unavailable(&error) => return Ok((false, CLAIM)),
+            claimed => claimed?,
+        };
+        let (mut begun, mut rest) = (0, MAX_REST);
+        let found = leases.len();
+        for lease in leases {
+            let rests = runs.resting.get(&lease.run);
+            let left = rests.map(|rest| rest.until.saturating_duration_since(now));
+            let left = left.unwrap_or_default();
+            if !left.is_zero() || begun == room {
+                self.log.release(&lease);
+                rest = rest.min(left);
+                continue;
+            }
+            begun += 1;
+            self.begin(lease, runs);
+        }
+        // If there is nothing but runs that rest, they are not claimed and released all the time.
+        let pause = if found > 0 && begun == 0 { rest.max(CLAIM) } else { CLAIM };
+        Ok((begun == room, pause))
+    }
+
+    fn begin(&self, lease: Lease, runs: &mut Runs) {
+        let (log, agents, run) = (Arc::clone(&self.log), self.agents.clone(), lease.run.clone());
+        let cancel = CancelHandle::new();
+        let mailbox = Mailbox::new(Arc::clone(&log), run.clone(), cancel.clone());
+        let work = perform(log, agents, lease, (cancel, mailbox.clone()), self.park_after);
+        let task = runs.tasks.spawn(work);
+        runs.active.insert(task.id(), (run, mailbox));
+    }
+
+    /// Looks for what changed since the cursor: messages to the runs that it has are passed to them. Returns whether other runs changed.
+    async fn look(&self, runs: &mut Runs, cursor: &mut Option<String>) -> Result<bool> {
+        let since = cursor.take();
+        let changes = match self.log.changes(since.as_deref(), 1_000).await {
+            Err(error) if is_unavailable(&error) => {
+                *cursor = since;
+                return Ok(false);
             }
             changes => changes?,
         };
-        for change in changes.runs.iter().filter(|change| change.has_messages) {
-            let Some(cancel) = active.get(&change.run) else { continue };
-            let messages = self.log.inbox(&change.run, MESSAGES).await?;
-            if messages.iter().any(|message| signal(&message.payload) == Some(Signal::Cancel)) {
-                cancel.cancel();
+        *cursor = Some(changes.cursor);
+        let active: HashMap<&RunId, &Mailbox> =
+            runs.active.values().map(|(run, mailbox)| (run, mailbox)).collect();
+        let mut others = false;
+        for change in changes.runs {
+            match active.get(&change.run) {
+                Some(mailbox) if change.has_messages => {
+                    if let Err(error) = mailbox.refresh().await {
+                        if !is_unavailable(&error) {
+                            return Err(error);
+                        }
+                        *cursor = since;
+                        return Ok(others);
+                    }
+                }
+                Some(_) => {}
+                None => {
+                    others = true;
+                    if change.has_messages {
+                        runs.resting.remove(&change.run);
+                    }
+                }
             }
         }
-        Ok(changes.cursor)
+        Ok(others)
     }
 }
 
-/// Performs a run that was claimed until it ends or waits.
-async fn perform(
-    log: Arc<dyn Log>,
-    agents: BTreeMap<String, Engine>,
-    lease: Lease,
-    cancel: CancelHandle,
-) -> Result<()> {
-    let run = lease.run.clone();
-    let released = Released(Some((Arc::clone(&log), lease)));
-    let engine = engine_of(&log, &agents, &run).await?;
-    let messages = log.inbox(&run, MESSAGES).await?;
-    let signals: Vec<Signal> = messages.iter().filter_map(|m| signal(&m.payload)).collect();
-    if signals.contains(&Signal::Cancel) {
-        drop(released);
-        return cancel_run(&log, &run).await.map(drop);
-    }
-    let mut resume = Resume::new(engine, Arc::clone(&log), run).cancel_handle(&cancel);
-    for signal in signals {
-        resume = match signal {
-            Signal::Answer(text) => resume.answer(text),
-            Signal::Message(text) => resume.message(Message::user(text)),
-            Signal::Approve { call_id, arguments: None } => resume.approve(call_id),
-            Signal::Approve { call_id, arguments: Some(arguments) } => {
-                resume.approve_with(call_id, arguments)
+impl Runs {
+    /// Counts a run that is done, or leaves it alone for a while.
+    fn done(&mut self, id: Id, done: std::result::Result<Result<Performed>, JoinError>) {
+        let Some((run, _)) = self.active.remove(&id) else { return };
+        let done = done.unwrap_or_else(|panic| {
+            Err(Error::log(LogReason::Unavailable)
+                .with_message(format!("the run panicked: {panic}")))
+        });
+        let mut sleeps = None;
+        match done {
+            Ok(Performed::Performed) => {
+                self.report.performed += 1;
+                self.resting.remove(&run);
+                return;
             }
-            Signal::Reject { call_id, reason } => resume.reject(call_id, reason),
-            Signal::ToolResult { call_id, content } => resume.tool_result(call_id, content),
-            Signal::Cancel => resume,
-        };
-    }
-    let consumed = messages.into_iter().map(|message| message.id).collect();
-    let mut stream = resume.claimed(released, consumed).stream();
-    stream.drain(drop).await.map(drop)
-}
-
-/// A message as it was delivered; none if it is not one of ours.
-fn signal(payload: &[u8]) -> Option<Signal> {
-    serde_json::from_slice(payload).ok()
-}
-
-/// The engine of the run's agent.
-async fn engine_of(
-    log: &Arc<dyn Log>,
-    agents: &BTreeMap<String, Engine>,
-    run: &RunId,
-) -> Result<Engine> {
-    let first = log.read(run, 1, 1).await?;
-    let began = first.first().and_then(|record| record.fact().ok().flatten());
-    let name = match &began {
-        Some(Fact::RunStarted { about: Some(about), .. }) => about.options.get("agent"),
-        _ => None,
-    };
-    let name = name.and_then(Value::as_str);
-    let engine = match name {
-        Some(name) => agents.get(name),
-        None if agents.len() == 1 => agents.values().next(),
-        None => None,
-    };
-    engine.cloned().ok_or_else(|| {
-        let known = agents.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        Error::invalid_option("agent", "unknown").with_message(format!(
-            "validation failed: agent: run {run} needs the agent {}, and this worker has: {known}",
-            name.unwrap_or("that started it")
-        ))
-    })
-}
-
-/// A lease that is released unless it is taken.
-pub(crate) struct Released(Option<(Arc<dyn Log>, Lease)>);
-
-impl Released {
-    /// Takes the lease.
-    pub(crate) fn take(&mut self) -> Option<Lease> {
-        self.0.take().map(|(_, lease)| lease)
-    }
-}
-
-impl Drop for Released {
-    fn drop(&mut self) {
-        if let Some((log, lease)) = self.0.take() {
-            log.release(&lease);
+            Ok(Performed::Waits(left)) => sleeps = left,
+            Err(error) => {
+                self.report.failed += 1;
+                tracing::warn!(run = &*run, %error, "a run could not be performed");
+            }
         }
+        let pause = self.resting.get(&run).map_or(TICK, |rest| rest.pause);
+        let until = Instant::now() + sleeps.map_or(pause, |left| left.min(MAX_PAUSE));
+        self.resting.insert(run, Rest { until, pause: MAX_PAUSE.min(pause * 2) });
     }
+}
+
+fn is_unavailable(error: &Error) -> bool {
+    error.kind() == ErrorKind::Log(LogReason::Unavailable)
+}
+
+/// The queue in which the runs of an agent wait.
+fn queue_of(queue: &str, agent: &str) -> String {
+    format!("{queue}/{agent}")
 }
 
 impl crate::start::Start {
     /// Records the start of the run, unless it is there.
     async fn enqueue(mut self) -> Result<RunId> {
         let log = self.options.log.take().ok_or_else(crate::handle::unnamed)?;
+        // Workers claim the runs of the agents that they have, and no others.
+        if let (Some(queue), Some(agent)) = (&mut self.options.queue, &self.options.values.agent) {
+            queue.name = queue_of(&queue.name, agent);
+        }
         loop {
             if log.head(&self.run_id).await?.is_some() {
                 let loaded = crate::loaded::Loaded::read(&*log, &self.run_id).await?;

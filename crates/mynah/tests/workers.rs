@@ -193,3 +193,170 @@ async fn queues_and_priorities_decide_what_is_claimed_first() {
     assert!(ended("high").await.updated < ended("low").await.updated);
     assert_eq!(ended("elsewhere").await.records, 1);
 }
+
+/// The user messages of a run's conversation, in order.
+async fn said(log: &MemoryLog, run: &str) -> Vec<String> {
+    let records = log.read(run, 1, 1_000).await.unwrap();
+    let said = |record: &mynah::log::Record| match record.fact().unwrap().unwrap() {
+        mynah::log::Fact::UserMessage { message } => Some(message.text().into_owned()),
+        mynah::log::Fact::Resumed { message: Some(answer), .. } => Some(answer.text().into_owned()),
+        _ => None,
+    };
+    records.iter().filter_map(said).collect()
+}
+
+/// A tool that is entered, and ends when it is let go.
+fn gated(name: &str) -> (Tool, Arc<Notify>, Arc<Notify>) {
+    let (entered, gate) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (enter, pass) = (Arc::clone(&entered), Arc::clone(&gate));
+    let tool = Tool::new(name, "", json!({})).idempotent(1).handler(move |_: Value, _| {
+        let (enter, pass) = (Arc::clone(&enter), Arc::clone(&pass));
+        async move {
+            enter.notify_one();
+            pass.notified().await;
+            json!("done")
+        }
+    });
+    (tool, entered, gate)
+}
+
+#[tokio::test]
+async fn messages_to_a_run_in_progress_are_read_in_their_order_and_once() {
+    let log = MemoryLog::new();
+    let (tool, entered, gate) = gated("wait");
+    let model = Scripted::play([calls("wait"), says("Both heard."), says("never")]);
+    let engine = Engine::new(model.clone()).tool(tool);
+    engine.chat("go").record(&log).run_id("r").enqueue().await.unwrap();
+    working(Worker::new(&log).agent("a", engine.clone()), async {
+        entered.notified().await;
+        for n in ["one", "two"] {
+            deliver(&log, "r", n, &Signal::Message(n.to_owned())).await.unwrap();
+        }
+        // The worker reads them while the tool runs.
+        sleep(Duration::from_millis(500)).await;
+        gate.notify_one();
+        until(&log, "r", RunStatus::Completed).await;
+    })
+    .await;
+    assert_eq!(said(&log, "r").await, ["one", "two"]);
+    assert_eq!(model.calls(), 2, "one model call has read both");
+    assert!(log.inbox("r", 10).await.unwrap().is_empty());
+    engine.replay(&log, "r").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_message_that_arrives_before_the_end_is_read() {
+    let log = MemoryLog::new();
+    let (tool, entered, gate) = gated("wait");
+    let engine =
+        Engine::new(Scripted::play([calls("wait"), says("First."), says("Second.")])).tool(tool);
+    engine.chat("go").record(&log).run_id("r").enqueue().await.unwrap();
+    working(Worker::new(&log).agent("a", engine.clone()), async {
+        entered.notified().await;
+        sleep(Duration::from_millis(250)).await;
+        // The run ends before the worker looks again.
+        deliver(&log, "r", "m", &Signal::Message("wait!".to_owned())).await.unwrap();
+        gate.notify_one();
+        until(&log, "r", RunStatus::Completed).await;
+    })
+    .await;
+    assert_eq!(said(&log, "r").await, ["wait!"]);
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_early_waits_for_its_question() {
+    let log = MemoryLog::new();
+    let (tool, entered, gate) = gated("wait");
+    let ask = Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("How many?"));
+    let ask_call = Script::new().tool_call("c1", "ask", json!({})).call_tools();
+    let engine = Engine::new(Scripted::play([calls("wait"), ask_call, says("Two.")]));
+    let engine = engine.tools([tool, ask]);
+    engine.chat("order").record(&log).run_id("r").enqueue().await.unwrap();
+    working(Worker::new(&log).agent("a", engine.clone()), async {
+        entered.notified().await;
+        deliver(&log, "r", "m", &Signal::Answer("two".to_owned())).await.unwrap();
+        sleep(Duration::from_millis(300)).await;
+        gate.notify_one();
+        until(&log, "r", RunStatus::Completed).await;
+    })
+    .await;
+    assert_eq!(said(&log, "r").await, ["two"]);
+    assert!(log.inbox("r", 10).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_run_waits_until_each_of_its_calls_has_a_decision() {
+    let log = MemoryLog::new();
+    let pay = Tool::new("pay", "", json!({})).manual().handler(async |_, _| json!("paid"));
+    let both = Script::new().tool_call("c0", "pay", json!({})).tool_call("c1", "pay", json!({}));
+    let engine = Engine::new(Scripted::play([both.call_tools(), says("Done.")])).tool(pay);
+    engine.chat("pay").record(&log).run_id("r").enqueue().await.unwrap();
+    let approve = |id: &str| Signal::Approve { call_id: id.to_owned(), arguments: None };
+    working(Worker::new(&log).agent("a", engine.clone()), async {
+        until(&log, "r", RunStatus::Suspended).await;
+        // What the run does not wait for is dropped, and does not keep it from continuing. So is what cannot be read.
+        log.deliver("r", "strange", b"?".to_vec()).await.unwrap();
+        deliver(&log, "r", "m0", &approve("c9")).await.unwrap();
+        deliver(&log, "r", "m1", &Signal::Answer("yes".to_owned())).await.unwrap();
+        deliver(&log, "r", "m2", &approve("c0")).await.unwrap();
+        sleep(Duration::from_millis(700)).await;
+        let run = log.run("r").await.unwrap().unwrap();
+        assert_eq!((run.status, run.held_until), (RunStatus::Suspended, None));
+        let reject = Signal::Reject { call_id: "c1".to_owned(), reason: "once".to_owned() };
+        deliver(&log, "r", "m3", &reject).await.unwrap();
+        until(&log, "r", RunStatus::Completed).await;
+    })
+    .await;
+    assert!(log.inbox("r", 10).await.unwrap().is_empty());
+    engine.replay(&log, "r").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_run_that_sleeps_makes_room_and_is_continued_at_its_time() {
+    let log = MemoryLog::new();
+    let nap =
+        Tool::new("nap", "", json!({})).handler(async |_, context: ToolContext| {
+            match context.continuation() {
+                None => ToolOutcome::later_with(Duration::from_millis(800), "slept"),
+                Some(_) => ToolOutcome::from(json!("rested")),
+            }
+        });
+    let sleeper = Engine::new(Scripted::play([calls("nap"), says("Good morning.")])).tool(nap);
+    let other = Engine::new(Scripted::play([says("Hello.")]));
+    sleeper.chat("go").record(&log).run_id("sleeper").agent("s").enqueue().await.unwrap();
+    let worker = Worker::new(&log).agent("s", sleeper.clone()).agent("o", other.clone());
+    let worker = worker.concurrency(1).park_after(Duration::from_millis(100));
+    working(worker, async {
+        until(&log, "sleeper", RunStatus::Suspended).await;
+        assert!(log.run("sleeper").await.unwrap().unwrap().wake_at.is_some());
+        other.chat("hi").record(&log).run_id("other").agent("o").enqueue().await.unwrap();
+        until(&log, "other", RunStatus::Completed).await;
+        // A message does not wake it before its time, and is read then.
+        let hurry = Signal::Message("hurry".to_owned());
+        deliver(&log, "sleeper", "m", &hurry).await.unwrap();
+        until(&log, "sleeper", RunStatus::Completed).await;
+    })
+    .await;
+    assert_eq!(said(&log, "sleeper").await, ["hurry"]);
+    sleeper.replay(&log, "sleeper").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_run_whose_loop_is_newer_stays() {
+    use mynah::log::{About, Append, BEHAVIOUR, Chain, Extent, Fact};
+    let log = MemoryLog::new();
+    let about = About { behaviour: BEHAVIOUR + 1, adapter: "x".to_owned(), ..About::default() };
+    let fact = Fact::RunStarted {
+        thread: Thread::from("hi"),
+        extent: Extent::Chat,
+        about: Some(Box::new(about)),
+    };
+    let first = Chain::new("newer").append(1, [7; 16], &fact).unwrap();
+    let batch = Append::new("newer", None, vec![first]).queue(Queue::new("default"));
+    log.append(batch).await.unwrap();
+    let worker = Worker::new(&log).agent("a", Engine::new(Scripted::play([])));
+    let report = worker.run(sleep(Duration::from_millis(400))).await.unwrap();
+    assert!(report.failed > 0);
+    let run = log.run("newer").await.unwrap().unwrap();
+    assert_eq!((run.status, run.records, run.held_until), (RunStatus::Running, 1, None));
+}

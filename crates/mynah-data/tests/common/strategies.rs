@@ -369,8 +369,13 @@ pub(crate) fn tool_outcome() -> BoxedStrategy<ToolOutcome> {
             .prop_map(|(error, transient)| ToolOutcome::Error { error, transient }),
         (text(), metadata()).prop_map(|(question, opts)| ToolOutcome::AskUser { question, opts }),
         (halt_reason(), value()).prop_map(|(reason, result)| ToolOutcome::Halt { reason, result }),
+        (wait(), option::of(value())).prop_map(|(wait, state)| ToolOutcome::Later { wait, state }),
     ]
     .boxed()
+}
+
+fn wait() -> BoxedStrategy<Wait> {
+    prop_oneof![any::<u64>().prop_map(Wait::ForMs), any::<u64>().prop_map(Wait::UntilMs)].boxed()
 }
 
 pub(crate) fn step_result() -> BoxedStrategy<StepResult> {

@@ -2,6 +2,7 @@
 
 mod model;
 mod run;
+mod sleep;
 mod tools;
 
 use std::{
@@ -32,7 +33,7 @@ pub use self::{
 use crate::{
     Config, DEFAULT_MAX_CONCURRENCY, Journal, JournalState, MetricsSink, RecordedFact, Recorder,
     ReplayCursor, RunMode, Spent, WallClock, active,
-    cursor::{self, CHECKPOINT, MODEL_CALL},
+    cursor::{self, CHECKPOINT, MODEL_CALL, SLEEP},
     effects::Effects,
     journal::{Query, lock},
     metrics::tell_exceeded,
@@ -270,7 +271,7 @@ impl Context {
         T: Serialize + DeserializeOwned,
         E: fmt::Display,
     {
-        if [MODEL_CALL, CHECKPOINT].contains(&name) {
+        if [MODEL_CALL, CHECKPOINT, SLEEP].contains(&name) {
             return Err(Error::invalid_option("name", "reserved").with_message(format!(
                 "validation failed: name: the run itself records under {name:?}; choose another name"
             )));

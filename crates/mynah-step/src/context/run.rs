@@ -8,14 +8,15 @@ use mynah_data::{
 use mynah_log::{End, Extent, Fact};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::Context;
+use super::{Context, sleep::is_parked};
 use crate::{alone::poll_alone, cursor::CHECKPOINT, journal::gone, uncertain::is_uncertain};
 
 impl Context {
     /// Performs the loop as one run: records how it began, runs it, and records how it ended.
     ///
     /// The run completes if the loop returns `Ok`. It fails with the loop's error otherwise, unless it can still be resumed:
-    /// the log failed, a replay differs, the outcome of a tool is unknown, or the loop asked for something invalid. [Cancelled](Context::cancel), it ends so.
+    /// the log failed, a replay differs, the outcome of a tool is unknown, the loop [sleeps](Context::sleep) for long, or it asked for
+    /// something invalid. [Cancelled](Context::cancel), it ends so.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -94,7 +95,7 @@ impl Context {
             error.kind(),
             ErrorKind::Log(_) | ErrorKind::Replay(_) | ErrorKind::Validation(_)
         );
-        if can_resume || is_uncertain(error) {
+        if can_resume || is_uncertain(error) || is_parked(error) {
             return None;
         }
         let metadata = Metadata::from_iter([("error".to_owned(), error.to_value())]);

@@ -291,7 +291,7 @@ impl Context {
         let effects = context.effects.clone();
         let mut watch = Watch::tool(self.metrics(), &call.name);
         let began = Instant::now();
-        let limits = ToolLimits { timeout: config.tool_timeout, backoff };
+        let limits = ToolLimits { timeout: config.tool_timeout, backoff, park_after: None };
         let settled = match tool {
             Some(tool) => run_tool(Arc::new(HandlerExecutor), tool, context, limits).await,
             None => {

@@ -37,6 +37,8 @@ pub(super) enum Action {
     Announce { call_id: String, attempt: u32 },
     /// Run the calls that are announced.
     RunTools,
+    /// Wait until this time, in milliseconds since 1970: calls continue then.
+    Sleep(u64),
     /// Record that the outcome of a call is unknown, and let the model continue.
     GiveUp(Arc<ToolCall>),
     /// Stop: the next call would pass this limit.
@@ -59,6 +61,11 @@ impl Action {
             Self::Finish(end) => !end.waits() && end.reason != HaltReason::BudgetExceeded,
             _ => false,
         }
+    }
+
+    /// Whether the run ends, unless a user message comes first.
+    pub(super) fn is_last_word(&self) -> bool {
+        matches!(self, Self::Finish(_)) && self.leaves_the_word()
     }
 
     /// Whether it begins something that takes time.
@@ -347,6 +354,9 @@ impl RunState {
         }
         if turn.runs() {
             return Action::RunTools;
+        }
+        if let Some(first) = turn.sleeping().map(|(_, until)| until).min() {
+            return Action::Sleep(first);
         }
         match self.on_uncertain {
             OnUncertain::Fail => match turn.lost().next() {

@@ -44,6 +44,19 @@ pub(super) trait Door: Send {
         Poll::Pending
     }
 
+    /// What becomes of calls that wait until this time, in milliseconds since 1970, while nothing else runs.
+    fn poll_sleep(
+        &mut self,
+        cx: &mut Context<'_>,
+        until: u64,
+        machine: &Machine,
+    ) -> Poll<Result<Input>>;
+
+    /// Looks for user messages that arrived before a run ends.
+    fn poll_last_words(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
     /// An input that continues a run which waits.
     fn after_end(&mut self) -> Option<Input>;
 }
@@ -85,7 +98,8 @@ pub(super) fn running(
         let settled = Settled::new(outcome, context.attempt());
         return Box::pin(std::future::ready((call, settled)));
     };
-    let (executor, limits) = (Arc::clone(&setup.executor), setup.tool_limits.clone());
+    let (executor, mut limits) = (Arc::clone(&setup.executor), setup.tool_limits.clone());
+    limits.park_after = machine.park_after();
     Box::pin(async move {
         let settled = run_tool(executor, tool, context, limits).await;
         watch.end(settled.failure(), None);

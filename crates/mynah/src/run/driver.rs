@@ -61,10 +61,9 @@ impl Driver {
         let (len, recorded) = (before.len(), recorder.is_some());
         let mut machine =
             Machine::new(setup, VecDeque::new(), len, RunState::new(before), recorded);
-        let resumption = Resumption { fact: None, message: None, active: Default::default() };
         let journal = recorder.map(Journal::recording);
         machine.share(journal.as_deref());
-        let door = Live::new(journal.clone(), resumption, &machine);
+        let door = Live::new(journal.clone(), Resumption::default(), &machine);
         let mut driver = Self::with(machine, Box::new(door), journal, cancel, extent);
         driver.commit(Fact::RunStarted { thread, extent, about });
         driver
@@ -281,6 +280,9 @@ impl Driver {
     fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Event>>> {
         let action = self.machine.decide();
         let cancelled = !self.machine.is_over() && self.cancel.poll_cancelled(cx);
+        if action.is_last_word() {
+            ready!(self.door.poll_last_words(cx));
+        }
         if let Some(input) = self.door.before(cx, &action, &self.machine, cancelled) {
             self.apply(input);
             return Poll::Ready(Ok(None));
@@ -313,6 +315,10 @@ impl Driver {
                     let input = ready!(self.door.poll_tools(cx, &self.machine))?;
                     self.apply(input);
                 }
+            }
+            Action::Sleep(until) => {
+                let input = ready!(self.door.poll_sleep(cx, until, &self.machine))?;
+                self.apply(input);
             }
             Action::Stop => match self.door.after_end() {
                 Some(input) => self.apply(input),

@@ -26,6 +26,10 @@ pub(super) enum Input {
     Interrupted { reason: HaltReason, end: Option<(End, bool)> },
     /// The limit on time is passed. Every other limit is computed from the state.
     LimitReached(Breach),
+    /// The time of these calls has come: each is announced for another attempt.
+    Woke(Vec<String>),
+    /// A time has not come, and the run does not wait for it in this process.
+    Parked(End),
     /// Replay only: there is nothing left to compare with.
     RecordsEnded,
 }

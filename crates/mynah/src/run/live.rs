@@ -13,11 +13,12 @@ use mynah_data::{
     AdapterReason, Breach, BreachTime, Error, Event, HaltReason, Message, Request, Response,
     Result, ToolCall,
 };
-use mynah_log::Fact;
+use mynah_log::{End, Fact};
 use mynah_step::{
-    BoxFuture, Journal, MetricsSink, ModelStream, Recorder, Settled, WallClock, Watch, millis,
-    open_model, tell_exceeded,
+    BoxFuture, Journal, MetricsSink, ModelStream, Opened, Parking, Recorder, Settled, WallClock,
+    Watch, millis, open_or_park, since_1970, tell_exceeded,
 };
+use serde_json::json;
 use tokio::time::{Instant, Sleep};
 
 use super::{
@@ -27,7 +28,9 @@ use super::{
     input::Input,
     machine::Machine,
     progress::LatestProgress,
+    state::ATTEMPTS,
 };
+use crate::mailbox::Reader;
 
 /// The world answers.
 pub(super) struct Live {
@@ -49,13 +52,19 @@ pub(super) struct Live {
     resumed: Option<Fact>,
     /// What the user says to a run that does not wait.
     message: Option<Arc<Message>>,
+    /// What arrives while the run is performed.
+    mailbox: Option<Reader>,
+    /// The time that is waited for.
+    sleep: Option<Pin<Box<Sleep>>>,
+    /// Whether that has come, even if the clock is behind.
+    woken: bool,
     clock: Clock,
     metrics: Option<Arc<dyn MetricsSink>>,
 }
 
 enum Model {
     Idle,
-    Opening(BoxFuture<Result<ModelStream>>),
+    Opening(BoxFuture<Result<Opened>>),
     Answering(ModelStream),
 }
 
@@ -65,7 +74,7 @@ impl Live {
         resumption: Resumption,
         machine: &Machine,
     ) -> Self {
-        let Resumption { fact, message, active } = resumption;
+        let Resumption { fact, message, active, mailbox, woken } = resumption;
         Self {
             clock: Clock::new(active),
             journal,
@@ -81,6 +90,9 @@ impl Live {
             wall_clock: WallClock::new(machine.setup.policy.budget.as_ref(), active),
             resumed: fact,
             message,
+            mailbox,
+            sleep: None,
+            woken,
             metrics: machine.setup.metrics.clone(),
         }
     }
@@ -109,6 +121,7 @@ impl Live {
         let place = match action {
             Action::CallModel => BreachTime::MidStream,
             Action::RunTools if machine.is_running() => BreachTime::MidStream,
+            Action::Sleep(_) => BreachTime::PreCall,
             action if action.takes_time() => BreachTime::PreCall,
             // The clock starts with the run.
             _ => {
@@ -142,6 +155,16 @@ impl Live {
             .with_message(format!("adapter error: timeout: {why}"))
             .with_provider(machine.setup.adapter.name());
         Some(error)
+    }
+
+    /// What the user says next. A message of the inbox is consumed with its fact.
+    fn next_message(&mut self) -> Option<Arc<Message>> {
+        if let Some(message) = self.message.take() {
+            return Some(message);
+        }
+        let (id, message) = self.mailbox.as_ref()?.next()?;
+        self.journal.iter().for_each(|journal| journal.consume(id.clone()));
+        Some(message)
     }
 
     fn stop_model(&mut self) {
@@ -229,12 +252,17 @@ impl Door for Live {
             return self.due.pop_front();
         }
         if machine.leaves_the_word(action) {
-            return self.message.take().map(Input::Said);
+            return self.next_message().map(Input::Said);
         }
         None
     }
 
+    fn poll_last_words(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.mailbox.as_mut().map_or(Poll::Ready(()), |mailbox| mailbox.poll_refresh(cx))
+    }
+
     fn call_model(&mut self, machine: &Machine) {
+        self.woken = false;
         let (setup, state) = (&machine.setup, &machine.state);
         let mut call = setup.call.clone();
         call.run_id = self.journal.as_ref().map(|journal| journal.run_id().clone());
@@ -252,7 +280,9 @@ impl Door for Live {
         self.limits = CallLimits::begin(call.request_timeout, call.stream_timeout);
         let (adapter, retry) = (Arc::clone(&setup.adapter), Arc::clone(&setup.retry));
         let world = Arc::clone(&setup.world);
-        self.model = Model::Opening(Box::pin(open_model(adapter, request, call, retry, world)));
+        let parking = Parking::new(state.attempts, machine.park_after());
+        let opening = open_or_park(adapter, request, call, retry, world, parking);
+        self.model = Model::Opening(Box::pin(opening));
     }
 
     fn poll_model(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<Result<Input>> {
@@ -269,7 +299,12 @@ impl Door for Live {
                         ready!(journal.poll(cx, Recorder::poll_room))?;
                     }
                     match ready!(opening.poll_unpin(cx)) {
-                        Ok(stream) => self.model = Model::Answering(stream),
+                        Ok(Opened::Stream(stream)) => self.model = Model::Answering(stream),
+                        Ok(Opened::Later { delay, attempts, error }) => {
+                            self.watch.end(Some(error.reason()), None);
+                            self.stop_model();
+                            return Poll::Ready(Ok(park_call(machine, delay, attempts, &error)));
+                        }
                         Err(error) => {
                             self.watch.end(Some(error.reason()), None);
                             break Err(error);
@@ -292,6 +327,7 @@ impl Door for Live {
     }
 
     fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine) -> bool {
+        self.woken = false;
         if self.journal.is_some() {
             self.clock.tool_started(&call.id);
         }
@@ -337,9 +373,53 @@ impl Door for Live {
         self.progress.poll(cx)
     }
 
+    fn poll_sleep(
+        &mut self,
+        cx: &mut Context<'_>,
+        until: u64,
+        machine: &Machine,
+    ) -> Poll<Result<Input>> {
+        let now = now_ms(machine);
+        let left = Duration::from_millis(until.saturating_sub(now));
+        let mut has_come = std::mem::take(&mut self.woken) || left.is_zero();
+        if !has_come {
+            if machine.park_after().is_some_and(|longest| left > longest) {
+                return Poll::Ready(Ok(Input::Parked(End::sleeping(until))));
+            }
+            // What was done is written meanwhile.
+            if let Some(journal) = &self.journal
+                && let Poll::Ready(Err(error)) = journal.poll(cx, Recorder::poll_flush)
+            {
+                return Poll::Ready(Err(error));
+            }
+            let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep(left)));
+            has_come = sleep.as_mut().poll(cx).is_ready();
+        }
+        if !has_come {
+            return Poll::Pending;
+        }
+        self.sleep = None;
+        let is_due = |(_, time): &(&str, u64)| *time <= now.max(until);
+        let due = machine.state.sleeping().filter(is_due).map(|(call, _)| call.to_owned());
+        Poll::Ready(Ok(Input::Woke(due.collect())))
+    }
+
     fn after_end(&mut self) -> Option<Input> {
         self.resumed.take().map(Input::Resumed)
     }
+}
+
+/// The time by the clock of the run, in milliseconds since 1970.
+fn now_ms(machine: &Machine) -> u64 {
+    millis(since_1970(machine.setup.world.now()))
+}
+
+/// A model call that is made again after a delay for which the run does not wait here.
+fn park_call(machine: &Machine, delay: Duration, attempts: u32, error: &Error) -> Input {
+    let mut end = End::sleeping(now_ms(machine).saturating_add(millis(delay)));
+    end.metadata.insert(ATTEMPTS.to_owned(), json!(attempts));
+    end.metadata.insert("error".to_owned(), error.to_value());
+    Input::Parked(end)
 }
 
 /// Measures how long things take, for their facts.

@@ -1,6 +1,6 @@
 //! The decision maker of a run: inputs in; facts, events and the next action out. No async, no I/O, no clock.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use mynah_data::{
     ASK_USER_SENTINEL, ChatResult, Error, Event, HaltReason, Message, Messages, Metadata, RunId,
@@ -151,7 +151,7 @@ impl Machine {
                 let (partial, cuts) = self.cut_off();
                 vec![Fact::Cancelled { end, partial, cuts }]
             }
-            Action::CallModel | Action::RunTools | Action::Stop => Vec::new(),
+            Action::CallModel | Action::RunTools | Action::Sleep(_) | Action::Stop => Vec::new(),
         }
     }
 
@@ -213,6 +213,19 @@ impl Machine {
             Input::LimitReached(breach) => {
                 let (partial, cuts) = self.cut_off();
                 vec![Fact::BudgetExceeded { breach, partial, cuts }]
+            }
+            Input::Woke(calls) => {
+                self.next_call = 0;
+                let announced = |call_id: String| {
+                    let attempt = self.state.attempt_of(&call_id).number.saturating_add(1);
+                    Fact::ToolScheduled { call_id, attempt, call: None }
+                };
+                calls.into_iter().map(announced).collect()
+            }
+            Input::Parked(end) => {
+                self.hearing = None;
+                self.flight.iter().for_each(Flight::end);
+                vec![Fact::Suspended(end)]
             }
             Input::RecordsEnded => Vec::new(),
         }
@@ -439,6 +452,12 @@ impl Machine {
                 arguments: call.arguments.clone(),
             });
         }
+    }
+
+    /// How long the run waits in its process for a time; none if it does so as long as it takes.
+    pub(super) fn park_after(&self) -> Option<Duration> {
+        let parks = self.recorded && self.state.extent == Extent::Chat;
+        parks.then_some(self.setup.park_after)
     }
 
     /// Whether calls are in flight.

@@ -21,6 +21,8 @@ pub(super) struct OpenTurn {
     pub(super) unsettled: usize,
     /// How many calls may have run in a process that died, and have no outcome.
     pub(super) lost: usize,
+    /// How many calls wait for the time of their next attempt.
+    pub(super) sleeping: usize,
     /// Whether the answer is that of the last step, whose calls waited to be approved.
     pub(super) approved: bool,
 }
@@ -43,6 +45,8 @@ pub(super) struct PlannedCall {
     /// Whether its arguments are a person's, and not the model's.
     pub(super) edited: bool,
     pub(super) settled: Option<(Arc<Message>, Option<Halt>)>,
+    /// Until when it waits for its next attempt, in milliseconds since 1970.
+    pub(super) sleeps_until: Option<u64>,
 }
 
 impl OpenTurn {
@@ -71,13 +75,15 @@ impl OpenTurn {
                 permitted: false,
                 edited: false,
                 settled: None,
+                sleeps_until: None,
             };
             calls.extend(call.map(planned));
         }
         let mut places: Vec<usize> = (0..calls.len()).collect();
         places.sort_by(|a, b| calls[*a].call.id.cmp(&calls[*b].call.id));
         let unsettled = calls.len();
-        Self { response, plan, calls, places, announced: 0, unsettled, lost: 0, approved }
+        let (announced, lost, sleeping) = (0, 0, 0);
+        Self { response, plan, calls, places, announced, unsettled, lost, sleeping, approved }
     }
 
     /// The first call that was not announced yet, and how many there are.
@@ -94,16 +100,28 @@ impl OpenTurn {
 
     /// Whether a call without an outcome may run or be running.
     pub(super) fn runs(&self) -> bool {
-        self.unsettled > self.lost
+        self.unsettled > self.lost + self.sleeping
+    }
+
+    /// Calls that wait for the time of their next attempt, and that time.
+    pub(super) fn sleeping(&self) -> impl Iterator<Item = (&PlannedCall, u64)> {
+        let calls = if self.sleeping == 0 { &[] } else { &self.calls[..] };
+        calls.iter().filter_map(|call| Some((call, call.sleeps_until?)))
+    }
+
+    /// A call does not wait for a time any more.
+    pub(super) fn wake(&mut self, place: usize) {
+        let slept = self.calls.get_mut(place).and_then(|call| call.sleeps_until.take());
+        self.sleeping -= usize::from(slept.is_some());
     }
 
     /// The process that ran the calls is gone. Tools start when all of them are announced: before that none has run.
     pub(super) fn lose(&mut self) {
         if self.unannounced().is_none() {
-            for call in self.calls.iter_mut().filter(|call| call.settled.is_none()) {
-                call.lost = true;
-            }
-            self.lost = self.unsettled;
+            let runs =
+                |call: &&mut PlannedCall| call.settled.is_none() && call.sleeps_until.is_none();
+            self.calls.iter_mut().filter(runs).for_each(|call| call.lost = true);
+            self.lost = self.unsettled - self.sleeping;
         }
     }
 

@@ -130,6 +130,7 @@ impl Door for Replay {
                     Fact::Cancelled { partial: Some(response), cuts, .. }
                     | Fact::BudgetExceeded { partial: Some(response), cuts, .. },
                 ) => answer(cuts, response),
+                Some(Fact::Suspended(end)) => VecDeque::from([Input::Parked(end.clone())]),
                 Some(Fact::FinalizeFailed { error }) => failed(error.clone()),
                 Some(Fact::Failed(end)) => failed(recorded_error(end.metadata.get("error"))),
                 // Any other record does not follow here, unless it may be at any place.
@@ -207,6 +208,14 @@ impl Door for Replay {
                 return Poll::Pending;
             }
         }
+    }
+
+    fn poll_sleep(&mut self, _: &mut Context<'_>, _: u64, _: &Machine) -> Poll<Result<Input>> {
+        let recorded = self.journal.records(|cursor| match cursor.upcoming()? {
+            Fact::Suspended(end) => Some(Input::Parked(end.clone())),
+            _ => Some(cursor.announced_next()).filter(|calls| !calls.is_empty()).map(Input::Woke),
+        });
+        Poll::Ready(recorded.ok_or_else(|| self.journal.differs_from_next()))
     }
 
     fn after_end(&mut self) -> Option<Input> {

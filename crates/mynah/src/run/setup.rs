@@ -10,7 +10,7 @@ use mynah_step::{
 };
 
 use super::{ErrorPolicy, Policy};
-use crate::{in_flight::InFlight, replay::Rerun};
+use crate::{in_flight::InFlight, mailbox::Reader, replay::Rerun};
 
 /// Sees every event of the model, regardless of filters.
 pub(crate) type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
@@ -35,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) tool_limits: ToolLimits,
     pub(crate) max_concurrency: usize,
     pub(crate) deadline: Option<Duration>,
+    /// How long a recorded chat waits in its process for a time.
+    pub(crate) park_after: Duration,
     pub(crate) on_event: Option<Observer>,
     /// Where the answers in flight are shared.
     pub(crate) in_flight: Option<InFlight>,
@@ -65,6 +67,7 @@ pub(crate) struct RunStart {
 }
 
 /// How a run continues.
+#[derive(Default)]
 pub(crate) struct Resumption {
     /// The `resumed` fact with which it continues; none if its end is recorded already.
     pub(crate) fact: Option<Fact>,
@@ -72,4 +75,8 @@ pub(crate) struct Resumption {
     pub(crate) message: Option<Arc<Message>>,
     /// How long earlier processes of the run were active.
     pub(crate) active: Duration,
+    /// Messages that arrive while the run is performed.
+    pub(crate) mailbox: Option<Reader>,
+    /// Whether the time that the run waited for has come, even if its own clock is behind.
+    pub(crate) woken: bool,
 }

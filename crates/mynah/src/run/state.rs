@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mynah_data::{
     ASK_USER_SENTINEL, Breach, CONTINUE, CUT_SHORT, ChatResult, Error, Halt, HaltReason, Message,
-    Messages, Metadata, Response, StepResult, Thread, ToolCall, ToolMode, ToolOutcome,
+    Messages, Metadata, Response, StepResult, Thread, ToolCall, ToolMode, ToolOutcome, Wait,
 };
 use mynah_log::{End, Extent, Fact, Interruption, OnUncertain, Plan, Resolution};
 use mynah_step::{Continuation, Spent, Try, uncertain};
@@ -34,6 +34,8 @@ pub(crate) struct RunState {
     pub(super) spent: Spent,
     /// What happens with calls whose outcome is unknown.
     pub(super) on_uncertain: OnUncertain,
+    /// How often the model call in flight failed before the run waited to make it again.
+    pub(super) attempts: u32,
     /// How many model calls of the conversation were lost with their process.
     pub(super) lost_turns: usize,
     /// How often the process died since the run last made progress.
@@ -54,6 +56,9 @@ pub(crate) struct RunState {
     /// follow.
     called_at: usize,
 }
+
+/// The member of an end that says how often a model call failed which is made again later.
+pub(super) const ATTEMPTS: &str = "attempts";
 
 /// A model call without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +134,7 @@ impl RunState {
             }
             Fact::UserMessage { message } => self.hear_person(message),
             Fact::TurnStarted { input_tokens, .. } => {
+                self.attempts = 0;
                 self.measured.estimate(input_tokens);
                 self.calling = Some(PendingModelCall::Now);
             }
@@ -168,7 +174,12 @@ impl RunState {
                 self.exceeded = Some((breach, error));
                 self.cut_off(partial.map(|response| *response));
             }
-            Fact::Suspended(end) | Fact::Completed(end) | Fact::Failed(end) => self.finish(end),
+            Fact::Suspended(end) | Fact::Completed(end) | Fact::Failed(end) => {
+                let attempts =
+                    end.metadata.get(ATTEMPTS).and_then(Value::as_u64).unwrap_or_default();
+                self.attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+                self.finish(end);
+            }
             Fact::Cancelled { end, partial, .. } => {
                 self.cancel(end, partial.map(|response| *response))
             }
@@ -209,6 +220,9 @@ impl RunState {
             ToolOutcome::AskUser { question, opts } => {
                 Some(Halt::AskUser { tool_call_id: call_id.clone(), question, opts })
             }
+            ToolOutcome::Later { wait: Wait::UntilMs(time), state } => {
+                return self.sleep(&call_id, time, state);
+            }
             ToolOutcome::Halt { reason, result } => {
                 Some(Halt::Tool { tool_call_id: call_id.clone(), reason, result, exception: None })
             }
@@ -220,6 +234,17 @@ impl RunState {
             _ => Message::tool_result(call_id, content),
         };
         self.settle(message, halt);
+    }
+
+    /// A call waits for its next attempt.
+    fn sleep(&mut self, call_id: &str, until: u64, state: Option<Value>) {
+        self.crashes = 0;
+        let Some(call) = self.planned_mut(call_id) else { return };
+        call.sleeps_until = Some(until);
+        if let Some(state) = state {
+            call.continuation = Some(Arc::new(Continuation::new(state, None)));
+        }
+        self.open.iter_mut().for_each(|turn| turn.sleeping += 1);
     }
 
     fn tool_failed(
@@ -263,7 +288,7 @@ impl RunState {
             self.begin_anew();
             return self.continue_calls(halt, waiting, answer.text().into_owned());
         }
-        if waited.is_some_and(|reason| !is_after_crash(&reason)) {
+        if waited.is_some_and(|reason| !is_in_a_turn(&reason)) {
             self.begin_anew();
         }
         if self.open.is_some() {
@@ -430,12 +455,18 @@ impl RunState {
     /// outcome.
     pub(super) fn startable(&self, place: usize) -> Option<&PlannedCall> {
         let call = self.open.as_ref()?.calls.get(place)?;
-        (call.settled.is_none() && !call.lost).then_some(call)
+        (call.settled.is_none() && !call.lost && call.sleeps_until.is_none()).then_some(call)
     }
 
     /// Whether the last attempt of a call may have run in a process that died.
     pub(super) fn is_lost(&self, id: &str) -> bool {
         self.planned(id).is_some_and(|planned| planned.lost)
+    }
+
+    /// The calls that wait for the time of their next attempt, and that time.
+    pub(super) fn sleeping(&self) -> impl Iterator<Item = (&str, u64)> {
+        let calls = self.open.iter().flat_map(OpenTurn::sleeping);
+        calls.map(|(planned, until)| (planned.call.id.as_str(), until))
     }
 
     /// A call of the open turn.
@@ -503,6 +534,9 @@ impl RunState {
         let was_lost = std::mem::take(&mut call.lost);
         if let Some(turn) = &mut self.open {
             turn.lost -= usize::from(was_lost);
+            if let Some(place) = turn.place(call_id) {
+                turn.wake(place);
+            }
             turn.pass_announced();
         }
     }
@@ -514,9 +548,11 @@ impl RunState {
         if let Some(call) = call.filter(|call| call.settled.is_none()) {
             call.settled = Some((Arc::new(message), halt));
             let was_lost = std::mem::take(&mut call.lost);
+            let slept = call.sleeps_until.take().is_some();
             if let Some(turn) = &mut self.open {
                 turn.unsettled -= 1;
                 turn.lost -= usize::from(was_lost);
+                turn.sleeping -= usize::from(slept);
                 turn.pass_announced();
             }
         }
@@ -590,7 +626,7 @@ impl RunState {
 
     fn finish(&mut self, mut end: End) {
         // What the run waits for is answered when it continues.
-        if end.reason != HaltReason::ManualToolCalls && !is_after_crash(&end.reason) {
+        if end.reason != HaltReason::ManualToolCalls && !is_in_a_turn(&end.reason) {
             let why = match end
                 .metadata
                 .get("error")
@@ -662,9 +698,9 @@ impl RunState {
     }
 }
 
-/// Whether a run that stopped so waits because its process died.
-fn is_after_crash(reason: &HaltReason) -> bool {
-    matches!(reason, HaltReason::UncertainTools | HaltReason::CrashLoop)
+/// Whether a run that stopped so waits in the middle of a turn: its process died, or a time has not come.
+fn is_in_a_turn(reason: &HaltReason) -> bool {
+    matches!(reason, HaltReason::UncertainTools | HaltReason::CrashLoop | HaltReason::Sleeping)
 }
 
 /// What the model reads of a call that a person did not allow.

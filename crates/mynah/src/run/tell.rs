@@ -18,6 +18,9 @@ pub(crate) fn tell(call: &ToolCall, fact: &Fact) -> Vec<Event> {
     match fact {
         Fact::ToolCompleted { outcome, content, .. } => {
             let last = match outcome {
+                ToolOutcome::Later { .. } => {
+                    return vec![execution_completed(call, outcome.clone())];
+                }
                 ToolOutcome::AskUser { question, opts } => ask_user(call, question, opts),
                 ToolOutcome::Halt { reason, result } => halt(reason, result, content, None),
                 _ => encoded(call, content.clone()),

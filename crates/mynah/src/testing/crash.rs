@@ -418,6 +418,8 @@ impl<'a> CrashEverywhere<'a> {
                 HaltReason::UncertainTools if self.on_uncertain != OnUncertain::Suspend => {
                     Some(resume)
                 }
+                // The clock of the run stands still.
+                HaltReason::Sleeping => Some(resume.woken()),
                 _ => None,
             },
             _ => Some(resume),

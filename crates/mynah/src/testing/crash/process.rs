@@ -177,7 +177,8 @@ impl Ran {
     /// Notes the outcome of an attempt.
     fn end(&self, tool: &Tool, context: &ToolContext, outcome: &ToolOutcome) {
         // The next attempt may succeed, and that is another outcome.
-        if matches!(outcome, ToolOutcome::Error { transient: true, .. }) {
+        if matches!(outcome, ToolOutcome::Error { transient: true, .. } | ToolOutcome::Later { .. })
+        {
             return;
         }
         // So is that of a call which continues with an answer.
@@ -212,6 +213,7 @@ fn recorded_of(records: &[Record], called: &ToolCall, number: u32) -> (bool, boo
                 is_announced |= call_id == called.id && attempt == number;
             }
             Fact::ToolFailed { resolution: Resolution::Retried, .. } => {}
+            Fact::ToolCompleted { outcome: ToolOutcome::Later { .. }, .. } => {}
             // It continues with the answer.
             Fact::ToolCompleted { outcome: ToolOutcome::AskUser { opts, .. }, .. }
                 if opts.contains_key(CONTINUE) => {}

@@ -1,0 +1,95 @@
+//! Timers of a user's loop.
+
+use std::time::Duration;
+
+use mynah_data::{EngineReason, Error, ErrorKind, Result, StreamReason};
+use mynah_log::{End, Fact, Kind};
+
+use super::{Context, unless_cancelled};
+use crate::{cursor::SLEEP, millis, since_1970};
+
+/// The member of the error of a loop that sleeps which says until when.
+const WAKE_AT: &str = "wake_at_ms";
+
+impl Context {
+    /// Sleeps. When it is over is recorded first, so a crash does not begin it anew: a run that is resumed sleeps for the rest. A
+    /// replay does not sleep.
+    ///
+    /// For a time longer than [`Config::park_after`](crate::Config::park_after) the run is suspended instead, and this returns an error
+    /// that the loop must return. The log's index has the time (`wake_at`); [`Config::resume`](crate::Config::resume) continues the run then.
+    ///
+    /// ```
+    /// use std::{sync::Arc, time::Duration};
+    /// use mynah_data::Result;
+    /// use mynah_log::{Log as _, MemoryLog};
+    /// use mynah_step::{Config, Context};
+    ///
+    /// async fn remind(context: &Context) -> Result<&'static str> {
+    ///     context
+    ///         .run("remind", async |cx| {
+    ///             cx.sleep(Duration::from_millis(20)).await?;
+    ///             Ok("It is time.")
+    ///         })
+    ///         .await
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+    /// let log = Arc::new(MemoryLog::new());
+    /// let config = Config::new(&log, "run-1").park_after(Duration::ZERO);
+    /// let asleep = remind(&Context::new(config.clone())?).await.unwrap_err();
+    /// assert_eq!(asleep.reason(), "halted");
+    /// assert!(log.run("run-1").await?.unwrap().wake_at.is_some());
+    ///
+    /// tokio::time::sleep(Duration::from_millis(30)).await;
+    /// assert_eq!(remind(&Context::new(config.resume().await?)?).await?, "It is time.");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// `halted` if the run is suspended, `cancelled` if it is [cancelled](Context::cancel) meanwhile, `budget_exceeded` if it passes its
+    /// limit on time. Also as [`Context::now`].
+    pub async fn sleep(&self, time: Duration) -> Result<()> {
+        let world = &self.0.config.world;
+        let now = || millis(since_1970(world.now()));
+        let until = async { Ok(now().saturating_add(millis(time))) };
+        let until: u64 = self.effect(SLEEP, until).await?;
+        let cancelled = || Error::stream(StreamReason::Cancelled);
+        if self.0.replaying {
+            let was_cancelled =
+                |cursor: &mut crate::ReplayCursor| cursor.upcoming_of(&[Kind::Cancelled]).map(drop);
+            if self.0.journal.records(was_cancelled).is_some() {
+                return Err(cancelled());
+            }
+        }
+        let left = if self.0.replaying { 0 } else { until.saturating_sub(now()) };
+        let left = Duration::from_millis(left);
+        if left > self.0.config.park_after {
+            return Err(self.park(until).await?);
+        }
+        let slept = unless_cancelled(self.0.cancelled.subscribe(), tokio::time::sleep(left));
+        match self.in_run(self.while_there_is_time(slept)).await {
+            Ok(slept) => slept.ok_or_else(cancelled),
+            Err(breach) => Err(self.exceed(breach, None, Vec::new()).await?),
+        }
+    }
+
+    /// Suspends the run until a time. Nothing more is recorded by this process.
+    async fn park(&self, until: u64) -> Result<Error> {
+        self.put(Fact::Suspended(End::sleeping(until))).await?;
+        self.flush().await?;
+        let error = Error::engine(EngineReason::Halted)
+            .with_message(format!(
+                "engine error: halted: sleeping: run {} waits for a time; resume it at its wake_at_ms",
+                self.run_id()
+            ))
+            .with(WAKE_AT, until);
+        self.journal().fail(&error);
+        Ok(error)
+    }
+}
+
+/// Whether a loop ended so because its run sleeps.
+pub(super) fn is_parked(error: &Error) -> bool {
+    error.kind() == ErrorKind::Engine(EngineReason::Halted)
+        && error.metadata().contains_key(WAKE_AT)
+}

@@ -1,0 +1,136 @@
+//! `Context::sleep`: what is recorded of it, and what a crash leaves.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers fail as tests do")]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::{Duration, SystemTime},
+};
+
+use mynah_data::{HaltReason, Result};
+use mynah_log::{Append, Fact, Log as _, MemoryLog, Record, RunStatus, verify_run};
+use mynah_step::{Config, Context, World};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A clock that stands unless it is set.
+#[derive(Clone, Default)]
+struct Clock(Arc<AtomicU64>);
+
+impl Clock {
+    fn advance(&self, time: Duration) {
+        self.0.fetch_add(time.as_millis() as u64, SeqCst);
+    }
+}
+
+impl World for Clock {
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_millis(1_000 + self.0.load(SeqCst))
+    }
+
+    fn random(&self) -> u64 {
+        7
+    }
+}
+
+async fn agent(context: &Context, time: Duration) -> Result<u64> {
+    context
+        .run("go", async |cx| {
+            let before = cx.random().await?;
+            cx.sleep(time).await?;
+            Ok(before + cx.random().await?)
+        })
+        .await
+}
+
+async fn records(log: &MemoryLog) -> Vec<Record> {
+    log.read("run", 1, 100).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_long_sleep_suspends_the_run_until_its_time() {
+    let (log, clock) = (MemoryLog::new(), Clock::default());
+    let config = Config::new(&log, "run").world(clock.clone());
+    let asleep = agent(&Context::new(config.clone()).unwrap(), HOUR).await.unwrap_err();
+    assert_eq!((asleep.reason(), &asleep.metadata()["wake_at_ms"]), ("halted", &3_601_000.into()));
+    let run = log.run("run").await.unwrap().unwrap();
+    assert_eq!(run.status, RunStatus::Suspended);
+    assert_eq!((run.wake_at, run.held_until), (Some(3_601_000 * 1_000_000), None));
+    // Half of the time: it sleeps on, until the same time.
+    clock.advance(HOUR / 2);
+    let early = Context::new(config.clone().resume().await.unwrap()).unwrap();
+    assert_eq!(agent(&early, HOUR).await.unwrap_err().metadata()["wake_at_ms"], 3_601_000);
+    clock.advance(HOUR / 2);
+    let resumed = Context::new(config.clone().resume().await.unwrap()).unwrap();
+    assert_eq!(agent(&resumed, HOUR).await, Ok(14));
+    verify_run(&log, "run").await.unwrap();
+    let again = Context::new(config.replay().await.unwrap()).unwrap();
+    assert_eq!(agent(&again, HOUR).await, Ok(14));
+}
+
+#[tokio::test]
+async fn a_loop_that_ignores_that_it_sleeps_records_nothing_more() {
+    let log = MemoryLog::new();
+    let config = Config::new(&log, "run").world(Clock::default());
+    let context = Context::new(config).unwrap();
+    let done = context
+        .run("go", async |cx| {
+            let _ = cx.sleep(HOUR).await;
+            cx.random().await
+        })
+        .await;
+    assert_eq!(done.unwrap_err().reason(), "halted");
+    let last = records(&log).await.pop().unwrap().fact().unwrap();
+    assert!(matches!(last, Some(Fact::Suspended(end)) if end.reason == HaltReason::Sleeping));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_during_a_sleep_does_not_begin_it_anew() {
+    let (whole, clock) = (MemoryLog::new(), Clock::default());
+    let config =
+        |log: &MemoryLog| Config::new(log, "run").world(clock.clone()).park_after(2 * HOUR);
+    let began = tokio::time::Instant::now();
+    assert_eq!(agent(&Context::new(config(&whole)).unwrap(), HOUR).await, Ok(14));
+    assert!(began.elapsed() >= HOUR);
+    let all = records(&whole).await;
+    let slept = |record: &Record| matches!(record.fact().unwrap(), Some(Fact::SideEffect { name, .. }) if name == "sleep");
+    let place = all.iter().position(slept).unwrap() + 1;
+    for kept in 1..all.len() - 1 {
+        let log = MemoryLog::new();
+        log.append(Append::new("run", None, all[..kept].to_vec())).await.unwrap();
+        // The process died after three quarters of the time.
+        clock.0.store(0, SeqCst);
+        clock.advance(HOUR * 3 / 4);
+        let began = tokio::time::Instant::now();
+        let resumed = config(&log).resume().await.unwrap();
+        assert_eq!(agent(&Context::new(resumed).unwrap(), HOUR).await, Ok(14));
+        let left = if kept < place { HOUR } else { HOUR / 4 };
+        assert_eq!(began.elapsed().as_secs(), left.as_secs(), "after {kept} records");
+        verify_run(&log, "run").await.unwrap();
+    }
+    // A replay does not wait.
+    let began = tokio::time::Instant::now();
+    let again = Context::new(config(&whole).replay().await.unwrap()).unwrap();
+    assert_eq!(agent(&again, HOUR).await, Ok(14));
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn a_sleep_ends_when_the_run_is_cancelled() {
+    let log = MemoryLog::new();
+    let config = Config::new(&log, "run").park_after(2 * HOUR);
+    let context = Context::new(config.clone()).unwrap();
+    let (slept, ()) = tokio::join!(agent(&context, HOUR), async {
+        while records(&log).await.len() < 3 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        context.cancel();
+    });
+    assert_eq!(slept.unwrap_err().reason(), "cancelled");
+    assert_eq!(log.run("run").await.unwrap().unwrap().status, RunStatus::Cancelled);
+    let again = Context::new(config.replay().await.unwrap()).unwrap();
+    assert_eq!(agent(&again, HOUR).await.unwrap_err().reason(), "cancelled");
+}

@@ -1,0 +1,169 @@
+//! Performs one run that a worker claimed.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use mynah_data::{Error, HaltReason, Result, RunId};
+use mynah_log::{End, Fact, Lease, Log};
+use mynah_step::{RecordedFact, SystemWorld};
+use serde_json::Value;
+
+use super::Signal;
+use crate::{
+    CancelHandle, Engine, cancel_run,
+    loaded::Loaded,
+    mailbox::{MESSAGES, Mailbox},
+    resume::{Claimed, Resume},
+    stream::EventStream,
+};
+
+/// The result of performing a run that was claimed.
+pub(super) enum Performed {
+    /// It ended or waits.
+    Performed,
+    /// It waits for more than its inbox has: for so long, if it waits for a time.
+    Waits(Option<Duration>),
+}
+
+/// Performs a run that was claimed until it ends or waits.
+pub(super) async fn perform(
+    log: Arc<dyn Log>,
+    agents: BTreeMap<String, Engine>,
+    lease: Lease,
+    (cancel, mailbox): (CancelHandle, Mailbox),
+    park_after: Duration,
+) -> Result<Performed> {
+    let run = lease.run.clone();
+    let released = Released(Some((Arc::clone(&log), lease)));
+    let inbox = log.inbox(&run, MESSAGES).await?;
+    let signals: Vec<(&str, Signal)> = inbox
+        .iter()
+        .filter_map(|message| Some((message.id.as_str(), Signal::read(&message.payload)?)))
+        .collect();
+    if signals.iter().any(|(_, signal)| *signal == Signal::Cancel) {
+        drop(released);
+        cancel_run(&log, &run).await?;
+        return Ok(Performed::Performed);
+    }
+    let loaded = Loaded::read(&*log, &run).await?;
+    let engine = engine_of(&loaded, &agents, &run)?;
+    let resume = Resume::new(engine, Arc::clone(&log), run).cancel_handle(&cancel);
+    let resume = resume.park_after(park_after);
+    // A run without messages was claimed because its time has come by the clock of the log.
+    let sleeps = loaded.sleeps_for(&SystemWorld).filter(|_| !inbox.is_empty());
+    let (resume, mut consumed) = match loaded.kept.last() {
+        _ if sleeps.is_some() => return Ok(Performed::Waits(sleeps)),
+        Some(Fact::Suspended(end)) => match fitting(resume, end, &loaded, &signals) {
+            Some(fitting) => fitting,
+            None => return Ok(Performed::Waits(None)),
+        },
+        _ => (resume, Vec::new()),
+    };
+    // What cannot be read will never be.
+    let strange = inbox.iter().filter(|message| Signal::read(&message.payload).is_none());
+    consumed.extend(strange.map(|message| message.id.clone()));
+    mailbox.pass_over(&consumed);
+    mailbox.take_in(&inbox);
+    let resume = resume.claimed(Claimed { lease: released, consumed, mailbox });
+    let mut stream = EventStream::new(resume.prepare(loaded).await);
+    stream.drain(drop).await?;
+    Ok(Performed::Performed)
+}
+
+/// How a run that waits continues with these messages, and which of them it consumes; none if they are not what it waits for.
+/// Answers and decisions that it does not wait for are consumed as well: they were meant for something else.
+fn fitting(
+    mut resume: Resume,
+    end: &End,
+    loaded: &Loaded,
+    signals: &[(&str, Signal)],
+) -> Option<(Resume, Vec<String>)> {
+    let is_said = |signal: &Signal| matches!(signal, Signal::Message(_));
+    let mut consumed: Vec<String> = Vec::new();
+    match end.reason {
+        HaltReason::AskUser => {
+            let answer = signals.iter().find_map(|(id, signal)| match signal {
+                Signal::Answer(text) | Signal::Message(text) => Some((id, text)),
+                _ => None,
+            });
+            let (id, text) = answer?;
+            resume = resume.answer(text);
+            consumed.push((*id).to_owned());
+        }
+        HaltReason::ManualToolCalls | HaltReason::UncertainTools => {
+            for call in end.waiting_calls(loaded.kept.records.iter().map(RecordedFact::fact)) {
+                // The last decision counts, so that one which cannot be followed is replaced by another.
+                let decision =
+                    signals.iter().rev().find(|(_, signal)| signal.call() == Some(&call.id));
+                resume = decide(resume, &decision?.1);
+            }
+        }
+        HaltReason::Sleeping => resume = resume.woken(),
+        _ => {
+            signals.iter().find(|(_, signal)| is_said(signal))?;
+        }
+    }
+    let others = signals.iter().filter(|(_, signal)| !is_said(signal));
+    consumed.extend(others.map(|(id, _)| (*id).to_owned()));
+    consumed.dedup();
+    Some((resume, consumed))
+}
+
+/// Decides about a call.
+fn decide(resume: Resume, decision: &Signal) -> Resume {
+    match decision.clone() {
+        Signal::Approve { call_id, arguments: None } => resume.approve(call_id),
+        Signal::Approve { call_id, arguments: Some(arguments) } => {
+            resume.approve_with(call_id, arguments)
+        }
+        Signal::Reject { call_id, reason } => resume.reject(call_id, reason),
+        Signal::ToolResult { call_id, content } => resume.tool_result(call_id, content),
+        _ => resume,
+    }
+}
+
+impl Signal {
+    /// The call that it decides about.
+    fn call(&self) -> Option<&String> {
+        match self {
+            Self::Approve { call_id, .. }
+            | Self::Reject { call_id, .. }
+            | Self::ToolResult { call_id, .. } => Some(call_id),
+            _ => None,
+        }
+    }
+}
+
+/// The engine of the run's agent.
+fn engine_of(loaded: &Loaded, agents: &BTreeMap<String, Engine>, run: &RunId) -> Result<Engine> {
+    let name = loaded.about.options.get("agent").and_then(Value::as_str);
+    let engine = match name {
+        Some(name) => agents.get(name),
+        None if agents.len() == 1 => agents.values().next(),
+        None => None,
+    };
+    engine.cloned().ok_or_else(|| {
+        let known = agents.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        Error::invalid_option("agent", "unknown").with_message(format!(
+            "validation failed: agent: run {run} needs the agent {}, and this worker has: {known}",
+            name.unwrap_or("that started it")
+        ))
+    })
+}
+
+/// A lease that is released unless it is taken.
+pub(crate) struct Released(Option<(Arc<dyn Log>, Lease)>);
+
+impl Released {
+    /// Takes the lease.
+    pub(crate) fn take(&mut self) -> Option<Lease> {
+        self.0.take().map(|(_, lease)| lease)
+    }
+}
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        if let Some((log, lease)) = self.0.take() {
+            log.release(&lease);
+        }
+    }
+}
