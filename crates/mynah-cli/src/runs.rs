@@ -28,7 +28,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah runs --json | jq -r .run_id        print ids
 
 An abandoned run has no end and no process: its process ended, the run was dropped, or it is a fork that was not resumed. `mynah
-resume` continues it, `mynah cancel` ends it.";
+resume` continues it, `mynah cancel` ends it. A queued run waits for a worker that has its agent; `--json` shows its queue, which ends
+with the agent's name. A sleeping run continues at its wake_at.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -72,6 +73,12 @@ fn wanted(name: &str) -> Result<Selection, String> {
 
 /// The status word of a run that is running and has no holder.
 const ABANDONED: &str = "abandoned";
+
+/// What the same is called if workers perform it, and none has it now.
+const QUEUED: &str = "queued";
+
+/// What a run is called that is suspended until a time.
+const SLEEPING: &str = "sleeping";
 
 /// Reads the name of a status.
 pub(crate) fn status(name: &str) -> Result<RunStatus, String> {
@@ -160,7 +167,12 @@ pub(crate) async fn told(log: &dyn Log, run: &RunSummary) -> Result<Value, Failu
 
 /// The status of a run in a word for people.
 pub(crate) fn shown_status(run: &RunSummary) -> &'static str {
-    if run.is_abandoned(now()) { ABANDONED } else { run.status.as_str() }
+    match run.queue {
+        _ if run.wake_at.is_some() && run.status == RunStatus::Suspended => SLEEPING,
+        Some(_) if run.is_abandoned(now()) => QUEUED,
+        None if run.is_abandoned(now()) => ABANDONED,
+        _ => run.status.as_str(),
+    }
 }
 
 /// The last line has the cursor to the next page, if there is one.
@@ -209,4 +221,25 @@ fn row(run: &RunSummary) -> [String; 9] {
         cost,
         Span(run.updated.saturating_sub(run.started)).to_string(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mynah::log::Queue;
+
+    use super::*;
+
+    #[test]
+    fn a_run_that_waits_for_a_worker_or_a_time_is_shown_so() {
+        let mut run = RunSummary::empty("run");
+        assert_eq!(shown_status(&run), "abandoned");
+        run.queue = Some(Arc::new(Queue::new("default/sales")));
+        assert_eq!(shown_status(&run), "queued");
+        run.held_until = Some(i64::MAX);
+        assert_eq!(shown_status(&run), "running");
+        (run.status, run.held_until, run.wake_at) = (RunStatus::Suspended, None, Some(1));
+        assert_eq!(shown_status(&run), "sleeping");
+    }
 }
