@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     DEFAULT_LOG, Failure, LogArgs, runtime,
-    store::{LogLocation, lost},
+    store::{LogLocation, lost, shown},
     text::{count, plain},
     written,
 };
@@ -43,6 +43,8 @@ const SAMPLE: usize = 10;
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let LogArgs { log: url, json } = arguments.log;
     let place = LogLocation::parse(&url)?;
+    let is_default = url == DEFAULT_LOG;
+    let url = shown(&url);
     let version = env!("CARGO_PKG_VERSION");
     tell(json, "version", &format!("mynah {version}"), json!({"version": version}))?;
     let format = format!("version {FORMAT}");
@@ -51,9 +53,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let found = if keys.is_empty() { "none found".to_owned() } else { keys.join(", ") };
     tell(json, "keys", &found, json!({"keys": keys}))?;
     // A log that was named explicitly must exist.
-    if url == DEFAULT_LOG
-        && matches!(&place, LogLocation::Sqlite(path) if !Path::new(path).exists())
-    {
+    if is_default && matches!(&place, LogLocation::Sqlite(path) if !Path::new(path).exists()) {
         let none = format!("{url}: none yet; `mynah demo` shows what one is for");
         return tell(json, "log", &none, json!({"log": url, "schema": null}));
     }

@@ -23,7 +23,7 @@ use crate::{
     ledger::Ledger,
     model::{CallArgs, Tries, script},
     near, runtime,
-    store::LogLocation,
+    store::{LogLocation, shown},
     text::{for_stdout, quoted},
     unless_interrupted, written,
 };
@@ -132,7 +132,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             (Some(run), Some(url)) => format!(
                 "interrupted; run {run} can be resumed:\n  mynah resume {}{who} --log {}",
                 quoted(run),
-                quoted(&url)
+                quoted(&shown(&url))
             ),
             _ => "interrupted; nothing was kept".to_owned(),
         };

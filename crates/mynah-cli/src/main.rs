@@ -230,7 +230,7 @@ pub(crate) fn log_flag(log: &str) -> String {
     let other = env::var_os("MYNAH_LOG").filter(|other| !other.is_empty() && other != log);
     match log {
         DEFAULT_LOG if other.is_none() => String::new(),
-        log => format!(" --log {}", text::quoted(log)),
+        log => format!(" --log {}", text::quoted(&store::shown(log))),
     }
 }
 

@@ -25,6 +25,29 @@ pub(crate) enum LogLocation {
     Postgres(String),
 }
 
+/// A URL as people may see it: without the password of a database.
+pub(crate) fn shown(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (user, place) = rest.rsplit_once('@').unwrap_or(("", rest));
+    // A password that is not encoded as it must be could be anywhere.
+    if user.contains(['/', '?']) {
+        return format!("{scheme}://***");
+    }
+    let user = match user.split_once(':') {
+        Some((user, _)) => format!("{user}:***@"),
+        None if user.is_empty() => String::new(),
+        None => format!("{user}@"),
+    };
+    let (place, options) = place.split_once('?').unwrap_or((place, ""));
+    let hide = |option: &str| match option.starts_with("password=") {
+        true => "password=***".to_owned(),
+        false => option.to_owned(),
+    };
+    let options = options.split('&').map(hide).collect::<Vec<_>>().join("&");
+    let mark = if options.is_empty() { "" } else { "?" };
+    format!("{scheme}://{user}{place}{mark}{options}")
+}
+
 /// The URLs that a log can have.
 pub(crate) const URLS: &str = if cfg!(feature = "postgres") {
     "memory:, sqlite:PATH or postgres://…"
@@ -36,7 +59,8 @@ impl LogLocation {
     /// Reads a URL. The error is wrong usage.
     pub(crate) fn parse(url: &str) -> Result<Self, Failure> {
         let is_set = env::var_os("MYNAH_LOG").is_some_and(|set| set == url);
-        let said = if is_set { format!("MYNAH_LOG={url}") } else { format!("--log {url}") };
+        let shown = shown(url);
+        let said = if is_set { format!("MYNAH_LOG={shown}") } else { format!("--log {shown}") };
         let wrong = |why: &str| Failure::input(format!("{said}: {why}; give {URLS}"));
         match url.split_once(':') {
             Some(("memory", "")) => Ok(Self::Memory),
@@ -235,6 +259,29 @@ pub(crate) fn fact(record: &Record) -> Result<Option<Fact>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_password_is_not_shown() {
+        for (url, expected) in [
+            ("postgres://ann:secret@h/d", "postgres://ann:***@h/d"),
+            (
+                "postgres://ann:se:cr@et@h:5/d?sslmode=require",
+                "postgres://ann:***@h:5/d?sslmode=require",
+            ),
+            (
+                "postgres://ann@h/d?a=b&password=secret&c=d",
+                "postgres://ann@h/d?a=b&password=***&c=d",
+            ),
+            ("postgres://ann:se?cr/et@h/d", "postgres://***"),
+            ("postgres://ann@h/d?password=sec@ret", "postgres://***"),
+            ("mysql://ann:secret@h/d", "mysql://ann:***@h/d"),
+            ("postgres://ann@h/d", "postgres://ann@h/d"),
+            ("sqlite://mynah.db", "sqlite://mynah.db"),
+            ("memory:", "memory:"),
+        ] {
+            assert_eq!(shown(url), expected);
+        }
+    }
 
     #[test]
     fn a_log_is_named_by_a_url() {

@@ -54,6 +54,38 @@ fn a_run_that_is_not_what_it_was_is_a_finding() {
     assert_eq!(told[6]["corrupt"][0]["metadata"]["seq"], 7);
 }
 
+#[cfg(feature = "postgres")]
+#[test]
+fn the_password_of_a_database_is_never_shown() {
+    // Nothing listens there.
+    let url = "postgres://ann:pass-word@127.0.0.1:1/d?connect_timeout=1&password=other-word";
+    let script = r#"{"scripts": [[{"text": "hi"}, {"finish": "stop"}]], "tools": [],
+        "ops": [{"op": "chat", "messages": [{"role": "user", "content": "hi"}]}]}"#;
+    let scenario = common::file("password.json", script);
+    for arguments in [
+        vec!["doctor"],
+        vec!["doctor", "--json"],
+        vec!["runs"],
+        vec!["runs", "--json"],
+        vec!["show", "run-1"],
+        vec!["verify"],
+        vec!["resume", "run-1", "--agent", &scenario],
+        vec!["log", "init"],
+    ] {
+        for (variable, flags) in [(None, vec!["--log", url]), (Some(url), vec![])] {
+            let mut command = mynah(arguments.iter().copied().chain(flags));
+            command.env_remove("MYNAH_LOG").envs(variable.map(|url| ("MYNAH_LOG", url)));
+            let told = feed(command, b"");
+            assert_ne!(told.code, Some(0), "{arguments:?}");
+            let all = told.stdout + &told.stderr;
+            assert!(!all.contains("pass-word") && !all.contains("other-word"), "{all}");
+        }
+    }
+    // A URL that cannot be read is shown without it as well.
+    let told = run(["runs", "--log", "mysql://ann:pass-word@h/d"]);
+    assert!(told.stderr.contains("mysql://ann:***@h/d"), "{}", told.stderr);
+}
+
 #[test]
 fn a_sample_is_told_from_the_whole() {
     let chat = json!({"op": "chat", "messages": [{"role": "user", "content": "hi"}]});

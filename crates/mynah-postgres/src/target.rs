@@ -18,6 +18,9 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::fail::{chain, log_error, unavailable};
 
+/// How long a connection is idle before the client probes it, if the URL does not say.
+const KEEPALIVES_IDLE: Duration = Duration::from_secs(2 * 60 * 60);
+
 /// A server and a database, with what is needed to connect.
 #[derive(Clone)]
 pub(crate) struct Target {
@@ -45,7 +48,12 @@ impl Target {
             config.connect_timeout(Duration::from_secs(10));
         }
         // A silently cut connection is detected instead of waited for.
-        config.keepalives_idle(Duration::from_secs(10)).tcp_user_timeout(Duration::from_secs(20));
+        if config.get_keepalives_idle() == KEEPALIVES_IDLE {
+            config.keepalives_idle(Duration::from_secs(10));
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(Duration::from_secs(20));
+        }
         if config.get_user().is_none()
             && let Some(user) = variable("PGUSER").or_else(|| variable("USER"))
         {
@@ -77,16 +85,20 @@ impl Target {
     }
 }
 
-/// The URL without a password.
+/// The URL without a password, and without options.
 fn shown(url: &str) -> String {
-    let url = url.split_once('?').map_or(url, |(url, _)| url);
-    match url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?))) {
-        Some((scheme, (user, rest))) => {
-            let user = user.split_once(':').map_or(user, |(user, _)| user);
-            format!("{scheme}://{user}@{rest}")
-        }
-        None => url.to_owned(),
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return "the connection string".to_owned();
+    };
+    let (user, place) = rest.rsplit_once('@').unwrap_or(("", rest));
+    // A password that is not encoded as it must be could be anywhere.
+    if user.contains(['/', '?']) {
+        return format!("{scheme}://***");
     }
+    let user = user.split(':').next().unwrap_or_default();
+    let place = place.split('?').next().unwrap_or_default();
+    let at = if user.is_empty() { "" } else { "@" };
+    format!("{scheme}://{user}{at}{place}")
 }
 
 /// The options about TLS, which the client does not read itself.
@@ -234,6 +246,10 @@ mod tests {
     fn a_url_is_shown_without_its_password() {
         assert_eq!(shown("postgres://ann:se@cret@h:5/d?password=x"), "postgres://ann@h:5/d");
         assert_eq!(shown("postgres://h/d"), "postgres://h/d");
+        assert_eq!(shown("postgres://ann:se?cr/et@h/d?x=y"), "postgres://***");
+        assert_eq!(shown("postgres://h/d?password=sec@ret"), "postgres://***");
+        assert_eq!(shown("postgres://h/d?password=secret"), "postgres://h/d");
+        assert_eq!(shown("host=h password=secret"), "the connection string");
     }
 
     #[test]
@@ -257,6 +273,11 @@ mod tests {
             let target = Target::parse(&format!("postgres://ann:x@h/d{mode}"));
             assert_eq!(target.ok().map(|target| target.config.get_ssl_mode()), expected, "{mode}");
         }
+        let idle = |options: &str| {
+            let target = Target::parse(&format!("postgres://ann:x@h/d{options}"));
+            target.unwrap().config.get_keepalives_idle().as_secs()
+        };
+        assert_eq!((idle(""), idle("?keepalives_idle=30")), (10, 30));
         let wrong = Target::parse("postgres://h:port/d").map(drop).unwrap_err();
         assert_eq!(wrong.reason(), "unusable");
     }

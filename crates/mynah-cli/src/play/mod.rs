@@ -24,7 +24,7 @@ use crate::{
     input::{is_stdin, name, read_json},
     ledger::Ledger,
     near, runtime,
-    store::LogLocation,
+    store::{LogLocation, shown},
     text::quoted,
     unless_interrupted, written,
 };
@@ -74,7 +74,7 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
     let told = match (&run, url) {
         (Some(run), Some(url)) => {
             let agent = if is_stdin(file) { "FILE".into() } else { file.to_string_lossy() };
-            let (agent, url) = (quoted(&agent), quoted(url));
+            let (agent, url) = (quoted(&agent), quoted(&shown(url)));
             let command = format!("mynah resume {} --agent {agent} --log {url}", quoted(run));
             format!("interrupted; run {run} can be resumed:\n  {command}")
         }
