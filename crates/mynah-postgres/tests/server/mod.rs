@@ -143,6 +143,48 @@ impl Server {
         )
     }
 
+    /// From now on, everyone but `test` needs a password.
+    pub(crate) fn demand_passwords(&self) {
+        self.admit("host all test all trust\nhost all all all scram-sha-256\n");
+    }
+
+    /// From now on, only encrypted connections are taken, except those of `psql`.
+    pub(crate) fn demand_tls(&self) {
+        self.admit("hostssl all all all trust\n");
+    }
+
+    /// Sets who may connect, and how.
+    fn admit(&self, rules: &str) {
+        fs::write(format!("{}/pg_hba.conf", self.data()), rules).expect("rules");
+        self.reload();
+    }
+
+    /// Lets it read its settings again.
+    fn reload(&self) {
+        self.succeed("pg_ctl", &["-D", &self.data(), "-s", "reload"]);
+        // It does so a moment later, and says nothing.
+        self.sql("SELECT pg_sleep(0.3)");
+    }
+
+    /// Offers TLS with `server.crt` and `server.key` of its folder.
+    pub(crate) fn speak_tls(&self) {
+        let folder = self.folder.path().display();
+        // The server demands that the key is its own, or root's with no rights for others.
+        for name in ["server.crt", "server.key"] {
+            let to = format!("{}/{name}", self.data());
+            self.copy(&format!("{folder}/{name}"), &to);
+        }
+        self.sql("ALTER SYSTEM SET ssl = on");
+        self.reload();
+    }
+
+    /// Copies a file as the server's user.
+    fn copy(&self, from: &str, to: &str) {
+        fs::set_permissions(from, fs::Permissions::from_mode(0o644)).expect("rights");
+        let copied = self.run("/usr/bin/install", &["-m", "600", from, to]);
+        assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+    }
+
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
