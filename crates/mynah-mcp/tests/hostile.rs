@@ -157,6 +157,7 @@ async fn a_server_that_always_dies_is_given_up() -> Tested {
 }
 
 /// A moment that the clock of the test does not count.
+#[expect(clippy::disallowed_methods, reason = "the paused clock must not count it")]
 async fn moment() {
     let moment = || std::thread::sleep(Duration::from_millis(50));
     tokio::task::spawn_blocking(moment).await.unwrap();
