@@ -32,7 +32,6 @@
 //! Paths in a file are relative to the folder of the file. `docs/agents.md` describes every key, and [`schema`] is their JSON Schema.
 
 mod build;
-mod expect;
 mod file;
 pub mod golden;
 mod place;

@@ -108,7 +108,7 @@ async fn a_server_that_is_not_there_and_a_tool_that_it_does_not_have_are_errors_
 }
 
 #[tokio::test]
-async fn a_git_server_of_others_reads_the_history_of_the_agents_folder() {
+async fn the_release_agent_reads_the_history_with_a_git_server_of_others() {
     // `cargo xtask test` installs the server and sets the variable.
     let Some(peers) = env::var_os("MYNAH_MCP_PEERS").map(PathBuf::from) else {
         println!("skipped: MYNAH_MCP_PEERS does not name a folder with mcp-server-git");
@@ -120,19 +120,22 @@ async fn a_git_server_of_others_reads_the_history_of_the_agents_folder() {
         let git = Command::new("git").args(name).args(words).current_dir(&folder).status();
         assert!(git.unwrap().success());
     }
-    let python = peers.join("bin/python");
-    let text = format!(
-        "model = 'x:y'\n[mcp.git]\ncommand = ['{}', '-m', 'mcp_server_git', '--repository', '.']\ninclude = ['git_log', 'git_diff']\nprefix = ''\npermission = 'allow'",
-        python.display()
-    );
-    let file = AgentFile::parse(folder.path().join("agent.toml"), text).unwrap();
-    let call = json!({"id": "c0", "name": "git_log", "arguments": {"repo_path": "."}});
+    // The agent of the examples, two folders below the repository.
+    let agents = folder.path().join("examples/agents");
+    std::fs::create_dir_all(&agents).unwrap();
+    let text = include_str!("../../../examples/agents/releases.toml");
+    let python = format!("{:?}", peers.join("bin/python"));
+    assert!(text.contains("\"python3\""));
+    let text = text.replace("\"python3\"", &python);
+    let file = AgentFile::parse(agents.join("releases.toml"), text).unwrap();
+    let call = json!({"id": "c0", "name": "git_log", "arguments": {"repo_path": "../.."}});
     let script = [
         json!([{"tool_call": call}, {"finish": "tool_calls"}]),
         json!([{"text": "Done."}, {"finish": "stop"}]),
     ];
-    let agent = file.build_on(Engine::new(Scripted::new(script).unwrap())).await.unwrap();
-    let expected = [("git_diff", false), ("git_log", false)];
+    let engine = Engine::new(Scripted::new(script).unwrap()).model(file.model());
+    let agent = file.build_on(engine).await.unwrap();
+    let expected = [("git_diff", false), ("git_log", false), ("git_show", false)];
     let mut offered = tools(&agent);
     offered.sort();
     assert_eq!(offered, expected.map(|(name, asks)| (name.to_owned(), asks)));

@@ -1,40 +1,51 @@
-//! `mynah golden`: keeps runs as regression tests. `mynah check`: holds an agent against them.
+//! `mynah golden`: keeps runs as regression tests. `mynah check`: compares an agent with them.
 
 use std::{
     fs,
     io::{self, Write as _},
-    path::PathBuf,
+    num::{NonZeroU32, NonZeroUsize},
+    path::{Path, PathBuf},
 };
 
 use clap::{Args, Subcommand};
-use mynah_agent::golden::{Answers, Checked, GoldenError, add, check};
+use mynah::{Engine, Error, ErrorKind};
+use mynah_agent::golden::{Added, Answers, Check, Checked, GoldenError, RULES, Rules, add};
 use serde_json::json;
 
 use crate::{
     Failure, LogArgs,
     agent::{self, VarArgs},
-    runtime,
+    generate::failed,
+    model::script,
+    play, runtime,
     store::{self, LogLocation},
     text::{count, line, plain},
+    tty::{BAD, DIM, GOOD, Live, Looks},
     written,
 };
 
 pub(crate) const GOLDEN_EXAMPLES: &str = "Examples:
   mynah golden add last --name refund      write goldens/refund.ndjson and goldens/refund.toml
+  mynah golden add last --name refund --redact 'customer=C-[0-9]{6}'
+                                           replace customer numbers by [customer-1], [customer-2], …
   mynah check agent.toml                   check the agent against all goldens
 
-docs/agents.md describes what refund.toml can expect.
-Exit codes: 0 done; 1 the run is corrupt; 2 no such run, or one that has not ended; 4 a log or file that cannot be used.";
+Keys, tokens and mail addresses are replaced in any case; goldens/redact.toml holds rules for all goldens.
+docs/regression-tests.md describes the rules, and what refund.toml can expect.
+Exit codes: 0 done; 1 the run is corrupt; 2 no such run, one that has not ended, or a bad rule; 4 a log or file that cannot be used.";
 
 pub(crate) const CHECK_EXAMPLES: &str = "Examples:
   mynah check agent.toml                   from the records of goldens/: no model is asked, no tool runs
   mynah check agent.toml goldens --what-if ask the model; tools answer from the records
+  mynah check agent.toml --what-if --repeat 10
+                                           show how often each golden passes
   mynah check agent.toml --what-if --update
                                            keep the new runs, after a look at what differs
   mynah check agent.toml --junit report.xml
                                            for CI
 
-Exit codes: 0 everything is as expected; 1 something differs; 2 wrong usage, a bad agent file; 4 a file or server that cannot be used.";
+Exit codes: 0 everything is as expected; 1 something differs; 2 wrong usage, a bad agent file or expectation; 4 a file or server
+that cannot be used.";
 
 #[derive(Args)]
 pub(crate) struct GoldenArguments {
@@ -56,6 +67,12 @@ enum Act {
         /// Folder of the goldens.
         #[arg(long, value_name = "FOLDER", default_value = "goldens")]
         to: PathBuf,
+        /// Replace texts that match a pattern; may be repeated.
+        #[arg(long, value_name = "NAME=PATTERN")]
+        redact: Vec<String>,
+        /// Replace nothing: keep the run as it is recorded.
+        #[arg(long, conflicts_with = "redact")]
+        no_redact: bool,
     },
 }
 
@@ -74,6 +91,12 @@ pub(crate) struct CheckArguments {
     /// Ask the model and run the tools.
     #[arg(long)]
     live: bool,
+    /// Run each golden this often, and show its pass rate. Needs --what-if or --live.
+    #[arg(long, value_name = "N", default_value = "1")]
+    repeat: NonZeroU32,
+    /// Make this many runs at the same time.
+    #[arg(long, value_name = "N", default_value = "4")]
+    jobs: NonZeroUsize,
     /// Replace goldens whose run differs by the new run. Needs --what-if or --live.
     #[arg(long)]
     update: bool,
@@ -88,36 +111,50 @@ pub(crate) struct CheckArguments {
 impl From<GoldenError> for Failure {
     fn from(error: GoldenError) -> Self {
         match error {
-            GoldenError::Run(error) => Self::of(&error),
+            GoldenError::Run(error) => match error.kind() {
+                ErrorKind::Engine(_) | ErrorKind::Adapter(_) => failed(&error, 1),
+                _ => Self::of(&error),
+            },
+            GoldenError::Misfit(error) => error.into(),
             other => Self::file(other.to_string()),
         }
     }
 }
 
 pub(crate) fn main(arguments: GoldenArguments) -> Result<(), Failure> {
-    let Act::Add { log, run, name, to } = arguments.act;
+    let Act::Add { log, run, name, to, redact, no_redact } = arguments.act;
+    let mut rules = if no_redact { Rules::none() } else { Rules::read(&to.join(RULES))? };
+    for rule in &redact {
+        let (name, pattern) = rule.split_once('=').unwrap_or(("text", rule));
+        let wrong = |why| Failure::input(format!("--redact {rule}: {why}"));
+        rules = rules.rule(name, pattern).map_err(wrong)?;
+    }
     let opened = LogLocation::parse(&log.log)?.open_to_read()?;
-    let (run, file) = runtime()?.block_on(async {
+    let (run, added) = runtime()?.block_on(async {
         let run = store::find(opened.as_ref(), &run).await?.run_id;
         if !store::needed(opened.as_ref(), &run).await?.is_empty() {
             let why = "it continues a session; a golden is a run that stands alone";
             return Err(Failure::input(format!("run {run}: {why}")));
         }
-        let file = add(opened.as_ref(), &run, &to, &name).await?;
-        Ok((run, file))
+        let added = add(opened.as_ref(), &run, &to, &name, &rules).await?;
+        Ok((run, added))
     })?;
+    let Added { file, redacted, .. } = added;
     let mut out = io::stdout().lock();
     written(if log.json {
-        writeln!(out, "{}", json!({"run_id": run, "file": file}))
+        writeln!(out, "{}", json!({"run_id": run, "file": file, "redacted": redacted.0}))
     } else {
         let expectations = file.with_extension("toml");
         let (file, expectations) = (file.display(), expectations.display());
-        writeln!(out, "{file}: {}\n{expectations}: what it must do", line(&run))
+        let replaced =
+            if redacted.0.is_empty() { String::new() } else { format!("; replaced: {redacted}") };
+        writeln!(out, "{file}: {}{replaced}\n{expectations}: what it must do", line(&run))
     })
 }
 
 pub(crate) fn check_main(arguments: CheckArguments) -> Result<(), Failure> {
-    let CheckArguments { agent, goldens, vars, what_if, live, update, junit, json } = arguments;
+    let CheckArguments { agent, goldens, vars, what_if, live, repeat, jobs, update, junit, json } =
+        arguments;
     let answers = match (what_if, live) {
         (true, _) => Answers::WhatIf,
         (_, true) => Answers::Live,
@@ -125,11 +162,19 @@ pub(crate) fn check_main(arguments: CheckArguments) -> Result<(), Failure> {
             let why = "--update: records make no new run; add --what-if or --live";
             return Err(Failure::input(why));
         }
+        _ if repeat.get() > 1 => {
+            let why = "--repeat: records give the same each time; add --what-if or --live";
+            return Err(Failure::input(why));
+        }
         _ => Answers::Records,
     };
+    let looks = Looks::detect();
     let checked = runtime()?.block_on(async {
         let engine = agent::load(&agent, &vars, &[]).await?;
-        Ok::<_, Failure>(check(&engine, &goldens, answers, update).await?)
+        let folder = goldens.clone();
+        let check = Check::new(&engine, goldens).answers(answers).update(update);
+        let check = check.repeat(repeat).jobs(jobs).on_progress(progress(looks, json));
+        Ok::<_, Failure>(check.judges(move |name| judge(name, &folder)).run().await?)
     })?;
     if let Some(file) = junit {
         fs::write(&file, report(&checked))
@@ -137,24 +182,12 @@ pub(crate) fn check_main(arguments: CheckArguments) -> Result<(), Failure> {
     }
     let mut out = io::stdout().lock();
     for golden in &checked {
-        written(if json {
-            writeln!(out, "{}", json!(golden))
-        } else {
-            let how = match (golden.findings.is_empty(), golden.updated) {
-                (_, true) => "updated",
-                (true, _) => "ok",
-                (false, _) => "differs",
-            };
-            let findings: String = golden
-                .findings
-                .iter()
-                .map(|finding| format!("\n  {}", plain(finding).replace('\n', "\n  ")))
-                .collect();
-            writeln!(out, "{}  {how}{findings}", line(&golden.name))
+        written(match json {
+            true => writeln!(out, "{}", json!(golden)),
+            false => writeln!(out, "{}", shown(golden, looks)),
         })?;
     }
-    let failed = checked.iter().filter(|golden| !golden.findings.is_empty() && !golden.updated);
-    match failed.count() as u64 {
+    match checked.iter().filter(|golden| !golden.ok).count() as u64 {
         0 => Ok(()),
         failed => {
             let all = count(checked.len() as u64, "golden");
@@ -163,24 +196,88 @@ pub(crate) fn check_main(arguments: CheckArguments) -> Result<(), Failure> {
     }
 }
 
+/// The engine of a judge. A script is in the folder of the goldens.
+fn judge(name: &str, folder: &Path) -> mynah::Result<Engine> {
+    let unusable = |failure: Failure| {
+        Error::invalid_option("judge", "unusable").with_message(failure.message())
+    };
+    match script(name) {
+        Some(file) => play::agent(&folder.join(file), &[]).map_err(unusable),
+        None => Engine::named(name),
+    }
+}
+
+/// Draws a bar in a terminal.
+fn progress(looks: Looks, json: bool) -> impl FnMut(usize, usize) + Send + 'static {
+    const WIDTH: usize = 30;
+    let mut live = Live::default();
+    move |done, all| {
+        if !looks.is_rich || json {
+            return;
+        }
+        let filled = WIDTH * done / all.max(1);
+        let (full, empty) = ("━".repeat(filled), "─".repeat(WIDTH - filled));
+        let bar = format!("{}{} {done}/{all}", looks.paint(GOOD, &full), looks.paint(DIM, &empty));
+        // A bar that cannot be drawn stops no check.
+        let _ = match done == all {
+            true => live.clear(&mut io::stderr()),
+            false => live.draw(&mut io::stderr(), vec![bar]),
+        };
+    }
+}
+
+/// A golden for people: how it went, and what differs, field by field.
+pub(crate) fn shown(golden: &Checked, looks: Looks) -> String {
+    let (how, style) = match (golden.ok, golden.updated) {
+        (true, true) => ("updated", GOOD),
+        (true, false) => ("ok", GOOD),
+        (false, true) => ("updated; it does not do what is expected", BAD),
+        (false, false) => ("differs", BAD),
+    };
+    let mut text = format!("{}  {}", line(&golden.name), looks.paint(style, how));
+    if let Some([low, high]) = golden.interval {
+        let percent = |share: f64| format!("{:.0}%", 100.0 * share);
+        let rate = percent(f64::from(golden.passed) / f64::from(golden.runs));
+        let (low, high) = (percent(low), percent(high));
+        text += &format!("  {} of {} runs passed: {rate}", golden.passed, golden.runs);
+        text += &format!(" (95% confidence: {low} to {high})");
+    }
+    let answer = golden.answer.iter().map(|answer| (DIM, format!("another {answer}")));
+    let findings =
+        golden.findings.iter().map(|finding| (anstyle::Style::new(), finding.to_string()));
+    for (style, finding) in findings.chain(answer) {
+        for row in plain(&finding).lines() {
+            text += &format!("\n  {}", looks.paint(style, row));
+        }
+    }
+    text
+}
+
 /// A JUnit report.
 fn report(checked: &[Checked]) -> String {
     let escaped = |text: &str| {
         let text = plain(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         text.replace('"', "&quot;").replace('\n', "&#10;")
     };
-    let failed = checked.iter().filter(|golden| !golden.findings.is_empty()).count();
+    let failed = checked.iter().filter(|golden| !golden.ok).count();
+    let seconds: f64 = checked.iter().map(|golden| golden.seconds).sum();
     let mut xml = format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"goldens\" tests=\"{}\" failures=\"{failed}\">\n",
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"goldens\" tests=\"{}\" failures=\"{failed}\" time=\"{seconds:.3}\">\n",
         checked.len()
     );
     for golden in checked {
-        xml += &format!("    <testcase classname=\"goldens\" name=\"{}\"", escaped(&golden.name));
-        xml += &match golden.findings.is_empty() {
+        let (name, seconds) = (escaped(&golden.name), golden.seconds);
+        xml +=
+            &format!("    <testcase classname=\"goldens\" name=\"{name}\" time=\"{seconds:.3}\"");
+        xml += &match golden.ok {
             true => "/>\n".to_owned(),
             false => {
-                let message = escaped(&golden.findings.join("\n"));
-                format!(">\n      <failure message=\"{message}\"/>\n    </testcase>\n")
+                let findings: Vec<String> =
+                    golden.findings.iter().map(ToString::to_string).collect();
+                let first = golden.findings.first().map(|finding| finding.message.as_str());
+                let (first, all) =
+                    (escaped(first.unwrap_or_default()), escaped(&findings.join("\n")));
+                format!(">\n      <failure message=\"{first}\">{all}</failure>\n    </testcase>\n")
             }
         };
     }

@@ -6,30 +6,34 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use mynah::{Error, ErrorKind, LogReason, Mismatch, Tools, replay_run};
+use mynah::{Engine, Error, ErrorKind, LogReason, Mismatch, Tools, log::Log, replay_run};
+use mynah_agent::golden::{Answers, Check};
 use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
     agent::{self, VarArgs},
-    input, runtime,
+    golden, input, runtime,
     store::{self, LogLocation},
     text::{count, line, plain, short},
+    tty::Looks,
     verify::wrong,
     written,
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah replay last                        replay the records alone
-  mynah replay last --agent agent.json     compare with this agent; records answer for its tools
-  mynah replay last --agent agent.json --tools rerun
+  mynah replay last --agent agent.toml     compare with this agent; records answer for its tools
+  mynah replay last --agent agent.toml --tools rerun
                                            the same, but execute its idempotent tools
-  mynah replay last --agent agent.json --allow-changed-agent
-                                           show what a changed agent does differently
+  mynah replay last --agent agent.toml --allow-changed-agent
+                                           show what the loop does differently with a changed agent
+  mynah replay last --agent agent.toml --what-if
+                                           ask the model again; records answer for the same tool calls
   mynah replay last --system @prompt.txt   compare with another system prompt
   mynah replay last --json | jq .err.metadata.diff
 
-An agent is a scenario file: its engine and its tools. The model is never called.
+An agent is an agent file or a scenario. The model is called only with --what-if.
 
 Exit codes: 0 equal; 1 different, or the run was changed; 2 no such run; 4 the log cannot be used.";
 
@@ -57,6 +61,9 @@ pub(crate) struct Arguments {
     /// Ignore what the agent is (model, tools, params); compare only what it does.
     #[arg(long, requires = "agent")]
     allow_changed_agent: bool,
+    /// Ask the agent's model, and show which calls and answer differ. Tools answer from the records where the call is the same.
+    #[arg(long, requires = "agent", conflicts_with_all = ["tools", "rerun", "system", "allow_changed_agent"])]
+    what_if: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -86,6 +93,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         rerun,
         system,
         allow_changed_agent,
+        what_if,
     } = arguments;
     if let (None, Some(How::Rerun)) = (&agent, tools) {
         let why = "--tools rerun: the tools are the agent's; --agent FILE names one";
@@ -103,6 +111,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             None => None,
         };
         let run = store::find(log.as_ref(), &run).await?.run_id;
+        if let (Some((_, engine)), true) = (&engine, what_if) {
+            return asked_again(engine, log.as_ref(), &run, json).await;
+        }
         let mut replay = match &engine {
             Some((agent, engine)) => {
                 let tools = tools.unwrap_or(How::Recorded).tools(agent);
@@ -153,6 +164,26 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             }
         }
     })
+}
+
+/// Asks the model again, and shows which calls and answer differ.
+async fn asked_again(engine: &Engine, log: &dyn Log, run: &str, json: bool) -> Result<(), Failure> {
+    if !store::needed(log, run).await?.is_empty() {
+        let why = "it continues a session; --what-if takes a run that stands alone";
+        return Err(Failure::input(format!("run {run}: {why}")));
+    }
+    let check = Check::of_run(engine, log, run).await?.answers(Answers::WhatIf);
+    let mut out = io::stdout().lock();
+    for checked in check.run().await? {
+        written(match json {
+            true => writeln!(out, "{}", json!(checked)),
+            false => writeln!(out, "{}", golden::shown(&checked, Looks::detect())),
+        })?;
+        if !checked.ok {
+            return Err(Failure::finding("this agent does not do what the run did"));
+        }
+    }
+    Ok(())
 }
 
 /// The finding, if the error reports something that was looked for.

@@ -45,9 +45,14 @@ fn a_golden_is_equal_until_the_prompt_changes_and_the_difference_is_shown() {
     let report = store.beside("report.xml");
     let changed = common::run(["check", &agent, &goldens, "--junit", &report]);
     assert_eq!(changed.code, Some(1));
-    for part in ["times  differs", "recorded: \"Compute.\"", "produced: \"Guess.\""] {
-        assert!(changed.stdout.contains(part), "{part} in {}", changed.stdout);
-    }
+    let expected = "\
+times  differs
+  record 1: run_started differs at about.params.system
+  > about.params.system
+      recorded: \"Compute.\"
+      produced: \"Guess.\"
+";
+    assert_eq!(changed.stdout, expected);
     assert_eq!(changed.stderr, "mynah: 1 of 1 golden differ from what is expected\n");
     let report = fs::read_to_string(report).unwrap();
     assert!(report.contains("failures=\"1\"") && report.contains("&quot;Guess.&quot;"), "{report}");
@@ -70,16 +75,19 @@ fn expectations_are_checked_one_by_one() {
         ("contains = ['43']", Some("contains: the answer has no \"43\"")),
         ("lacks = ['42']", Some("lacks: the answer has \"42\"")),
         ("matches = '^42'", Some("matches: the answer does not match")),
-        ("json = { '/total' = 42 }", Some("json: the answer is not JSON")),
+        ("json = { '$.total' = 42 }", Some("json: the answer is not JSON")),
+        ("schema = { type = 'object' }", Some("json: the answer is not JSON")),
         ("max_turns = 2\nmax_tokens = 12", None),
         ("max_turns = 1", Some("max_turns: at most 1 expected, 2 used")),
         ("max_tokens = 11", Some("max_tokens: at most 11 expected, 12 used")),
+        ("max_usd = 0.01\nmax_seconds = 60", None),
+        ("max_seconds = 0", Some("max_seconds: at most 0 expected")),
     ];
     for (expectations, finding) in table {
         store.file("goldens/times.toml", expectations);
         let checked = common::run(["check", &agent, &goldens, "--json"]);
         let line = &lines(&checked)[0];
-        let found = line["findings"][0].as_str();
+        let found = line["findings"][0]["message"].as_str();
         match finding {
             None => assert_eq!((checked.code, found), (Some(0), None), "{expectations}"),
             Some(finding) => {
@@ -88,14 +96,28 @@ fn expectations_are_checked_one_by_one() {
             }
         }
     }
-    store.file("goldens/times.toml", "max_turn = 1");
-    let wrong = common::run(["check", &agent, &goldens]);
-    assert_eq!(wrong.code, Some(4));
-    assert!(
-        wrong.stderr.contains("times.toml") && wrong.stderr.contains("max_turn"),
-        "{}",
-        wrong.stderr
-    );
+}
+
+#[test]
+fn an_expectation_that_cannot_be_checked_is_named_with_its_line_and_key() {
+    let (store, agent, goldens) = golden();
+    let table = [
+        (
+            "\nmax_turn = 1",
+            "times.toml:2: max_turn: unknown key `max_turn`; did you mean `max_turns`?",
+        ),
+        ("matches = '('", "times.toml:1: matches: regex parse error"),
+        ("[json]\nprice = 3", "times.toml:2: json.price: give a path as $.items[0].price"),
+        ("schema = { type = 'strin' }", "times.toml:1: schema: "),
+        ("pass_rate = 80", "times.toml:1: pass_rate: give a number from 0 to 1"),
+        ("[judge]\nmodel = 'x:y'", "judge"),
+    ];
+    for (expectations, told) in table {
+        store.file("goldens/times.toml", expectations);
+        let wrong = common::run(["check", &agent, &goldens]);
+        assert_eq!(wrong.code, Some(2), "{expectations}");
+        assert!(wrong.stderr.contains(told), "{expectations}: {}", wrong.stderr);
+    }
 }
 
 #[test]
@@ -108,9 +130,18 @@ fn what_if_asks_the_model_lets_records_answer_for_tools_and_updates_after_a_look
     store.file("script.json", OTHER);
     let changed = common::run(["check", &agent, &goldens, "--what-if"]);
     assert_eq!(changed.code, Some(1), "{}", changed.stderr);
-    for part in ["call 2", "recorded: nothing", "produced: shell {\"command\":\"rm -rf .\"}"] {
-        assert!(changed.stdout.contains(part), "{part} in {}", changed.stdout);
-    }
+    let expected = "\
+times  differs
+  other calls than recorded
+  > call 2
+      recorded: nothing
+      produced: \"shell {\\\"command\\\":\\\"rm -rf .\\\"}\"
+  another answer
+      recorded: \"It is 42.\"
+      produced: \"It may be 42.\"
+                    ^
+";
+    assert_eq!(changed.stdout, expected);
     let refused = common::run(["check", &agent, &goldens, "--update"]);
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     let updated = common::run(["check", &agent, &goldens, "--what-if", "--update"]);
@@ -122,4 +153,151 @@ fn what_if_asks_the_model_lets_records_answer_for_tools_and_updates_after_a_look
     );
     let again = common::run(["check", &agent, &goldens, "--what-if"]);
     assert_eq!((again.code, again.stdout.as_str()), (Some(0), "times  ok\n"), "{}", again.stderr);
+}
+
+#[test]
+fn live_runs_the_tools_and_a_call_that_needs_approval_only_if_the_golden_has_it() {
+    let (store, agent, goldens) = golden();
+    store.file("goldens/times.toml", "");
+    store.file("agent.toml", &AGENT.replace("'allow'", "'ask'"));
+    let touched = store.beside("touched");
+    let other = OTHER.replace("rm -rf .", &format!("touch {touched}"));
+    store.file("script.json", &other);
+    let live = common::run(["check", &agent, &goldens, "--live", "--json"]);
+    assert_eq!(live.code, Some(1), "{}", live.stderr);
+    assert_eq!(lines(&live)[0]["findings"][0]["changes"][0]["place"], "call 2");
+    assert!(!fs::exists(touched).unwrap());
+    // Without approvals, every call runs.
+    store.file("agent.toml", AGENT);
+    store.file("script.json", SCRIPTS);
+    let live = common::run(["check", &agent, &goldens, "--live"]);
+    assert_eq!((live.code, live.stdout.as_str()), (Some(0), "times  ok\n"), "{}", live.stderr);
+}
+
+#[test]
+fn repeated_runs_have_a_pass_rate_with_a_confidence_interval() {
+    let (store, agent, goldens) = golden();
+    let answer = |text: &str| format!(r#"[{{"text": "{text}"}}, {{"finish": "stop"}}]"#);
+    let answers: Vec<String> =
+        (0..10).map(|run| answer(if run % 4 == 3 { "No idea." } else { "42" })).collect();
+    store.file("script.json", &format!(r#"{{"scripts": [{}]}}"#, answers.join(",")));
+    store.file("goldens/times.toml", "tools = []\ncontains = ['42']");
+    let check = ["check", &agent, &goldens, "--what-if", "--repeat", "10"];
+    let often = common::run(check);
+    assert_eq!(often.code, Some(1), "{}", often.stderr);
+    let first = often.stdout.lines().next().unwrap();
+    let rate = "times  differs  8 of 10 runs passed: 80% (95% confidence: 49% to 94%)";
+    assert_eq!(first, rate);
+    assert!(
+        often.stdout.contains("the answer has no \"42\": \"No idea.\" (in 2 runs)"),
+        "{}",
+        often.stdout
+    );
+    store.file("goldens/times.toml", "tools = []\ncontains = ['42']\npass_rate = 0.8");
+    let enough = common::run(check.into_iter().chain(["--json", "--jobs", "1"]));
+    assert_eq!(enough.code, Some(0), "{}", enough.stderr);
+    let line = &lines(&enough)[0];
+    assert_eq!((line["passed"].as_u64(), line["runs"].as_u64()), (Some(8), Some(10)));
+    assert!((line["interval"][0].as_f64().unwrap() - 0.4902).abs() < 1e-3, "{line}");
+    let pointless = common::run(["check", &agent, &goldens, "--repeat", "2"]);
+    assert_eq!(pointless.code, Some(2), "{}", pointless.stderr);
+}
+
+#[test]
+fn a_model_judges_an_answer_by_a_rubric() {
+    let (store, agent, goldens) = golden();
+    let verdict = |passes: bool| {
+        let verdict = format!(r#"{{\"reason\": \"It says 42.\", \"passes\": {passes}}}"#);
+        format!(r#"{{"scripts": [[{{"text": "{verdict}"}}, {{"finish": "stop"}}]]}}"#)
+    };
+    let rubric = "[judge]\nmodel = 'scripted:judge.json'\nrubric = 'The answer explains itself.'";
+    store.file("goldens/times.toml", rubric);
+    store.file("goldens/judge.json", &verdict(true));
+    let good = common::run(["check", &agent, &goldens, "--what-if"]);
+    assert_eq!((good.code, good.stdout.as_str()), (Some(0), "times  ok\n"), "{}", good.stderr);
+    store.file("goldens/judge.json", &verdict(false));
+    let bad = common::run(["check", &agent, &goldens, "--what-if"]);
+    assert_eq!(bad.code, Some(1), "{}", bad.stderr);
+    assert_eq!(bad.stdout, "times  differs\n  judge: It says 42.\n");
+    // Records are free: no judge is asked.
+    let records = common::run(["check", &agent, &goldens]);
+    assert_eq!(records.code, Some(0), "{}", records.stderr);
+}
+
+/// The files of a folder, as one text, with the bytes that are hexadecimal in them.
+fn everything(folder: &str) -> String {
+    let mut all = String::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+        let payloads = text.split('"').filter(|part| part.len() > 40);
+        for payload in payloads.filter(|part| part.bytes().all(|b| b.is_ascii_hexdigit())) {
+            let digits: Vec<u8> = payload.bytes().collect();
+            let byte =
+                |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+            let bytes: Vec<u8> = digits.chunks_exact(2).map(byte).collect();
+            all += &String::from_utf8_lossy(&bytes);
+        }
+        all += &text;
+    }
+    all
+}
+
+#[test]
+fn keys_addresses_and_what_rules_name_are_replaced_before_a_run_is_kept() {
+    let store = Store::new();
+    let call = r#"{"id": "c0", "name": "shell", "arguments": {"command": "echo to ada@example.org, C-123456"}}"#;
+    let scripts = format!(
+        r#"{{"scripts": [
+            [{{"tool_call": {call}}}, {{"finish": "tool_calls"}}],
+            [{{"text": "Sent to ada@exam"}}, {{"text": "ple.org and not to bob@example.org."}}, {{"finish": "stop"}}]
+        ]}}"#
+    );
+    store.file("script.json", &scripts);
+    let (agent, goldens) = (store.file("agent.toml", AGENT), store.beside("goldens"));
+    let goal = "Mail ada@example.org about C-123456 with sk-abcdefghijklmnop1234.";
+    let run = store.run(&["run", &agent, goal]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    fs::create_dir(&goldens).unwrap();
+    store.file("goldens/redact.toml", "customer = 'C-[0-9]{6}'");
+    let added = store.run(&["golden", "add", "last", "--name", "mail", "--to", &goldens]);
+    assert_eq!(added.code, Some(0), "{}", added.stderr);
+    assert!(
+        added.stdout.contains("replaced: customer (1), email (2), key (1)"),
+        "{}",
+        added.stdout
+    );
+    let kept = everything(&goldens);
+    for secret in ["ada@", "bob@", "C-123456", "sk-abc"] {
+        assert!(!kept.contains(secret), "{secret} is in {kept}");
+    }
+    assert!(kept.contains("Sent to [email-1] and not to [email-2]."), "{kept}");
+    let same = common::run(["check", &agent, &goldens]);
+    assert_eq!((same.code, same.stdout.as_str()), (Some(0), "mail  ok\n"), "{}", same.stderr);
+    let bad =
+        store.run(&["golden", "add", "last", "--name", "x", "--to", &goldens, "--redact", "a=("]);
+    assert_eq!(bad.code, Some(2), "{}", bad.stderr);
+    let raw = ["golden", "add", "last", "--name", "raw", "--to", &goldens, "--no-redact"];
+    assert_eq!(store.run(&raw).code, Some(0));
+    assert!(everything(&goldens).contains("ada@example.org"));
+}
+
+#[test]
+fn a_replay_with_a_changed_agent_shows_what_it_would_do_differently() {
+    let (store, agent, _) = golden();
+    let replay = ["replay", "last", "--agent", &agent];
+    assert_eq!(store.run(&replay).code, Some(0));
+    store.file("agent.toml", &AGENT.replace("Compute.", "Guess."));
+    let changed = store.run(&replay);
+    assert_eq!(changed.code, Some(1), "{}", changed.stderr);
+    assert!(changed.stdout.contains("\"Guess.\""), "{}", changed.stdout);
+    let asked = store.run(&[&replay[..], &["--what-if"]].concat());
+    assert_eq!(asked.code, Some(0), "{}", asked.stderr);
+    store.file("script.json", OTHER);
+    let asked = store.run(&[&replay[..], &["--what-if"]].concat());
+    assert_eq!(asked.code, Some(1), "{}", asked.stderr);
+    assert!(
+        asked.stdout.contains("> call 2") && asked.stdout.contains("rm -rf ."),
+        "{}",
+        asked.stdout
+    );
 }

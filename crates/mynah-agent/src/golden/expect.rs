@@ -1,0 +1,231 @@
+//! What a golden run must do.
+
+use std::{collections::BTreeMap, fs, io, path::Path};
+
+use regex::Regex;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Done, Finding, GoldenError, judge::Judge, unusable};
+use crate::place::Source;
+
+/// The expectations in the file beside a golden.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Expect {
+    /// The tools that are called, in order, and no others.
+    tools: Option<Vec<String>>,
+    /// Calls that are made, in this order. Others may be between them.
+    #[serde(default)]
+    calls: Vec<ExpectedCall>,
+    /// What the answer contains.
+    #[serde(default)]
+    contains: Vec<String>,
+    /// What the answer does not contain.
+    #[serde(default)]
+    lacks: Vec<String>,
+    /// A pattern that the answer matches.
+    matches: Option<String>,
+    /// Values in an answer that is JSON, by their paths.
+    #[serde(default)]
+    json: BTreeMap<String, Value>,
+    /// The JSON Schema that the answer fits.
+    schema: Option<Value>,
+    max_turns: Option<u64>,
+    max_tokens: Option<u64>,
+    max_usd: Option<f64>,
+    max_seconds: Option<f64>,
+    /// A model that judges the run.
+    pub(super) judge: Option<Judge>,
+    /// The share of runs that must pass; all by default.
+    pass_rate: Option<f64>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExpectedCall {
+    tool: String,
+    /// Patterns of its arguments, by their names.
+    #[serde(default)]
+    arguments: BTreeMap<String, String>,
+}
+
+impl Expect {
+    /// Reads a file; one that is missing expects nothing.
+    pub(super) fn read(file: &Path) -> Result<Self, GoldenError> {
+        let text = match fs::read_to_string(file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            read => read.map_err(|error| unusable(file, error))?,
+        };
+        let source = Source { file: file.to_owned(), text };
+        let expect: Self = toml::from_str(&source.text).map_err(|error| source.misfit(&error))?;
+        expect.check(&source)?;
+        Ok(expect)
+    }
+
+    /// What cannot be checked would otherwise be found only when a run is judged.
+    fn check(&self, source: &Source) -> Result<(), GoldenError> {
+        let arguments = self.calls.iter().flat_map(|call| call.arguments.values());
+        let arguments = arguments.map(|pattern| ("calls", pattern));
+        for (key, pattern) in arguments.chain(self.matches.iter().map(|it| ("matches", it))) {
+            if let Err(error) = Regex::new(pattern) {
+                return Err(source.error(&[key], error.to_string().replace('\n', " ")).into());
+            }
+        }
+        if let Some(path) = self.json.keys().find(|path| pointer(path).is_none()) {
+            let why = "give a path as $.items[0].price, or a JSON pointer as /items/0/price";
+            return Err(source.error(&["json", path], why).into());
+        }
+        if let Some(Err(error)) = self.schema.as_ref().map(jsonschema::validator_for) {
+            return Err(source.error(&["schema"], error.to_string()).into());
+        }
+        if self.pass_rate.is_some_and(|rate| !(0.0..=1.0).contains(&rate)) {
+            return Err(source.error(&["pass_rate"], "give a number from 0 to 1").into());
+        }
+        Ok(())
+    }
+
+    /// Whether enough of the runs passed.
+    pub(super) fn is_enough(&self, passed: u32, runs: u32) -> bool {
+        f64::from(passed) >= self.pass_rate.unwrap_or(1.0) * f64::from(runs) - 1e-9
+    }
+
+    pub(super) fn has_calls(&self) -> bool {
+        self.tools.is_some() || !self.calls.is_empty()
+    }
+
+    /// What a run did not do as expected. The judge is not asked.
+    pub(super) fn findings(&self, done: &Done) -> Vec<Finding> {
+        let mut findings = self.of_calls(done);
+        let (text, mut find) = (&done.text, |key: &str, what: String| {
+            findings.push(Finding::new(key, format!("{key}: {what}")));
+        });
+        for part in self.contains.iter().filter(|part| !text.contains(&**part)) {
+            find("contains", format!("the answer has no {part:?}: {text:?}"));
+        }
+        for part in self.lacks.iter().filter(|part| text.contains(&**part)) {
+            find("lacks", format!("the answer has {part:?}: {text:?}"));
+        }
+        if let Some(pattern) = self.matches.as_ref().filter(|pattern| !matches(pattern, text)) {
+            find("matches", format!("the answer does not match {pattern:?}: {text:?}"));
+        }
+        let totals = &done.summary.totals;
+        let tokens = totals.input_tokens + totals.output_tokens;
+        let seconds = done.summary.updated.saturating_sub(done.summary.started) as f64 / 1e9;
+        let limits = [
+            ("max_turns", self.max_turns.map(|limit| limit as f64), totals.turns as f64),
+            ("max_tokens", self.max_tokens.map(|limit| limit as f64), tokens as f64),
+            ("max_usd", self.max_usd, totals.cost),
+            ("max_seconds", self.max_seconds, seconds),
+        ];
+        for (name, limit, spent) in limits {
+            if let Some(limit) = limit.filter(|limit| spent > *limit) {
+                find(name, format!("at most {limit} expected, {spent} used"));
+            }
+        }
+        findings.extend(self.of_json(text));
+        findings
+    }
+
+    fn of_calls(&self, done: &Done) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let called: Vec<&str> = done.calls().map(|call| call.name.as_str()).collect();
+        if let Some(tools) = self.tools.as_ref().filter(|tools| **tools != called) {
+            let what = format!("tools: expected {tools:?}, called {called:?}");
+            findings.push(Finding::new("tools", what));
+        }
+        let mut calls = done.calls();
+        let mut is_made =
+            |expected: &ExpectedCall| calls.any(|call| expected.fits(&call.name, &call.arguments));
+        let missing = self.calls.iter().find(|expected| !is_made(expected));
+        if let Some(ExpectedCall { tool, arguments }) = missing {
+            let made: Vec<String> =
+                done.calls().map(|call| format!("{} {}", call.name, call.arguments)).collect();
+            let what = format!(
+                "calls: no call of {tool} with {arguments:?} in this order, among {made:?}"
+            );
+            findings.push(Finding::new("calls", what));
+        }
+        findings
+    }
+
+    fn of_json(&self, text: &str) -> Vec<Finding> {
+        if self.json.is_empty() && self.schema.is_none() {
+            return Vec::new();
+        }
+        let Ok(answer) = serde_json::from_str::<Value>(text) else {
+            return vec![Finding::new("json", format!("json: the answer is not JSON: {text:?}"))];
+        };
+        let mut findings = Vec::new();
+        for (path, expected) in &self.json {
+            let found = pointer(path).and_then(|pointer| answer.pointer(&pointer));
+            if found != Some(expected) {
+                let found = found.map_or("not there".to_owned(), Value::to_string);
+                let what = format!("json: {path} is {found}, expected {expected}");
+                findings.push(Finding::new("json", what));
+            }
+        }
+        let validator =
+            self.schema.as_ref().and_then(|schema| jsonschema::validator_for(schema).ok());
+        let errors = validator.iter().flat_map(|validator| validator.iter_errors(&answer));
+        findings.extend(errors.map(|error| {
+            let place = error.instance_path().to_string();
+            let place = if place.is_empty() { "the answer".to_owned() } else { place };
+            Finding::new("schema", format!("schema: {place}: {error}"))
+        }));
+        findings
+    }
+}
+
+/// The JSON pointer of a path: itself, or that of `$.items[0].price`.
+fn pointer(path: &str) -> Option<String> {
+    if path.is_empty() || path.starts_with('/') {
+        return Some(path.to_owned());
+    }
+    let steps = path.strip_prefix('$')?.replace('[', ".").replace(']', "");
+    let Some(steps) = steps.strip_prefix('.') else {
+        return steps.is_empty().then(String::new);
+    };
+    let is_step = |step: &str| !step.is_empty() && step != "*";
+    let steps: Vec<&str> = steps.split('.').collect();
+    steps.iter().all(|step| is_step(step)).then(|| {
+        let step = |step: &&str| format!("/{}", step.replace('~', "~0").replace('/', "~1"));
+        steps.iter().map(step).collect()
+    })
+}
+
+impl ExpectedCall {
+    fn fits(&self, tool: &str, arguments: &Value) -> bool {
+        let text = |value: &Value| value.as_str().map_or(value.to_string(), str::to_owned);
+        self.tool == tool
+            && self.arguments.iter().all(|(name, pattern)| {
+                arguments.get(name).is_some_and(|value| matches(pattern, &text(value)))
+            })
+    }
+}
+
+fn matches(pattern: &str, text: &str) -> bool {
+    Regex::new(pattern).is_ok_and(|pattern| pattern.is_match(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_become_pointers() {
+        let table = [
+            ("/a/0", Some("/a/0")),
+            ("$.items[0].price", Some("/items/0/price")),
+            ("$[1]", Some("/1")),
+            ("$", Some("")),
+            ("$.a/b", Some("/a~1b")),
+            ("$..a", None),
+            ("$.a[*]", None),
+            ("price", None),
+        ];
+        for (path, expected) in table {
+            assert_eq!(pointer(path).as_deref(), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,504 @@
+//! Regression tests from real runs.
+//!
+//! A golden is a recorded run that is kept as a file: `NAME.ndjson`, as [`add`] or `mynah golden add` writes it. Beside it `NAME.toml` can say what
+//! the run must do. [`Check`] compares an agent with all goldens of a folder.
+
+mod again;
+mod expect;
+mod finding;
+mod judge;
+mod redact;
+
+use std::{
+    fs::{self, File},
+    io::{self, BufReader},
+    num::{NonZeroU32, NonZeroUsize},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::SystemTime,
+};
+
+use futures_util::{StreamExt as _, stream};
+use mynah::{
+    ChatResult, Engine, ErrorKind, Event, Message, Role, SystemWorld, ToolCall, World as _,
+    log::{Log, MemoryLog, RunSummary, bundle},
+    replay_run, testing,
+};
+use serde::Serialize;
+use serde_json::Value;
+
+use self::{again::Made, expect::Expect};
+pub use self::{
+    finding::{Change, Finding},
+    redact::{Redacted, Rules},
+};
+use crate::FileError;
+
+/// Who answers when a golden is checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answers {
+    /// The records answer for the model and all tools: free and exact. An agent that differs from the recorded one is a finding.
+    #[default]
+    Records,
+    /// Calls the model. Tools answer from the record if the call is the same, and fail otherwise.
+    WhatIf,
+    /// Calls the model and runs tools. A call that needs approval runs if the golden has the same call.
+    Live,
+}
+
+/// How a golden was checked, and what was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Checked {
+    /// The golden's name.
+    pub name: String,
+    /// Whether enough of the runs passed, or the golden was updated and its expectations are met.
+    pub ok: bool,
+    /// How many runs were made, or compared with the records.
+    pub runs: u32,
+    /// How many of them passed.
+    pub passed: u32,
+    /// The interval in which the true pass rate is with 95% confidence (Wilson); none for a single run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<[f64; 2]>,
+    /// The differences from what was expected, in order.
+    pub findings: Vec<Finding>,
+    /// The answer, if it is another than the recorded one. That alone is no finding.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Change>,
+    /// Whether the golden was replaced by the run that was made.
+    pub updated: bool,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+}
+
+/// Why goldens could not be kept or checked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GoldenError {
+    /// A file that cannot be read or written.
+    #[error("{}: {why}", file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// A file of expectations or rules that does not fit.
+    #[error(transparent)]
+    Misfit(#[from] FileError),
+    /// A run whose texts cannot be replaced.
+    #[error("run {run} cannot be redacted: {why}")]
+    Redact {
+        /// The run.
+        run: String,
+        /// Why not.
+        why: String,
+    },
+    /// A run that cannot be read or made.
+    #[error(transparent)]
+    Run(#[from] mynah::Error),
+}
+
+fn unusable(file: &Path, why: impl ToString) -> GoldenError {
+    GoldenError::File { file: file.to_owned(), why: why.to_string() }
+}
+
+/// A golden that was kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Added {
+    /// The file of the run.
+    pub file: PathBuf,
+    /// What was replaced in it.
+    pub redacted: Redacted,
+}
+
+/// Keeps a run of a log as a golden: writes `NAME.ndjson`, with texts replaced as the rules say, and `NAME.toml` with the tools that it called.
+///
+/// # Errors
+/// A run that cannot be read, has not ended, continues a session or cannot be redacted; a file that exists or cannot be written.
+pub async fn add(
+    log: &dyn Log,
+    run: &str,
+    folder: &Path,
+    name: &str,
+    rules: &Rules,
+) -> Result<Added, GoldenError> {
+    let file = folder.join(format!("{name}.ndjson"));
+    if file.exists() {
+        return Err(unusable(&file, "it exists; choose another name, or remove it"));
+    }
+    fs::create_dir_all(folder).map_err(|error| unusable(folder, error))?;
+    let (bytes, redacted) = exported(log, run, rules).await?;
+    let golden = Golden::read(&file, io::Cursor::new(&bytes), Expect::default()).await?;
+    fs::write(&file, bytes).map_err(|error| unusable(&file, error))?;
+    let tools: Vec<Value> = golden.done.calls().map(|call| call.name.as_str().into()).collect();
+    let text = format!(
+        "# What the run must do; docs/regression-tests.md describes the keys.\ntools = {}\n",
+        Value::from(tools)
+    );
+    let expectations = file.with_extension("toml");
+    if !expectations.exists() {
+        fs::write(&expectations, text).map_err(|error| unusable(&expectations, error))?;
+    }
+    Ok(Added { file, redacted })
+}
+
+/// The file of a run, with texts replaced.
+async fn exported(
+    log: &dyn Log,
+    run: &str,
+    rules: &Rules,
+) -> Result<(Vec<u8>, Redacted), GoldenError> {
+    let mut bytes = Vec::new();
+    let redacted = match redact::redacted(log, run, rules).await? {
+        Some((copy, redacted)) => {
+            bundle::export(&copy, run, &mut bytes).await?;
+            redacted
+        }
+        None => {
+            bundle::export(log, run, &mut bytes).await?;
+            Redacted::default()
+        }
+    };
+    Ok((bytes, redacted))
+}
+
+type Judges = Arc<dyn Fn(&str) -> mynah::Result<Engine> + Send + Sync>;
+type Watch = Box<dyn FnMut(usize, usize) + Send>;
+
+/// Checks an engine against all goldens of a folder.
+///
+/// ```no_run
+/// use mynah_agent::{Agent, golden::{Answers, Check}};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let agent = Agent::from_file("agent.toml").await?;
+/// for golden in Check::new(&agent.engine, "goldens").answers(Answers::WhatIf).run().await? {
+///     println!("{}: {} of {} runs passed", golden.name, golden.passed, golden.runs);
+/// }
+/// # Ok(()) }
+/// ```
+#[must_use = "nothing is checked unless it is run"]
+pub struct Check {
+    engine: Engine,
+    folder: PathBuf,
+    /// A run of a log, in place of the goldens of the folder.
+    given: Option<Golden>,
+    answers: Answers,
+    update: bool,
+    repeat: u32,
+    jobs: usize,
+    judges: Judges,
+    watch: Watch,
+}
+
+impl Check {
+    /// Checks from the records, each golden once.
+    pub fn new(engine: &Engine, folder: impl Into<PathBuf>) -> Self {
+        Self {
+            engine: engine.clone(),
+            folder: folder.into(),
+            given: None,
+            answers: Answers::Records,
+            update: false,
+            repeat: 1,
+            jobs: 4,
+            judges: Arc::new(Engine::named),
+            watch: Box::new(|_, _| {}),
+        }
+    }
+
+    /// Checks against one run of a log, without expectations. It must have ended and stand alone.
+    ///
+    /// # Errors
+    /// A run that cannot be read.
+    pub async fn of_run(engine: &Engine, log: &dyn Log, run: &str) -> Result<Self, GoldenError> {
+        let (bytes, _) = exported(log, run, &Rules::none()).await?;
+        let golden =
+            Golden::read(Path::new(run), io::Cursor::new(bytes), Expect::default()).await?;
+        Ok(Self { given: Some(golden), ..Self::new(engine, "") })
+    }
+
+    /// Who answers.
+    pub fn answers(mut self, answers: Answers) -> Self {
+        self.answers = answers;
+        self
+    }
+
+    /// Replaces goldens whose run differs by the new run. Records alone make none.
+    pub fn update(mut self, update: bool) -> Self {
+        self.update = update;
+        self
+    }
+
+    /// How many runs each golden makes. Records give the same each time, so they are compared once.
+    pub fn repeat(mut self, runs: NonZeroU32) -> Self {
+        self.repeat = runs.get();
+        self
+    }
+
+    /// How many runs are made at the same time; 4 by default.
+    pub fn jobs(mut self, jobs: NonZeroUsize) -> Self {
+        self.jobs = jobs.get();
+        self
+    }
+
+    /// Makes the engines of judges from the names of their models. By default [`Engine::named`].
+    pub fn judges(
+        mut self,
+        judges: impl Fn(&str) -> mynah::Result<Engine> + Send + Sync + 'static,
+    ) -> Self {
+        self.judges = Arc::new(judges);
+        self
+    }
+
+    /// Calls a function with how many runs are done, and how many there are.
+    pub fn on_progress(mut self, watch: impl FnMut(usize, usize) + Send + 'static) -> Self {
+        self.watch = Box::new(watch);
+        self
+    }
+
+    /// Checks all goldens. They are returned in the order of their names.
+    ///
+    /// # Errors
+    /// Files that cannot be read, and a folder without goldens. What differs is a finding.
+    pub async fn run(mut self) -> Result<Vec<Checked>, GoldenError> {
+        let runs = if self.answers == Answers::Records { 1 } else { self.repeat };
+        let mut watch = std::mem::replace(&mut self.watch, Box::new(|_, _| {}));
+        let goldens = self.goldens().await?;
+        let places = (0..goldens.len()).flat_map(|place| (0..runs).map(move |_| place));
+        let all = goldens.len() * runs as usize;
+        watch(0, all);
+        let attempts = places.map(|place| {
+            let (check, golden) = (&self, &goldens[place]);
+            async move { (place, check.attempt(golden).await) }
+        });
+        let mut attempts = stream::iter(attempts.collect::<Vec<_>>()).buffer_unordered(self.jobs);
+        let mut done: Vec<Vec<Attempt>> = goldens.iter().map(|_| Vec::new()).collect();
+        let mut count = 0;
+        while let Some((place, attempt)) = attempts.next().await {
+            done[place].push(attempt?);
+            count += 1;
+            watch(count, all);
+        }
+        drop(attempts);
+        let mut checked = Vec::new();
+        for (golden, attempts) in goldens.iter().zip(done) {
+            checked.push(self.judged(golden, attempts).await?);
+        }
+        Ok(checked)
+    }
+
+    async fn goldens(&mut self) -> Result<Vec<Golden>, GoldenError> {
+        if let Some(golden) = self.given.take() {
+            return Ok(vec![golden]);
+        }
+        let advice = |error| format!("{error}; `mynah golden add RUN --name NAME` makes a golden");
+        let entries =
+            fs::read_dir(&self.folder).map_err(|error| unusable(&self.folder, advice(error)))?;
+        let mut files: Vec<PathBuf> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|extension| extension == "ndjson"))
+            .collect();
+        files.sort();
+        if files.is_empty() {
+            return Err(unusable(&self.folder, "it has no goldens (*.ndjson)"));
+        }
+        let mut goldens = Vec::new();
+        for file in files {
+            let expect = Expect::read(&file.with_extension("toml"))?;
+            let input = File::open(&file).map_err(|error| unusable(&file, error))?;
+            goldens.push(Golden::read(&file, BufReader::new(input), expect).await?);
+        }
+        Ok(goldens)
+    }
+
+    /// Checks a golden once.
+    async fn attempt(&self, golden: &Golden) -> Result<Attempt, GoldenError> {
+        let begun = SystemWorld.now();
+        let (findings, made) = match self.answers {
+            Answers::Records => (golden.replayed(&self.engine).await?, None),
+            Answers::WhatIf | Answers::Live => {
+                let live = self.answers == Answers::Live;
+                let (made, mut findings) = golden.again(&self.engine, live).await?;
+                findings.extend(golden.compared(&made.done));
+                if let Some(judge) = &golden.expect.judge {
+                    let engine = (self.judges)(&judge.model)?;
+                    findings.extend(judge.finding(&engine, &made.done).await?);
+                }
+                (findings, Some(made))
+            }
+        };
+        let seconds = since(begun);
+        Ok(Attempt { findings, made, seconds })
+    }
+
+    /// Sums up the runs of a golden.
+    async fn judged(
+        &self,
+        golden: &Golden,
+        attempts: Vec<Attempt>,
+    ) -> Result<Checked, GoldenError> {
+        let runs = u32::try_from(attempts.len()).unwrap_or(u32::MAX);
+        let passed = attempts.iter().filter(|attempt| attempt.findings.is_empty()).count();
+        let passed = u32::try_from(passed).unwrap_or(u32::MAX);
+        let seconds = attempts.iter().map(|attempt| attempt.seconds).sum();
+        let differs = |made: &&Made| made.done.messages != golden.done.messages;
+        let other = attempts.iter().filter_map(|attempt| attempt.made.as_ref()).find(differs);
+        let answer = other.and_then(|made| Change::of_answers(&golden.done, &made.done));
+        let updated = match other.filter(|_| self.update) {
+            Some(made) => {
+                let rules = Rules::read(&self.folder.join(RULES))?;
+                let (bytes, _) = exported(&made.log, &made.run, &rules).await?;
+                fs::write(&golden.file, bytes).map_err(|error| unusable(&golden.file, error))?;
+                true
+            }
+            None => false,
+        };
+        let mut findings: Vec<Finding> = Vec::new();
+        for finding in attempts.into_iter().flat_map(|attempt| attempt.findings) {
+            let same = |other: &&mut Finding| {
+                (&other.message, &other.changes) == (&finding.message, &finding.changes)
+            };
+            match findings.iter_mut().find(same) {
+                Some(known) => known.runs += 1,
+                None => findings.push(finding),
+            }
+        }
+        let ok = match updated {
+            true => !findings.iter().any(Finding::is_expectation),
+            false => golden.expect.is_enough(passed, runs),
+        };
+        let interval = (runs > 1).then(|| wilson(passed, runs));
+        let name = golden.name();
+        Ok(Checked { name, ok, runs, passed, interval, findings, answer, updated, seconds })
+    }
+}
+
+/// The file of a folder of goldens with rules for what is replaced.
+pub const RULES: &str = "redact.toml";
+
+fn since(begun: SystemTime) -> f64 {
+    SystemWorld.now().duration_since(begun).unwrap_or_default().as_secs_f64()
+}
+
+/// The interval of a rate with 95% confidence, by Wilson. Unlike the normal approximation it holds for few runs, and for rates near 0 and 1.
+fn wilson(passed: u32, runs: u32) -> [f64; 2] {
+    const Z: f64 = 1.959_963_985;
+    let (n, rate) = (f64::from(runs), f64::from(passed) / f64::from(runs));
+    let denominator = 1.0 + Z * Z / n;
+    let centre = (rate + Z * Z / (2.0 * n)) / denominator;
+    let half = Z * (rate * (1.0 - rate) / n + Z * Z / (4.0 * n * n)).sqrt() / denominator;
+    [(centre - half).max(0.0), (centre + half).min(1.0)]
+}
+
+/// A golden that was checked once.
+struct Attempt {
+    findings: Vec<Finding>,
+    made: Option<Made>,
+    seconds: f64,
+}
+
+/// What a run did.
+struct Done {
+    messages: Vec<Arc<Message>>,
+    text: String,
+    summary: RunSummary,
+}
+
+impl Done {
+    /// The tool calls, in order.
+    fn calls(&self) -> impl Iterator<Item = &ToolCall> {
+        self.messages.iter().flat_map(|message| message.tool_calls())
+    }
+
+    async fn read(log: &MemoryLog, run: &str) -> Result<Self, mynah::Error> {
+        let events = testing::collect(replay_run(log, run).stream()).await?;
+        let result = events.into_iter().rev().find_map(|event| match event {
+            Event::ChatCompleted { result } => Some(*result),
+            _ => None,
+        });
+        let ChatResult { thread, .. } = result.unwrap_or_default();
+        let messages: Vec<Arc<Message>> = thread.messages.iter().cloned().collect();
+        let said = messages.iter().rev().find(|message| message.role() == Role::Assistant);
+        let text = said.map(|message| message.text().into_owned()).unwrap_or_default();
+        let summary = log.run(run).await?;
+        let missing = || mynah::Error::log(mynah::LogReason::RunNotFound);
+        Ok(Self { messages, text, summary: summary.ok_or_else(missing)? })
+    }
+}
+
+/// A run in a log of its own.
+struct Golden {
+    file: PathBuf,
+    log: MemoryLog,
+    run: String,
+    expect: Expect,
+    done: Done,
+}
+
+impl Golden {
+    async fn read(
+        file: &Path,
+        input: impl io::BufRead + io::Seek,
+        expect: Expect,
+    ) -> Result<Self, GoldenError> {
+        let log = MemoryLog::new();
+        let imported = bundle::import(&log, input).await;
+        let run = imported.map_err(|error| unusable(file, error))?.run_id.to_string();
+        let done = Done::read(&log, &run).await.map_err(|error| unusable(file, error))?;
+        if !done.summary.status.is_ended() {
+            return Err(unusable(file, format!("run {run} has not ended")));
+        }
+        Ok(Self { file: file.to_owned(), log, run, expect, done })
+    }
+
+    fn name(&self) -> String {
+        self.file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// What this engine would do differently, from the records.
+    async fn replayed(&self, engine: &Engine) -> Result<Vec<Finding>, GoldenError> {
+        let mut findings = match engine.replay(&self.log, &self.run).await {
+            Ok(_) => Vec::new(),
+            Err(error) if matches!(error.kind(), ErrorKind::Replay(_)) => {
+                vec![Finding::of_replay(&error)]
+            }
+            Err(error) => return Err(error.into()),
+        };
+        findings.extend(self.expect.findings(&self.done));
+        Ok(findings)
+    }
+
+    /// The differences in another run. Without expectations about calls, they must be the recorded ones.
+    fn compared(&self, made: &Done) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let changes = Change::of_calls(&self.done, made);
+        if !self.expect.has_calls() && !changes.is_empty() {
+            let what = "other calls than recorded";
+            findings.push(Finding { changes, ..Finding::new("differs", what) });
+        }
+        findings.extend(self.expect.findings(made));
+        findings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_those_of_wilson() {
+        // Compared with published tables.
+        let table = [(0, 10, [0.0, 0.2775]), (7, 10, [0.3968, 0.8922]), (10, 10, [0.7225, 1.0])];
+        for (passed, runs, expected) in table {
+            let found = wilson(passed, runs);
+            for (found, expected) in found.into_iter().zip(expected) {
+                assert!((found - expected).abs() < 5e-4, "{passed} of {runs}: {found}");
+            }
+        }
+    }
+}

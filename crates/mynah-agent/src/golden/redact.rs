@@ -1,0 +1,390 @@
+//! Secrets and personal data, replaced before a run is kept.
+//!
+//! Texts that match a rule are replaced in every fact, and the records are made anew: nothing of the old text is left in them. The agent itself
+//! (its prompt, tools and params) is not changed, so that it still equals the agent file.
+
+use std::{collections::BTreeMap, fmt, fs, io, path::Path};
+
+use mynah::{
+    Part, Response, SystemWorld, World as _,
+    log::{Append, Chain, Cut, Fact, Log, MemoryLog, Seal, Totals},
+    replay_run,
+};
+use regex::{Captures, Regex};
+use serde_json::Value;
+
+use super::{GoldenError, unusable};
+use crate::place::Source;
+
+/// The rules that always apply. A file can switch them off by name.
+const BUILT_IN: [(&str, &str); 5] = [
+    ("private_key", r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?-----END [A-Z ]*PRIVATE KEY-----"),
+    (
+        "key",
+        r"\b(?:sk-[A-Za-z0-9_-]{16,}|AKIA[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{35}|gh[oprsu]_[A-Za-z0-9]{20,}|xox[abprs]-[A-Za-z0-9-]{10,})",
+    ),
+    ("jwt", r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+"),
+    ("bearer", r"(?i)\bbearer\s+[a-z0-9._~+/-]{16,}=*"),
+    ("email", r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}"),
+];
+
+/// Members that name things and hold no content.
+const NAMES: [&str; 15] = [
+    "kind",
+    "type",
+    "role",
+    "id",
+    "call_id",
+    "tool_call_id",
+    "run_id",
+    "request_id",
+    "name",
+    "model",
+    "hash",
+    "prompt",
+    "root",
+    "plan",
+    "approved",
+];
+
+/// Members that hold values of tools and callers, in which any member is content.
+const FREE: [&str; 6] = ["arguments", "ok", "opts", "metadata", "context", "effect"];
+
+/// What is replaced in a run before it is kept as a golden.
+///
+/// Keys of providers, tokens, private keys and mail addresses are replaced by default. A text becomes `[RULE-N]`: the same text has the same
+/// number wherever it occurs.
+///
+/// ```
+/// use mynah_agent::golden::Rules;
+///
+/// let rules = Rules::default().rule("customer", r"C-\d{6}")?.without("email");
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Rules(Vec<(String, Regex)>);
+
+impl Default for Rules {
+    fn default() -> Self {
+        let built_in =
+            |(name, pattern): (&str, &str)| Some((name.to_owned(), Regex::new(pattern).ok()?));
+        Self(BUILT_IN.into_iter().filter_map(built_in).collect())
+    }
+}
+
+impl Rules {
+    /// Replaces nothing.
+    pub fn none() -> Self {
+        Self(Vec::new())
+    }
+
+    /// The default rules with those of a file, by default `redact.toml` beside the goldens: `customer = 'C-\d{6}'` adds a rule, `email = false`
+    /// switches one off. A file that does not exist has none.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or a pattern that is none.
+    pub fn read(file: &Path) -> Result<Self, GoldenError> {
+        let text = match fs::read_to_string(file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            read => read.map_err(|error| unusable(file, error))?,
+        };
+        let source = Source { file: file.to_owned(), text };
+        let table: BTreeMap<String, Value> =
+            toml::from_str(&source.text).map_err(|error| source.misfit(&error))?;
+        let mut rules = Self::default();
+        for (name, rule) in table {
+            rules = match rule {
+                Value::String(pattern) => {
+                    rules.rule(&name, &pattern).map_err(|why| source.error(&[&name], why))?
+                }
+                Value::Bool(false) => rules.without(&name),
+                _ => return Err(source.error(&[&name], "give a pattern, or false").into()),
+            };
+        }
+        Ok(rules)
+    }
+
+    /// Adds a rule, or replaces the one of this name.
+    ///
+    /// # Errors
+    /// A text that is no pattern.
+    pub fn rule(self, name: &str, pattern: &str) -> Result<Self, String> {
+        let pattern = Regex::new(pattern).map_err(|error| error.to_string())?;
+        if pattern.is_match("") {
+            return Err("the pattern matches the empty text".to_owned());
+        }
+        let mut rules = self.without(name);
+        rules.0.insert(0, (name.to_owned(), pattern));
+        Ok(rules)
+    }
+
+    /// Removes a rule.
+    pub fn without(mut self, name: &str) -> Self {
+        self.0.retain(|(known, _)| known != name);
+        self
+    }
+}
+
+/// What was replaced: how many different texts, by the name of their rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Redacted(pub BTreeMap<String, usize>);
+
+impl fmt::Display for Redacted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counted = self.0.iter().map(|(name, count)| format!("{name} ({count})"));
+        f.write_str(&counted.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// The texts that were replaced, and by what.
+struct Replacing<'a> {
+    rules: &'a Rules,
+    known: BTreeMap<String, String>,
+    redacted: Redacted,
+}
+
+impl Replacing<'_> {
+    /// Replaces in a text. One that is JSON stays JSON.
+    fn text(&mut self, text: &str) -> String {
+        if text.trim_start().starts_with(['{', '['])
+            && let Ok(value) = serde_json::from_str::<Value>(text)
+        {
+            let mut changed = value.clone();
+            self.free(&mut changed);
+            return if changed == value { text.to_owned() } else { changed.to_string() };
+        }
+        self.plain(text)
+    }
+
+    fn plain(&mut self, text: &str) -> String {
+        let (known, counts) = (&mut self.known, &mut self.redacted.0);
+        let mut text = text.to_owned();
+        for (name, pattern) in &self.rules.0 {
+            let replace = |found: &Captures<'_>| {
+                let next = || {
+                    let count = counts.entry(name.clone()).or_default();
+                    *count += 1;
+                    format!("[{name}-{count}]")
+                };
+                known.entry(found[0].to_owned()).or_insert_with(next).clone()
+            };
+            text = pattern.replace_all(&text, replace).into_owned();
+        }
+        text
+    }
+
+    /// Replaces everywhere in a value: in names and numbers too.
+    fn free(&mut self, value: &mut Value) {
+        match value {
+            Value::String(text) => *text = self.text(text),
+            Value::Number(number) => {
+                let text = number.to_string();
+                let changed = self.plain(&text);
+                if changed != text {
+                    *value = changed.into();
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.free(item)),
+            Value::Object(fields) => {
+                let changed = std::mem::take(fields).into_iter().map(|(name, mut field)| {
+                    self.free(&mut field);
+                    (self.plain(&name), field)
+                });
+                *fields = changed.collect();
+            }
+            _ => {}
+        }
+    }
+
+    /// Replaces in the content of a fact.
+    fn value(&mut self, value: &mut Value) {
+        match value {
+            Value::String(text) => *text = self.text(text),
+            Value::Array(items) => items.iter_mut().for_each(|item| self.value(item)),
+            Value::Object(fields) => {
+                for (name, field) in fields {
+                    match (name.as_str(), field) {
+                        // What the agent is stays: it is in the agent file.
+                        ("about", Value::Object(about)) => {
+                            about.get_mut("session").into_iter().for_each(|link| self.value(link));
+                        }
+                        (name, field) if FREE.contains(&name) => self.free(field),
+                        (name, _) if NAMES.contains(&name) => {}
+                        (_, field) => self.value(field),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn fact(&mut self, fact: Fact) -> Result<Fact, String> {
+        let mut value = serde_json::to_value(&fact).map_err(|error| error.to_string())?;
+        let before = value.clone();
+        self.value(&mut value);
+        if value == before {
+            return Ok(fact);
+        }
+        let mut fact: Fact = serde_json::from_value(value).map_err(|error| error.to_string())?;
+        match &mut fact {
+            Fact::AssistantCompleted { response, cuts, .. }
+            | Fact::BudgetExceeded { partial: Some(response), cuts, .. }
+            | Fact::Cancelled { partial: Some(response), cuts, .. } => {
+                *cuts = whole(cuts, response)?
+            }
+            _ => {}
+        }
+        Ok(fact)
+    }
+}
+
+/// How an answer arrived, with each of its parts in one piece: pieces could hold halves of what was replaced.
+fn whole(cuts: &[Cut], response: &Response) -> Result<Vec<Cut>, String> {
+    let parts = response.message.parts();
+    let mut told = vec![false; parts.len()];
+    let mut joined = Vec::new();
+    for cut in cuts {
+        match cut {
+            Cut::Pieces { part, id, .. } => {
+                let Some(told) = told.get_mut(*part).filter(|told| !**told) else { continue };
+                *told = true;
+                let len = match &parts[*part] {
+                    Part::Text { text, .. }
+                    | Part::Reasoning { text, .. }
+                    | Part::Refusal { text } => text.len(),
+                    Part::ToolCall(call) => call.raw_arguments.len(),
+                    _ => 0,
+                };
+                joined.push(Cut::Pieces { part: *part, id: id.clone(), lens: vec![len] });
+            }
+            Cut::Event(event) => match event.type_name() {
+                "raw_chunk" => {}
+                "text_delta" | "reasoning_delta" | "tool_call_delta" => {
+                    return Err(
+                        "an answer came in pieces that cannot be redacted; choose another run"
+                            .to_owned(),
+                    );
+                }
+                _ => joined.push(cut.clone()),
+            },
+            cut => joined.push(cut.clone()),
+        }
+    }
+    Ok(joined)
+}
+
+/// Fields that follow from the texts: a digest, and estimates by length.
+const DERIVED: [&str; 5] = ["prompt", "input_tokens", "tokens_before", "tokens_after", "cost"];
+
+/// How many records are read at once.
+const PAGE: usize = 256;
+
+/// Copies a run into a log of its own with texts replaced. None if no rule matches.
+///
+/// # Errors
+/// A run that cannot be read, or does not replay with the texts replaced.
+pub(super) async fn redacted(
+    log: &dyn Log,
+    run: &str,
+    rules: &Rules,
+) -> Result<Option<(MemoryLog, Redacted)>, GoldenError> {
+    let refused = |why: String| GoldenError::Redact { run: run.to_owned(), why };
+    let mut replacing = Replacing { rules, known: BTreeMap::new(), redacted: Redacted::default() };
+    let mut facts = Vec::new();
+    loop {
+        let page = log.read(run, facts.len() as u64 + 1, PAGE).await?;
+        for record in &page {
+            let fact = record.fact().map_err(&refused)?;
+            let fact =
+                fact.ok_or_else(|| refused("the body of a record was removed".to_owned()))?;
+            facts.push((record.envelope().ts, replacing.fact(fact).map_err(&refused)?));
+        }
+        if page.is_empty() {
+            break;
+        }
+    }
+    // The seal is made anew.
+    facts.retain(|(_, fact)| !matches!(fact, Fact::Sealed(_)));
+    if replacing.redacted.0.is_empty() {
+        return Ok(None);
+    }
+    for _ in 0..=facts.len() {
+        let copy = recorded(run, &facts).await?;
+        let Err(error) = replay_run(&copy, run).await else {
+            return Ok(Some((copy, replacing.redacted)));
+        };
+        let Some(mismatch) = error.mismatch() else { return Err(error.into()) };
+        let place = usize::try_from(mismatch.seq).unwrap_or_default();
+        let fact = facts.get_mut(place.wrapping_sub(1)).map(|(_, fact)| fact);
+        let is_derived = mismatch.differences.iter().all(|field| DERIVED.contains(&&*field.path));
+        let (Some(fact), true) = (fact, is_derived && !mismatch.differences.is_empty()) else {
+            return Err(refused(format!("it does not replay with these texts replaced: {error}")));
+        };
+        let mut value = serde_json::to_value(&*fact).map_err(|error| refused(error.to_string()))?;
+        for field in mismatch.differences {
+            value[field.path] = field.produced.unwrap_or_default();
+        }
+        *fact = serde_json::from_value(value).map_err(|error| refused(error.to_string()))?;
+    }
+    Err(refused("it does not replay with texts replaced".to_owned()))
+}
+
+/// Facts as records of a sealed run, in a log of its own.
+async fn recorded(run: &str, facts: &[(i64, Fact)]) -> Result<MemoryLog, GoldenError> {
+    let (mut chain, mut totals, mut records) = (Chain::new(run), Totals::default(), Vec::new());
+    let salt = || {
+        let number = u128::from(SystemWorld.random()) << 64 | u128::from(SystemWorld.random());
+        number.to_be_bytes()
+    };
+    for (ts, fact) in facts {
+        records.push(chain.append(*ts, salt(), fact)?);
+        totals.count(fact);
+    }
+    let ended = facts.last().map_or(0, |(ts, _)| *ts);
+    let seal = Fact::Sealed(Seal::new(chain.root(), totals));
+    records.push(chain.append(ended, salt(), &seal)?);
+    let log = MemoryLog::new();
+    log.append(Append::new(run, None, records)).await?;
+    Ok(log)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_of_tools_are_replaced_in_names_numbers_and_json_within_texts() {
+        let rules = Rules::default().rule("account", r"\b\d{8}\b").unwrap();
+        let rules = rules.rule("customer", r"C-\d{6}").unwrap();
+        let mut replacing =
+            Replacing { rules: &rules, known: BTreeMap::new(), redacted: Redacted::default() };
+        let mut fact = json!({
+            "kind": "tool_completed",
+            "call_id": "C-123456",
+            "outcome": {"ok": {
+                "id": "C-123456",
+                "account": 12345678,
+                "ada@example.org": [1],
+                "stdout": "{\"id\": \"C-123456\", \"n\": 12345678}",
+            }},
+            "content": "C-123456 and C-654321",
+        });
+        replacing.value(&mut fact);
+        let expected = json!({
+            "kind": "tool_completed",
+            "call_id": "C-123456",
+            "outcome": {"ok": {
+                "id": "[customer-1]",
+                "account": "[account-1]",
+                "[email-1]": [1],
+                "stdout": "{\"id\":\"[customer-1]\",\"n\":\"[account-1]\"}",
+            }},
+            "content": "[customer-1] and [customer-2]",
+        });
+        assert_eq!(fact, expected);
+        assert_eq!(replacing.redacted.to_string(), "account (1), customer (2), email (1)");
+    }
+}
