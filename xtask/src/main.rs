@@ -35,6 +35,7 @@ Commands:
   interop          Call servers that others wrote: a fake upstream (npm), a gateway and a real model (PyPI)
   mcp              Run the conformance suite of MCP, and call its servers that others wrote (npm, PyPI)
   browser          Run the tests of the inspector's pages in Chromium, with a check of their accessibility (npm)
+  cast             Record the terminal that the guide shows: docs/terminal.cast and docs/images/terminal.svg
   nightly          Run the property tests with 10,000 cases each, 5,000 killed processes, a million records, and the
                    fuzz targets
 ";
@@ -54,6 +55,7 @@ type Stage = (&'static str, fn() -> Result<(), String>);
 /// The slowest test binaries: they kill processes, wait for leases or run thousands of cases.
 const SLOW_TESTS: &[&str] = &[
     "bundle",
+    "cast",
     "conformance",
     "crash",
     "crash_everywhere",
@@ -116,6 +118,7 @@ enum Task<'a> {
     Interop,
     Mcp,
     Browser,
+    Cast,
     Nightly,
 }
 
@@ -150,6 +153,7 @@ fn parse<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["interop"] => Ok(Task::Interop),
         ["mcp"] => Ok(Task::Mcp),
         ["browser"] => Ok(Task::Browser),
+        ["cast"] => Ok(Task::Cast),
         ["nightly"] => Ok(Task::Nightly),
         ["test" | "hygiene" | "docs" | "release" | "bench" | "interop" | "mcp" | "nightly", ..] => {
             Err(format!("cannot run `{}`", args.join(" ")))
@@ -182,6 +186,7 @@ fn perform(task: Task<'_>) -> Result<(), String> {
         Task::Interop => interop::all(),
         Task::Mcp => mcp::all(),
         Task::Browser => browser(),
+        Task::Cast => run_with("MYNAH_CAST", "1", "cargo test -p mynah-cli --test cast"),
         Task::Nightly => {
             let line = "cargo test --workspace --release --test properties --test record --test session_runs \
                         --test handover --test outside --test effects";
@@ -509,6 +514,7 @@ mod tests {
         assert_eq!(parse(&["interop"]), Ok(Task::Interop));
         assert_eq!(parse(&["mcp"]), Ok(Task::Mcp));
         assert_eq!(parse(&["browser"]), Ok(Task::Browser));
+        assert_eq!(parse(&["cast"]), Ok(Task::Cast));
         assert_eq!(parse(&["nightly"]), Ok(Task::Nightly));
     }
 

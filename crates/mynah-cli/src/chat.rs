@@ -11,7 +11,7 @@ use std::{
 use clap::Args;
 use futures_util::future::{Either, select};
 use mynah::{
-    CancelHandle, ChatResult, Engine, Message, Part, Role, RunId, Session,
+    CancelHandle, ChatResult, Engine, Message, Options, Part, Role, RunId, Session,
     adapters::http::HttpAdapter,
     cancel_run, kept_call,
     log::{Log as _, RunFilter, Totals},
@@ -30,7 +30,7 @@ use crate::{
     now, resume, runtime,
     screen::{Followed, Screen, Stop, context_use, used},
     store::{self, LogLocation},
-    text::quoted,
+    text::{count, quoted, short},
     tty::{BAD, Entered, Prompt, Reads},
     unless_interrupted, written,
 };
@@ -46,6 +46,9 @@ A message ends with Enter. Alt-Enter, or \\ at the end of a line, begins another
 Questions and calls that need approval are answered in place. Ctrl-C stops an answer and keeps the conversation; Ctrl-D leaves.
 Exit codes: 0 done; 1 a call failed in a pipe; 2 wrong usage, a bad agent file, no key; 3 a run waits; 4 a log, file or server that could not be used.";
 
+/// How much of the last message and answer is shown when a conversation continues.
+const RECAP: usize = 160;
+
 /// The commands, with what they do.
 const COMMANDS: [(&str, &str); 12] = [
     ("/help", "list the commands"),
@@ -53,7 +56,7 @@ const COMMANDS: [(&str, &str); 12] = [
     ("/model", "show the model, or use another: /model ADAPTER:MODEL"),
     ("/retry", "take the last message back and send it again"),
     ("/undo", "take the last message and its answer back"),
-    ("/fork", "continue in a new conversation; this one stays as it is: /fork [NAME]"),
+    ("/fork", "continue in a new conversation, and keep this one: /fork [NAME]"),
     ("/runs", "list the runs of this conversation"),
     ("/show", "show the last run: /show [OPTIONS], as of `mynah show`"),
     ("/verify", "verify the last run"),
@@ -215,6 +218,9 @@ enum Next {
 impl Chat {
     /// Takes line after line. Returns a run that waits for an answer that did not come.
     async fn converse(&mut self, unfinished: Option<RunId>) -> Result<Option<String>, Failure> {
+        if self.prompt.is_terminal {
+            self.welcome();
+        }
         if let Next::Waits(run) = self.catch_up(unfinished).await? {
             return Ok(Some(run.to_string()));
         }
@@ -237,6 +243,34 @@ impl Chat {
             }
         }
         Ok(None)
+    }
+
+    /// Shows who answers and, of a conversation that continues, where it was left.
+    fn welcome(&mut self) {
+        let tools = self.engine.resolve_tools(&Options::new()).len() as u64;
+        let model = self.engine.get_model().map(ToString::to_string);
+        let parts = [
+            model,
+            (tools > 0).then(|| count(tools, "tool")),
+            Some("/help lists the commands".to_owned()),
+        ];
+        let mut told = parts.into_iter().flatten().collect::<Vec<_>>().join(" · ");
+        let mut recap = Vec::new();
+        for message in self.session.iter().flat_map(|session| session.messages().iter().rev()) {
+            let text = short(&message.text(), RECAP);
+            match message.role() {
+                Role::User => {
+                    recap.push(format!("\nyou: {text}"));
+                    break;
+                }
+                Role::Assistant if recap.is_empty() && !text.is_empty() => {
+                    recap.push(format!("\nanswer: {text}"));
+                }
+                _ => {}
+            }
+        }
+        told.extend(recap.into_iter().rev());
+        self.screen.note(&told);
     }
 
     /// Continues a turn that was interrupted by the end of its process, or asks again what it waits for.

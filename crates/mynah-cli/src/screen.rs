@@ -54,6 +54,8 @@ pub(crate) struct Screen {
     /// Whether the model formats the answer: JSON, and nothing that it says to a person.
     is_finalizing: bool,
     tools: Vec<Working>,
+    /// Whether the last rows are those of a tool, so that an answer is set apart from them.
+    is_after_tool: bool,
     /// Since when the model has been asked and has shown nothing.
     waits_since: Option<i64>,
     frame: usize,
@@ -86,6 +88,7 @@ impl Screen {
             is_open: false,
             is_finalizing: false,
             tools: Vec::new(),
+            is_after_tool: false,
             waits_since: None,
             frame: 0,
             always: HashSet::new(),
@@ -219,6 +222,7 @@ impl Screen {
                     resume.approve(&call.id)
                 }
                 "e" | "edit" => match self.edited(call, prompt).await? {
+                    Some(arguments) if arguments == call.arguments => resume.approve(&call.id),
                     Some(arguments) => resume.approve_with(&call.id, arguments),
                     None => return Ok(None),
                 },
@@ -284,10 +288,11 @@ impl Screen {
             }
             Event::ToolExecutionStarted { id, name, arguments } => {
                 self.waits_since = None;
-                let arguments = line(&arguments.to_string());
                 if !self.looks.is_rich {
+                    let arguments = line(&arguments.to_string());
                     self.note(&format!("> {name} {}", short(&arguments, WIDTH)));
                 }
+                let arguments = line(&brief(arguments));
                 let (id, name) = (id.clone(), name.clone());
                 let progress = String::new();
                 self.tools.push(Working {
@@ -338,6 +343,9 @@ impl Screen {
         let fence = if self.is_finalizing && !self.is_open { "```json\n" } else { "" };
         self.is_open = true;
         let rows = self.markdown.push(&format!("{fence}{piece}"), tty::size().0);
+        if std::mem::take(&mut self.is_after_tool) {
+            self.pause()?;
+        }
         self.live.print(&mut self.out, &rows)
     }
 
@@ -351,11 +359,12 @@ impl Screen {
             self.note(&format!("< {name} {how} {}: {}", Span(took), short(content, WIDTH)));
             return Ok(());
         }
+        self.is_after_tool = true;
         let (mark, style) = if is_failed { ("✗", BAD) } else { ("✓", GOOD) };
         let columns = tty::size().0;
         let head = head(&name, &arguments, &Span(took).to_string(), columns);
         let mut rows = vec![format!("{} {head}", self.looks.paint(style, mark))];
-        let content = serde_json::from_str(content).map_or(content.to_owned(), |v| legible(&v));
+        let content = serde_json::from_str(content).map_or(content.to_owned(), |v| printed(&v));
         let text = plain(&content).replace('\t', "    ");
         let lines: Vec<&str> = text.trim_end().lines().collect();
         for line in lines.iter().take(FOLDED) {
@@ -477,6 +486,28 @@ fn legible(value: &Value) -> String {
             fields.map(field).collect::<Vec<_>>().join("\n")
         }
         other => text(other),
+    }
+}
+
+/// The result of a tool for a person: of a command what it printed, and its exit code if it failed.
+fn printed(result: &Value) -> String {
+    let (Some(Value::String(stdout)), Some(code)) = (result.get("stdout"), result.get("exit_code"))
+    else {
+        return legible(result);
+    };
+    let stderr = result["stderr"].as_str().unwrap_or_default();
+    let failed = if *code == 0 { String::new() } else { format!("exit code {code}") };
+    let parts = [stdout.trim_end(), stderr.trim_end(), &failed];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+/// The arguments of a call in few words: the only one alone.
+fn brief(arguments: &Value) -> String {
+    let fields = arguments.as_object().map(|fields| fields.values().collect::<Vec<_>>());
+    match fields.as_deref() {
+        Some([Value::String(only)]) => only.clone(),
+        Some([]) => String::new(),
+        _ => arguments.to_string(),
     }
 }
 

@@ -4,133 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
 mod common;
+#[path = "common/pty.rs"]
+mod pty;
 
-use std::{
-    fs::{File, OpenOptions},
-    io::{Read as _, Write as _},
-    num::NonZeroU16,
-    process::{Child, Command},
-    sync::{Arc, Condvar, Mutex},
-    thread,
-    time::Duration,
-};
+use std::{env, fs, path::PathBuf, thread, time::Duration};
 
 use common::{Store, feed, mynah};
-use rustix::{
-    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
-    termios::{Winsize, tcsetwinsize},
-};
-
-/// The longest that something may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// What the terminal received: as its screen shows it, and as bytes.
-struct Shown {
-    parser: vt100::Parser,
-    bytes: Vec<u8>,
-}
-
-/// The program in a terminal of its own.
-struct Terminal {
-    child: Child,
-    keyboard: File,
-    shown: Arc<(Mutex<Shown>, Condvar)>,
-}
-
-impl Terminal {
-    /// With the log of the store.
-    fn new(store: &Store, arguments: &[&str], columns: u16, environment: &[(&str, &str)]) -> Self {
-        Self::start(store, &[arguments, &["--log", &store.url()]].concat(), columns, environment)
-    }
-
-    fn start(
-        store: &Store,
-        arguments: &[&str],
-        columns: u16,
-        environment: &[(&str, &str)],
-    ) -> Self {
-        let main = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&main).unwrap();
-        unlockpt(&main).unwrap();
-        let name = ptsname(&main, Vec::new()).unwrap();
-        let side = OpenOptions::new().read(true).write(true).open(name.to_str().unwrap()).unwrap();
-        let size = Winsize { ws_row: 50, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        tcsetwinsize(&side, size).unwrap();
-        // Makes the terminal the one that Ctrl-C interrupts.
-        let mut command = Command::new("setsid");
-        command.arg("--ctty").arg(env!("CARGO_BIN_EXE_mynah")).args(arguments);
-        command.env_remove("NO_COLOR").env_remove("SSH_CONNECTION");
-        command.env("TERM", "xterm-256color").env("XDG_STATE_HOME", store.beside("state"));
-        command.envs(environment.iter().copied());
-        command.stdin(side.try_clone().unwrap()).stdout(side.try_clone().unwrap()).stderr(side);
-        let child = command.spawn().unwrap();
-        drop(command);
-        let keyboard = File::from(main);
-        let size = |count: u16| NonZeroU16::new(count).unwrap();
-        let parser = vt100::Parser::new(size(50), size(columns), 500);
-        let shown = Arc::new((Mutex::new(Shown { parser, bytes: Vec::new() }), Condvar::new()));
-        let (mut screen, watched) = (keyboard.try_clone().unwrap(), Arc::clone(&shown));
-        thread::spawn(move || {
-            let mut buffer = [0; 4096];
-            while let Ok(count @ 1..) = screen.read(&mut buffer) {
-                let mut shown = watched.0.lock().unwrap();
-                shown.parser.process(&buffer[..count]);
-                shown.bytes.extend(&buffer[..count]);
-                watched.1.notify_all();
-            }
-        });
-        Self { child, keyboard, shown }
-    }
-
-    fn send(&mut self, keys: &str) {
-        self.keyboard.write_all(keys.as_bytes()).unwrap();
-    }
-
-    /// Waits until the screen shows a text, and returns the screen.
-    fn wait(&self, text: &str) -> String {
-        let (shown, changed) = &*self.shown;
-        let lacks = |shown: &mut Shown| !shown.parser.screen().contents().contains(text);
-        let (shown, waited) =
-            changed.wait_timeout_while(shown.lock().unwrap(), PATIENCE, lacks).unwrap();
-        let screen = shown.parser.screen().contents();
-        assert!(!waited.timed_out(), "{text:?} is not on the screen:\n{screen}");
-        screen
-    }
-
-    /// Waits until the prompt for a message is shown after a text.
-    fn wait_prompt(&self, text: &str) -> String {
-        self.wait_after(text, "›")
-    }
-
-    /// Waits until something is shown after a text. What is typed before a question is shown does not answer it.
-    fn wait_after(&self, text: &str, then: &str) -> String {
-        let (shown, changed) = &*self.shown;
-        let lacks = |shown: &mut Shown| {
-            let screen = shown.parser.screen().contents();
-            !screen.split_once(text).is_some_and(|(_, after)| after.contains(then))
-        };
-        let (shown, waited) =
-            changed.wait_timeout_while(shown.lock().unwrap(), PATIENCE, lacks).unwrap();
-        let screen = shown.parser.screen().contents();
-        assert!(!waited.timed_out(), "no {then:?} after {text:?}:\n{screen}");
-        screen
-    }
-
-    /// Waits for the end. Returns the exit code and all that was written.
-    fn end(mut self) -> (Option<i32>, String) {
-        let code = self.child.wait().unwrap().code();
-        let bytes = self.shown.0.lock().unwrap().bytes.clone();
-        (code, String::from_utf8_lossy(&bytes).into_owned())
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        // A test that failed leaves nothing behind.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use pty::Terminal;
 
 /// A log with an agent beside it whose model answers so.
 fn agent(scripts: &str, tools: &str) -> (Store, String) {
@@ -270,12 +150,18 @@ fn a_conversation_whose_process_was_killed_continues_the_next_day() {
     terminal.child.kill().unwrap();
     drop(terminal);
     let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "trip"], 80, &[]);
-    terminal.wait("the last turn was interrupted");
+    let screen = terminal.wait("the last turn was interrupted");
+    assert!(screen.contains("you: Work.") && !screen.contains("answer:"), "{screen}");
     terminal.wait_after("shell may have run before", "its result:");
     terminal.send("it printed late\r");
     terminal.wait_prompt("It is done.");
     terminal.send("I am back.\r");
     terminal.wait_prompt("Welcome back.");
+    terminal.send("\x04");
+    assert_eq!(terminal.end().0, Some(0));
+    let mut terminal = Terminal::new(&store, &["chat", &agent, "--continue"], 80, &[]);
+    let screen = terminal.wait_prompt("answer: Welcome back.");
+    assert!(screen.contains("you: I am back."), "{screen}");
     terminal.send("\x04");
     assert_eq!(terminal.end().0, Some(0));
     assert!(store.run(&["verify"]).code == Some(0));
@@ -471,4 +357,117 @@ fn the_demonstration_ends_with_the_inspector_if_that_is_wanted() {
         }
         assert_eq!(terminal.end().0, Some(0));
     }
+}
+
+#[test]
+fn files_are_completed_and_attached_and_a_long_text_is_pasted_as_one_message() {
+    let (store, agent) = agent(&[says("Read."), says("Seen."), says("Pasted.")].join(","), "");
+    let notes = store.file("notes-of-today.txt", "The owl sleeps.\n");
+    let picture = store.beside("owl.png");
+    fs::write(&picture, b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR").unwrap();
+    let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "s"], 80, &[]);
+    terminal.wait("›");
+    terminal.send(&format!("See @{}\t\r", notes.replace("of-today.txt", "")));
+    terminal.wait_prompt("Read.");
+    terminal.send(&format!("And @{picture}\r"));
+    terminal.wait_prompt("Seen.");
+    let lines: Vec<String> = (1..=120).map(|line| format!("line {line} of a long text")).collect();
+    terminal.send(&format!("\x1b[200~{}\x1b[201~", lines.join("\n")));
+    terminal.wait("line 120 of a long text");
+    terminal.send("\r");
+    terminal.wait_prompt("Pasted.");
+    terminal.send("\x04");
+    assert_eq!(terminal.end().0, Some(0));
+    let shown = store.json(&["show", "last", "--records"]);
+    let all = store.json(&["runs"]).len();
+    assert_eq!(all, 3, "a pasted text is one message");
+    let pasted = shown[0]["fact"]["thread"]["messages"].to_string();
+    assert!(pasted.contains("line 1 of") && pasted.contains("line 120 of"), "{pasted}");
+    let runs = store.json(&["runs"]);
+    let first = |run: usize| {
+        let id = runs[run]["run_id"].as_str().unwrap();
+        store.json(&["show", id, "--records"])[0]["fact"]["thread"]["messages"].to_string()
+    };
+    assert!(first(2).contains("The owl sleeps."), "{}", first(2));
+    assert!(first(1).contains("image/png"), "{}", first(1));
+}
+
+#[test]
+fn at_forty_columns_a_call_is_approved_and_its_result_is_folded() {
+    let command = "seq -f 'a row that is wider than forty columns %g' 1 9";
+    let (store, agent) = agent(&[shell("c0", command), says("Nine.")].join(","), SHELL);
+    let mut terminal = Terminal::new(&store, &["chat", &agent], 40, &[]);
+    terminal.wait("›");
+    terminal.send("Count.\r");
+    let screen = terminal.wait_after("asks for approval", "why not:");
+    assert!(screen.contains("columns %g'"), "the whole command is shown:\n{screen}");
+    // Arguments that were looked at and not changed are those of the model.
+    terminal.send("e\r");
+    terminal.wait("arguments:");
+    terminal.send("\r");
+    let screen = terminal.wait_prompt("Nine.");
+    assert!(screen.contains("5 more lines") && !screen.contains("exit_code"), "{screen}");
+    assert!(!screen.contains("changed"), "{screen}");
+    let rows: Vec<&str> = screen.lines().filter(|row| row.contains("│ ")).collect();
+    assert!(rows.len() <= 5 && rows.iter().all(|row| row.chars().count() <= 40), "{screen}");
+    terminal.send("\x04");
+    assert_eq!(terminal.end().0, Some(0));
+}
+
+#[test]
+fn a_tool_of_an_mcp_server_of_others_is_approved_in_place() {
+    // `cargo xtask mcp` installs the server and sets the variable.
+    let Some(peers) = env::var_os("MYNAH_MCP_PEERS").map(PathBuf::from) else {
+        println!("skipped: MYNAH_MCP_PEERS does not name a folder with mcp-server-time");
+        return;
+    };
+    let arguments =
+        r#"{"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}"#;
+    let call = format!(r#"{{"id": "c0", "name": "time_convert_time", "arguments": {arguments}}}"#);
+    let call = format!(r#"[{{"tool_call": {call}}}, {{"finish": "tool_calls"}}]"#);
+    let python = peers.join("bin/python");
+    let server =
+        format!("[mcp.time]\ncommand = ['{}', '-m', 'mcp_server_time']\n", python.display());
+    let (store, agent) = agent(&[call, says("It is nine in Tokyo.")].join(","), &server);
+    let mut terminal = Terminal::new(&store, &["chat", &agent], 80, &[]);
+    terminal.wait("›");
+    terminal.send("When it is noon in London, what time is it in Tokyo?\r");
+    terminal.wait_after("time_convert_time asks for approval", "why not:");
+    terminal.send("y\r");
+    let screen = terminal.wait_prompt("It is nine in Tokyo.");
+    assert!(screen.contains("✓ time_convert_time") && screen.contains("Asia/Tokyo"), "{screen}");
+    terminal.send("\x04");
+    assert_eq!(terminal.end().0, Some(0));
+}
+
+#[test]
+fn a_real_model_is_talked_to_stopped_and_talked_to_again() {
+    // `cargo xtask interop` starts llama.cpp with a small model and sets the variable.
+    let Some(url) = env::var_os("MYNAH_LLAMA_URL").and_then(|url| url.into_string().ok()) else {
+        println!("skipped: MYNAH_LLAMA_URL does not name a server");
+        return;
+    };
+    let store = Store::new();
+    let model = format!("model = {{ name = 'llamacpp:default', base_url = '{url}' }}\n");
+    let agent = store.file("agent.toml", &format!("{model}[params]\nmax_tokens = 400\n"));
+    let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "s"], 80, &[]);
+    terminal.wait("›");
+    terminal.send("Tell me a long story about a mynah bird.\r");
+    // A small model says something of birds.
+    terminal.wait_after("mynah bird.", "bird");
+    terminal.send("\x03");
+    terminal.wait_prompt("stopped");
+    terminal.send("Say hello.\r");
+    terminal.wait_after("Say hello.", "tokens");
+    terminal.child.kill().unwrap();
+    drop(terminal);
+    let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "s"], 80, &[]);
+    terminal.wait("›");
+    terminal.send("/cost\r");
+    terminal.wait_prompt("2 turns");
+    terminal.send("\x04");
+    assert_eq!(terminal.end().0, Some(0));
+    let run = feed(mynah(["run", &agent, "Say hello.", "--log", &store.url()]), b"");
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(!run.stdout.trim().is_empty() && run.stderr.contains("1 turn"), "{}", run.stderr);
 }

@@ -320,33 +320,45 @@ impl Page {
         }
     }
 
-    /// Writes a table in columns; one that is too wide as lines.
+    /// Writes a table in columns. Cells of one that is too wide are wrapped.
     fn flush_table(&mut self) {
         let table = std::mem::take(&mut self.table);
         let count = table.iter().map(Vec::len).max().unwrap_or_default();
         let cell = |row: &[Row], column: usize| row.get(column).map_or(0, |cell| width(cell));
-        let widths: Vec<usize> = (0..count)
-            .map(|column| table.iter().map(|row| cell(row, column)).max().unwrap_or_default())
-            .collect();
-        let fits = widths.iter().sum::<usize>() + 2 * count <= self.columns;
+        let widths = (0..count)
+            .map(|column| table.iter().map(|row| cell(row, column)).max().unwrap_or_default());
+        let widths = fitted(widths.collect(), self.columns.saturating_sub(2 * count));
         for (place, row) in table.into_iter().enumerate() {
-            for (column, cell) in row.into_iter().enumerate() {
-                let gap = widths[column].saturating_sub(width(&cell)) + 2;
-                self.text.extend(cell);
-                let gap = if fits { " ".repeat(gap) } else { "  ".to_owned() };
-                self.text.extend(styled(&gap, Style::new()));
+            let cells = row.into_iter().zip(&widths);
+            let cells: Vec<Vec<Row>> = cells.map(|(cell, width)| wrapped(cell, *width)).collect();
+            for line in 0..cells.iter().map(Vec::len).max().unwrap_or_default() {
+                for (cell, column) in cells.iter().zip(&widths) {
+                    let part = cell.get(line).map_or(&[][..], Vec::as_slice);
+                    let gap = " ".repeat(column.saturating_sub(width(part)) + 2);
+                    self.text.extend(part.iter().copied().chain(styled(&gap, Style::new())));
+                }
+                while self.text.pop_if(|(c, _)| *c == ' ').is_some() {}
+                self.flush();
             }
-            while self.text.pop_if(|(c, _)| *c == ' ').is_some() {}
-            self.flush();
             if place == 0 {
                 let line = widths.iter().map(|width| "─".repeat(*width)).collect::<Vec<_>>();
-                let line = line.join("  ");
-                let line: String = line.chars().take(self.columns).collect();
-                self.text = styled(&line, super::DIM).collect();
+                self.text = styled(&line.join("  "), super::DIM).collect();
                 self.flush();
             }
         }
     }
+}
+
+/// Takes columns from the widest ones until all of them fit.
+fn fitted(mut widths: Vec<usize>, columns: usize) -> Vec<usize> {
+    const NARROWEST: usize = 4;
+    while widths.iter().sum::<usize>() > columns {
+        match widths.iter_mut().max() {
+            Some(widest) if *widest > NARROWEST => *widest -= 1,
+            _ => break,
+        }
+    }
+    widths
 }
 
 #[cfg(test)]
@@ -384,6 +396,11 @@ mod tests {
             ),
             ("[Rust](https://rust-lang.org)", 60, &["Rust (https://rust-lang.org)"]),
             ("| a | bb |\n|---|---|\n| ccc | d |", 40, &["a    bb", "───  ──", "ccc  d"]),
+            (
+                "| a | bb |\n|---|---|\n| one two three | four five |",
+                18,
+                &["a        bb", "───────  ───────", "one two  four", "three    five"],
+            ),
             ("a\u{1b}[2Jb", 40, &["a\\u{1b}[2Jb"]),
             ("one\ntwo", 40, &["one two"]),
         ];
