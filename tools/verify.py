@@ -146,7 +146,7 @@ FACTS = {
     "tool_completed": "call_id:text attempt:count outcome:map content:text duration_ms:count?",
     "tool_failed": "call_id:text attempt:count error:map resolution:any content:text+ duration_ms:count?",
     "side_effect": "inside:map? name:text ahead:count+ effect:map",
-    "context_truncated": "strategy:text tokens_before:count tokens_after:count messages_before:count messages_after:count dropped:count+ cleared:count+",
+    "context_truncated": "strategy:text tokens_before:count tokens_after:count messages_before:count messages_after:count dropped:count+ cleared:count+ summary:map?",
     "budget_exceeded": "breach:map partial:map? cuts:list+",
     "suspended": END,
     "completed": END,
@@ -247,7 +247,7 @@ class Run:
             self.redacted += 1
             self.add({**adds, "turns": kind == "turn_started"})
     def count(self, kind, fact):
-        response = {"assistant_completed": "response", "budget_exceeded": "partial", "cancelled": "partial"}.get(kind)
+        response = {"assistant_completed": "response", "budget_exceeded": "partial", "cancelled": "partial", "context_truncated": "summary"}.get(kind)
         usage = ((fact.get(response) or {}).get("usage") or {}) if response else {}
         if kind == "turn_lost":
             usage = {"input_tokens": fact["input_tokens"], "total_cost": fact.get("cost")}
@@ -311,13 +311,21 @@ def check_end(end, run):
     if root:
         check_inclusion(leaf(run.head), **end["inclusion"])
 
+def found_of(run):
+    found = f"{run.run}  {'verified' if run.root else 'in progress'}  {len(run.leaves)} records, {run.redacted} redacted"
+    return found + (f"  fingerprint {run.head.hex()}" if run.root else "")
+
 def check_bundle(file, trusted=None):
-    number, header, run, is_done, gone = 0, None, None, False, {}
+    number, header, run, is_done, gone, before = 0, None, None, False, {}, []
     try:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), 1):
             kind, entry = read_line(line)
+            if is_done and kind == "bundle":
+                # The runs of agents follow the run that started them.
+                before.append(found_of(run))
+                header, run, is_done, gone = None, None, False, {}
             demand(not is_done, "it follows the end")
-            if number == 1:
+            if header is None:
                 if kind == "bundle" and type(entry["version"]) is int and entry["version"] > 1:
                     raise TooNew(f"this version does not know version {entry['version']} of bundles")
                 demand(kind == "bundle" and tells(entry, {"version": 1, "run_id": entry["run_id"]}), "it is not a bundle")
@@ -338,8 +346,7 @@ def check_bundle(file, trusted=None):
     except (Corrupt, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise Corrupt(f"line {number}: {error}") from None
     demand(trusted in (None, proven), f"{run.run}: nothing proves that the tree with root {trusted} has its seal")
-    found = f"{run.run}  {'verified' if run.root else 'in progress'}  {len(run.leaves)} records, {run.redacted} redacted"
-    found += f"  fingerprint {run.head.hex()}" if run.root else ""
+    found = "\n".join(before + [found_of(run)])
     return found + (f"\nroot {trusted}  verified: the log's tree with this root has its seal" if trusted else "")
 
 def check_vectors(page):

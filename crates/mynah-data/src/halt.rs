@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 
 use crate::{HaltReason, Message, Metadata};
 
+/// The reason of a halt that ends the conversation with an answer.
+pub const HANDOFF: &str = "handoff";
+
 /// Why a step ended early, as reported by its tools.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
@@ -37,6 +40,16 @@ impl Halt {
     pub fn tool_call_id(&self) -> &str {
         match self {
             Self::AskUser { tool_call_id, .. } | Self::Tool { tool_call_id, .. } => tool_call_id,
+        }
+    }
+
+    /// The answer with which another agent ends the conversation; none if it is another halt.
+    pub fn handoff(&self) -> Option<&str> {
+        match self {
+            Self::Tool { reason, result: Value::String(answer), .. } => {
+                (reason.as_str() == HANDOFF).then_some(answer)
+            }
+            _ => None,
         }
     }
 

@@ -61,7 +61,7 @@ pub use error_details::{Difference, Mismatch};
 pub use event::Event;
 pub use event_order::EventOrder;
 pub use extent::{MAX_ERROR, MAX_RESULT, excess, json_items};
-pub use halt::Halt;
+pub use halt::{HANDOFF, Halt};
 pub use image::{Image, ImageDetail, ImageError, ImageSource};
 pub use message::{Message, Part, Role};
 pub use model::{LongPrompt, ModelRef, Pricing};

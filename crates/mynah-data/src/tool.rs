@@ -9,6 +9,7 @@ use crate::{
     Error, HaltReason, Metadata, Part, ToolReason,
     error::reserved_halt,
     extent::{self, MAX_RESULT},
+    halt::HANDOFF,
     json::{self, Json},
 };
 
@@ -375,6 +376,13 @@ impl ToolOutcome {
     /// The same, and the next attempt gets this state (`ToolContext::continuation`).
     pub fn later_with(time: Duration, state: impl Into<Value>) -> Self {
         Self::Later { wait: time.into(), state: Some(state.into()) }
+    }
+
+    /// The conversation ends here with this answer, as if the model had given it: another agent took the conversation over.
+    ///
+    /// The chat is completed, its text is the answer, and the thread ends with it. It is the halt with the reason `handoff`.
+    pub fn handoff(answer: impl Into<String>) -> Self {
+        Self::halt(HANDOFF, answer.into())
     }
 
     /// The conversation ends here, for a reason of the tool's own.

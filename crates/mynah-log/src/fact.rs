@@ -10,6 +10,13 @@ use serde_json::Value;
 
 use crate::{Cut, End, Hash, Tombstone, record_summary::RecordSummary};
 
+/// The name of the side effect by which a tool records that it starts or continues a run: its value has the run's `run_id`.
+pub const SUB_RUN_STARTED: &str = "sub_run_started";
+
+/// The name of the side effect by which a tool records that such a run ended or asks. Its value has the `run_id`, the `outcome` and the
+/// `totals`, which count in budgets.
+pub const SUB_RUN: &str = "sub_run";
+
 /// One thing that happened in a run.
 ///
 /// ```
@@ -205,6 +212,9 @@ pub enum Fact {
         /// Up to which message, counted from the first, tool results are left out.
         #[serde(default, skip_serializing_if = "is_zero")]
         cleared: u64,
+        /// The answer of the model call that summarised what is left out; none if it was dropped.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        summary: Option<Box<Response>>,
     },
     /// The run passed a limit of its budget: its end follows.
     BudgetExceeded {
@@ -338,6 +348,30 @@ impl Fact {
             | Self::Cancelled { .. }
             | Self::Sealed(_)
             | Self::Removed(_) => None,
+        }
+    }
+
+    /// The run that a tool started, and whether it has ended, as far as this fact says; none if it is not about such a run.
+    ///
+    /// ```
+    /// use mynah_log::{Effect, Fact, Inside, SUB_RUN_STARTED};
+    /// use serde_json::json;
+    ///
+    /// let inside = Some(Inside { call_id: "c1".to_owned(), attempt: 1 });
+    /// let effect = Effect::Done(json!({"run_id": "run-1+research-17"}));
+    /// let fact = Fact::SideEffect { inside, name: SUB_RUN_STARTED.to_owned(), ahead: 0, effect };
+    /// assert_eq!(fact.sub_run(), Some(("run-1+research-17", false)));
+    /// ```
+    pub fn sub_run(&self) -> Option<(&str, bool)> {
+        let Self::SideEffect { inside: Some(_), name, effect: Effect::Done(value), .. } = self
+        else {
+            return None;
+        };
+        let run = value.get("run_id").and_then(Value::as_str)?;
+        match name.as_str() {
+            SUB_RUN_STARTED => Some((run, false)),
+            SUB_RUN => Some((run, value.pointer("/outcome/asks").is_none())),
+            _ => None,
         }
     }
 

@@ -92,7 +92,7 @@ kinds! {
     ToolCompleted = "tool_completed", RUNNING, Between, Nothing;
     ToolFailed = "tool_failed", RUNNING, Between, Nothing;
     SideEffect = "side_effect", RUNNING, Between, Nothing;
-    ContextTruncated = "context_truncated", RUNNING, Between, Nothing;
+    ContextTruncated = "context_truncated", RUNNING, Between, Summary;
     BudgetExceeded = "budget_exceeded", RUNNING, Between, Partial;
     Suspended = "suspended", Some(RunStatus::Suspended), Between, Nothing;
     Completed = "completed", Some(RunStatus::Completed), Between, Nothing;
@@ -170,6 +170,8 @@ pub(crate) enum Counted {
     Answer,
     /// The usage of as much of an answer as came.
     Partial,
+    /// The usage of a summary.
+    Summary,
     /// A tool call, if it is the first attempt.
     Call,
 }

@@ -42,7 +42,8 @@ pub use cuts::{Cut, CutRecorder, expand};
 pub use end::End;
 pub use fact::{
     About, BEHAVIOUR, Continues, DirectCall, Effect, Extent, Fact, Inside, Interruption,
-    OnUncertain, Parent, Plan, Previous, Resolution, Seal, SessionLink, Totals,
+    OnUncertain, Parent, Plan, Previous, Resolution, SUB_RUN, SUB_RUN_STARTED, Seal, SessionLink,
+    Totals,
 };
 pub use hash::Hash;
 pub use kind::Kind;

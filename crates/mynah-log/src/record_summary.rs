@@ -47,6 +47,7 @@ impl RecordSummary {
             }
             Fact::BudgetExceeded { partial: Some(partial), .. }
             | Fact::Cancelled { partial: Some(partial), .. } => Self::adding(taken(partial)),
+            Fact::ContextTruncated { summary: Some(summary), .. } => Self::adding(taken(summary)),
             Fact::ToolScheduled { attempt: 1, .. } => {
                 Self::adding(Totals { tool_calls: 1, ..Totals::default() })
             }
@@ -114,6 +115,7 @@ impl RecordSummary {
                 Self { model: model.map(Arc::from), ..Self::adding(used(&seen.response)) }
             }
             Counted::Partial => Self::adding(used(&seen.partial)),
+            Counted::Summary => Self::adding(used(&seen.summary)),
             Counted::Call => {
                 let tool_calls = u64::from(seen.attempt == Some(1));
                 Self::adding(Totals { tool_calls, ..Totals::default() })
@@ -161,6 +163,7 @@ struct Seen<'a> {
     #[serde(borrow)]
     response: Option<Answer<'a>>,
     partial: Option<Answer<'a>>,
+    summary: Option<Answer<'a>>,
     attempt: Option<u32>,
     input_tokens: Option<u64>,
     cost: Option<f64>,

@@ -55,6 +55,7 @@ fn vectors() -> BTreeMap<String, String> {
     put("good-open", plain([start(), turn(1)]));
     put("good-sealed", plain(sealed()));
     put("good-every-kind", plain(every_kind()));
+    put("good-summary", plain(summarised()));
     put("good-without-facts", Forged::of(sealed()).change(3, drop_fact).file());
     put("good-redacted", redacted(3, |_| {}));
     put("good-cancelled", plain([start(), turn(1), cancelled(), seal(1, 0, 7, 3, 0.5)]));
@@ -232,6 +233,18 @@ fn every_kind() -> Vec<Kept> {
         ("failed", json!({"reason": "budget_exceeded"})),
         seal(2, 1, 190, 10, 0.35),
     ]
+}
+
+/// A run whose model summarised what it no longer reads.
+fn summarised() -> Vec<Kept> {
+    let (_, answered) = answer(json!("nothing"));
+    let shortened = json!({
+        "strategy": "summarise", "tokens_before": 9, "tokens_after": 8, "messages_before": 3, "messages_after": 2,
+        "dropped": 2, "cleared": 2, "summary": answered["response"],
+    });
+    let shortened = ("context_truncated", shortened);
+    let seal = seal(1, 0, 200, 20, 0.2);
+    vec![start(), shortened, turn(1), answer(json!("nothing")), completed(), seal]
 }
 
 fn plain(records: impl IntoIterator<Item = Kept>) -> String {

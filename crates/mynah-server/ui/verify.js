@@ -87,7 +87,7 @@ const FACTS = {
   tool_completed: "call_id:text attempt:count outcome:map content:text duration_ms:count?",
   tool_failed: "call_id:text attempt:count error:map resolution:any content:text+ duration_ms:count?",
   side_effect: "inside:map? name:text ahead:count+ effect:map",
-  context_truncated: "strategy:text tokens_before:count tokens_after:count messages_before:count messages_after:count dropped:count+ cleared:count+",
+  context_truncated: "strategy:text tokens_before:count tokens_after:count messages_before:count messages_after:count dropped:count+ cleared:count+ summary:map?",
   budget_exceeded: "breach:map partial:map? cuts:list+",
   suspended: END,
   completed: END,
@@ -222,7 +222,7 @@ class Chain {
   }
 
   count(kind, fact) {
-    const response = { assistant_completed: fact.response, budget_exceeded: fact.partial, cancelled: fact.partial }[kind];
+    const response = { assistant_completed: fact.response, budget_exceeded: fact.partial, cancelled: fact.partial, context_truncated: fact.summary }[kind];
     const usage = kind === "turn_lost" ? { input_tokens: fact.input_tokens, total_cost: fact.cost } : response?.usage ?? {};
     this.add({
       turns: kind === "turn_started" ? 1 : 0,

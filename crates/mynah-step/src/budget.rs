@@ -6,14 +6,11 @@ use mynah_data::{
     Breach, BreachTime, Budget, Catalog, EngineReason, Error, Event, Limit, Pricing, Request,
     Response, Result, Usage,
 };
-use mynah_log::{Continues, Effect, Fact, Kind, Totals};
+use mynah_log::{Continues, Effect, Fact, Kind, SUB_RUN, Totals};
 use serde::Deserialize as _;
 use tokio::time::{Instant, Sleep};
 
 use crate::{RecordedFact, cursor::MODEL_CALL, millis};
-
-/// The name of the side effect by which a tool records a run that it started. Its value has the run's `totals`, which count in budgets.
-pub const SUB_RUN: &str = "sub_run";
 
 /// What a run has spent: a fold of its facts.
 ///
@@ -81,6 +78,10 @@ impl Spent {
             Fact::AssistantCompleted { response, .. } => self.answered(response),
             Fact::BudgetExceeded { partial: Some(partial), .. }
             | Fact::Cancelled { partial: Some(partial), .. } => self.answered(partial),
+            Fact::ContextTruncated { summary: Some(summary), .. } => {
+                self.turns += 1;
+                self.answered(summary);
+            }
             Fact::ToolScheduled { attempt: 1, .. } => self.tool_calls += 1,
             // A model call of a custom loop that failed.
             Fact::SideEffect { inside: None, name, effect: Effect::Failed(error), .. }

@@ -233,7 +233,7 @@ impl Journal {
     }
 
     /// The log that records the run; none in a replay.
-    pub(crate) fn log(&self) -> Option<Arc<dyn Log>> {
+    pub fn log(&self) -> Option<Arc<dyn Log>> {
         self.lock().recorder.as_ref().map(|recorder| recorder.log())
     }
 

@@ -49,9 +49,7 @@ pub use adapter::{
     Adapter, BoxFuture, ModelCall, ModelStream, Opened, Parking, check_raw_hash, open_model,
     open_or_park,
 };
-pub use budget::{
-    PartialAnswer, SUB_RUN, Spent, WallClock, active, check_price, price_of, prompt_tokens,
-};
+pub use budget::{PartialAnswer, Spent, WallClock, active, check_price, price_of, prompt_tokens};
 pub use config::{Config, DEFAULT_MAX_CONCURRENCY, RunMode, ToolRegistry, was_redacted};
 pub use context::{CallTool, Context, ModelAnswer, ToolResult};
 pub use cursor::{ReplayCursor, outcome_of};

@@ -79,6 +79,7 @@ const UNREADABLE: Fact = Fact::ContextTruncated {
     messages_after: 0,
     dropped: 0,
     cleared: 0,
+    summary: None,
 };
 
 /// The fact of a record that is compared.

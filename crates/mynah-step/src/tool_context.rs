@@ -2,7 +2,7 @@
 
 use std::{any::Any, fmt, sync::Arc, time::SystemTime};
 
-use mynah_data::{Budget, Metadata, Result, RunId, ToolCall};
+use mynah_data::{Budget, Messages, Metadata, Result, RunId, ToolCall};
 use mynah_log::{Fact, Hash, Log};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -78,6 +78,8 @@ pub struct ToolContext {
     continuation: Option<Arc<Continuation>>,
     /// What is left of the run's budget.
     budget_left: Option<Arc<Budget>>,
+    /// The conversation up to the call.
+    conversation: Messages,
     /// The receiver of its progress.
     on_progress: Option<OnProgress>,
     /// Whether the run is cancelled, where that ends its tools; a run of an engine drops them.
@@ -179,6 +181,7 @@ impl ToolContext {
             failed: 0,
             continuation: None,
             budget_left: None,
+            conversation: Messages::new(),
             on_progress: None,
             cancelled: watch::channel(false).1,
         }
@@ -240,6 +243,17 @@ impl ToolContext {
     /// What was left of the run's budget when the call began; none if the run has no budget.
     pub fn budget_left(&self) -> Option<&Budget> {
         self.budget_left.as_deref()
+    }
+
+    /// The same in this conversation.
+    pub fn in_conversation(mut self, messages: Messages) -> Self {
+        self.conversation = messages;
+        self
+    }
+
+    /// The conversation up to the answer that has the call. Results of other calls of the same answer are not in it.
+    pub fn conversation(&self) -> &Messages {
+        &self.conversation
     }
 
     /// The log that records the run, for tools that start runs of their own. None in a replay, and if the run is not recorded.

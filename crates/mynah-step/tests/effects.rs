@@ -216,6 +216,7 @@ async fn an_emitted_fact_is_recorded_in_its_place_and_the_seal_by_itself() {
         messages_after: 4,
         dropped: 0,
         cleared: 0,
+        summary: None,
     };
     let (_, facts) = twice(plain, async |context| context.emit(before.clone()).await).await;
     assert_eq!(facts[1], before);

@@ -1,6 +1,7 @@
 //! Ending a run from elsewhere.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     future::{IntoFuture, poll_fn},
     pin::Pin,
@@ -91,7 +92,8 @@ impl Cancellation {
 /// be neither resumed nor appended to. Returns how it ended: `cancelled`, unless its own end was
 /// recorded and only the seal was missing.
 ///
-/// What was removed from its records is not needed for it.
+/// What was removed from its records is not needed for it. Runs of [agents](crate::Engine::as_tool) that it started and that have no end are
+/// ended too.
 ///
 /// ```
 /// # use mynah::{Engine, ToolMode, testing::Scripted};
@@ -125,6 +127,10 @@ pub struct Cancel {
 }
 
 impl Cancel {
+    pub(crate) fn of(log: Arc<dyn Log>, run: &RunId, world: &Arc<dyn World>) -> Self {
+        Self { log, run: run.clone(), world: Arc::clone(world) }
+    }
+
     /// Takes the time of its end from a world of the caller's own.
     pub fn world(mut self, world: impl World) -> Self {
         self.world = Arc::new(world);
@@ -140,19 +146,22 @@ impl Cancel {
 
     async fn end_as_read(&self) -> Result<RunStatus> {
         let Self { log, run, world } = self;
-        let mut extent = Extent::Chat;
-        let tell_extent = |record: &Record| {
-            if matches!(&*record.envelope().kind, "run_started" | "resumed") {
+        let (mut extent, mut sub_runs) = (Extent::Chat, BTreeSet::new());
+        let look = |record: &Record| {
+            if matches!(&*record.envelope().kind, "run_started" | "resumed" | "side_effect") {
                 match record.fact() {
                     Ok(Some(Fact::RunStarted { extent: told, .. })) => extent = told,
                     Ok(Some(Fact::Resumed { extent: Some(told), .. })) => extent = told,
+                    Ok(Some(fact)) => {
+                        _ = fact.sub_run().map(|(run, _)| sub_runs.insert(RunId::from(run)))
+                    }
                     _ => {}
                 }
             }
             Ok(())
         };
         let VerifiedRun { verifier, run: found, .. } =
-            VerifiedRun::whole(&**log, run, tell_extent).await?;
+            VerifiedRun::whole(&**log, run, look).await?;
         let status = found.status;
         if verifier.report().fingerprint.is_some() {
             let status = status.as_str();
@@ -176,7 +185,16 @@ impl Cancel {
             recorder.commit(&Fact::Cancelled { end, partial: None, cuts: Vec::new() })?;
         }
         poll_fn(|cx| recorder.poll_flush(cx)).await?;
-        Ok(if status.is_ended() { status } else { RunStatus::Cancelled })
+        if status.is_ended() {
+            return Ok(status);
+        }
+        for run in &sub_runs {
+            // One that has ended stays as it is, and one that another process holds ends there.
+            if let Err(error) = Self::of(Arc::clone(&self.log), run, &self.world).await {
+                tracing::debug!(%error, "the run of an agent was not ended with its parent");
+            }
+        }
+        Ok(RunStatus::Cancelled)
     }
 }
 

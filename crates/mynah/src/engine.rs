@@ -64,6 +64,8 @@ pub(crate) struct Parts {
     pub(crate) world: Arc<dyn World>,
     pub(crate) catalog: Catalog,
     pub(crate) metrics: Option<Arc<dyn MetricsSink>>,
+    /// How deep agents may be nested beneath its runs.
+    pub(crate) max_agent_depth: Option<u32>,
 }
 
 impl Engine {
@@ -123,6 +125,7 @@ impl Engine {
             world: Arc::new(SystemWorld),
             catalog: Catalog::built_in(),
             metrics: None,
+            max_agent_depth: None,
         }))
     }
 

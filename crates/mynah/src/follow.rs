@@ -398,12 +398,14 @@ impl Derived {
                 messages_after,
                 dropped: _,
                 cleared: _,
+                summary,
             } => vec![RunEvent::ContextTruncated {
                 strategy,
                 tokens_before,
                 tokens_after,
                 messages_before,
                 messages_after,
+                summary: summary.map(|summary| summary.text().into_owned()),
             }],
             Fact::BudgetExceeded { breach, partial, cuts } => {
                 let mut events = partial.map_or_else(Vec::new, |said| self.answer(&cuts, &said));

@@ -239,6 +239,27 @@ macro_rules! setters_of {
             $self_
         }
 
+        /// Whether each request of the conversation ends with a note that says what is left of the [budget](Self::budget), so that the
+        /// model can plan. By default it does not.
+        ///
+        /// The note follows from what is recorded. It is not part of the thread, and time is not among it.
+        ///
+        /// ```
+        /// # use mynah::{Engine, testing::{Script, Scripted}};
+        /// use mynah::Budget;
+        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+        /// # let model = Scripted::play([Script::new().text("hi").stop()]);
+        /// # let engine = Engine::new(model.clone());
+        /// engine.chat("hello").budget(Budget::new().max_turns(5)).budget_note(true).await?;
+        /// # let last = model.requests()[0].messages.last().unwrap().text().into_owned();
+        /// assert_eq!(last, "[Budget left after this answer: 4 model calls.]");
+        /// # Ok(()) }
+        /// ```
+        pub fn budget_note(mut $self_, on: bool) -> Self {
+            $options.values.budget_note = Some(on);
+            $self_
+        }
+
         /// The time limit of the whole call. The messages and results until then are kept.
         pub fn deadline(mut $self_, limit: std::time::Duration) -> Self {
             $options.values.deadline = Some($crate::options::millis(limit));

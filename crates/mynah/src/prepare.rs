@@ -14,6 +14,7 @@ use mynah_step::{
 use serde_json::Value;
 
 use crate::{
+    context_policy::Token,
     engine::{Engine, overlay_tools},
     options::Options,
     replay::Rerun,
@@ -439,6 +440,8 @@ impl CallPlan<'_> {
                 finalize: final_request.is_some().then_some(Finalize { nudge }),
                 on_unknown_tool: values.on_unknown_tool.unwrap_or_default(),
                 context: values.context_policy,
+                token: Token::of(adapter.name()),
+                budget_note: values.budget_note.unwrap_or(false),
                 approval: options.approval.or_else(|| parts.approval.clone()),
                 tools: tools.into(),
             },
@@ -534,16 +537,23 @@ fn split_passes(
     if extent != Extent::Chat || !formed || !wanted {
         return (request, None);
     }
+    let last =
+        Request { response_format: request.response_format.clone(), ..without_tools(&request) };
+    (Request { response_format: None, ..request }, Some(last))
+}
+
+/// The same request without messages, tools and the form of the answer.
+pub(crate) fn without_tools(request: &Request) -> Request {
     let mut options = request.options.clone();
     options.retain(|name, _| !OF_TOOLS.contains(&name.as_str()));
-    let last = Request {
+    Request {
         tools: Vec::new(),
         options,
         tool_choice: None,
         messages: Messages::new(),
+        response_format: None,
         ..request.clone()
-    };
-    (Request { response_format: None, ..request }, Some(last))
+    }
 }
 
 /// The characters of a tool's schema, which stands in every prompt.

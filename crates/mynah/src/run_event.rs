@@ -202,6 +202,9 @@ pub enum RunEvent {
         messages_before: u64,
         /// Messages after.
         messages_after: u64,
+        /// The summary of what is left out, if the model made one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        summary: Option<String>,
     },
     /// The conversation ended, and one more call formats the answer.
     FinalizeStarted {},

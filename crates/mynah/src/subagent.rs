@@ -3,23 +3,36 @@
 use std::{sync::Arc, time::Duration};
 
 use mynah_data::{
-    Budget, Error, HaltReason, Metadata, Result, RunId, ToolCall, ToolOutcome, ToolReason, Wait,
+    Budget, Error, HaltReason, Message, Messages, Metadata, Result, Role, RunId, Thread, ToolCall,
+    ToolOutcome, ToolReason, Wait,
 };
-use mynah_log::{Fact, Log, MAX_RUN_ID, Totals};
-use mynah_step::{BoxFuture, SUB_RUN, Tool, ToolContext, millis, since_1970};
+use mynah_log::{Fact, Log, MAX_RUN_ID, SUB_RUN, SUB_RUN_STARTED, Totals};
+use mynah_step::{BoxFuture, Tool, ToolContext, millis, since_1970};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{Decision, Engine, Run, Waiting};
 
-/// The member of a call's context that counts how deep agents are nested.
-const DEPTH: &str = "agent_depth";
+/// The member of a call's context that says how many more levels of agents may follow.
+const DEPTH_LEFT: &str = "agent_depth_left";
 
-/// How deep agents may be nested. Each level needs stack while it is polled.
-const MAX_DEPTH: u64 = 4;
+/// How deep agents may be nested if the engine has no limit.
+const DEPTH: u32 = 4;
+
+/// How deep agents may be nested at most. Each level needs stack while it is polled.
+const MAX_DEPTH: u32 = 16;
 
 /// How long an agent may work on a task, unless its tool has another timeout.
 const TIMEOUT: Duration = Duration::from_secs(60 * 60);
+
+/// What an agent does for another.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// It works on a task and returns its answer.
+    Task,
+    /// It takes the conversation over.
+    Handoff,
+}
 
 /// How an agent's run went, as the parent's record holds it.
 #[derive(Serialize, Deserialize)]
@@ -72,19 +85,70 @@ impl Engine {
     /// # Ok(()) }
     /// ```
     ///
-    /// Agents may be nested four deep. The tool has a timeout of an hour; [`Tool::timeout`] changes it.
+    /// If the parent is cancelled or its deadline passes, the agent's run is cancelled too.
+    ///
+    /// Agents may be nested four deep, or as deep as [`max_agent_depth`](Self::max_agent_depth) says. The tool has a timeout of an hour;
+    /// [`Tool::timeout`] changes it.
     pub fn as_tool(&self, name: impl Into<String>, description: impl Into<String>) -> Tool {
+        self.tool_of(Form::Task, name.into(), description.into())
+    }
+
+    /// Returns a tool by which another engine's model hands the conversation over to this engine.
+    ///
+    /// This engine continues with what the user and the other engine said, and a note of the other model. Calls of tools and their results
+    /// are not handed over. Its answer is the answer of the chat: the other model is not called again. Its run is recorded as that of
+    /// [`as_tool`](Self::as_tool), and budgets, questions, approvals and crashes are handled in the same way. The next turn of a session begins
+    /// with the other engine, which reads the answer as its own.
+    ///
+    /// ```
+    /// # use mynah::{Engine, testing::Scripted};
+    /// # use serde_json::json;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let answers = [json!([{"text": "You get 20 euros back."}, {"finish": "stop"}])];
+    /// # let (billing, front) = (Scripted::new(answers)?, Scripted::new([
+    /// #     json!([{"tool_call": {"id": "c0", "name": "billing", "arguments": {"note": "Order 17."}}}, {"finish": "tool_calls"}]),
+    /// # ])?);
+    /// let billing = Engine::new(billing).system("You handle refunds.");
+    /// let front = Engine::new(front).tool(billing.as_handoff("billing", "Handles refunds and invoices."));
+    /// assert_eq!(front.chat("I want my money back.").await?.text(), "You get 20 euros back.");
+    /// # Ok(()) }
+    /// ```
+    pub fn as_handoff(&self, name: impl Into<String>, description: impl Into<String>) -> Tool {
+        self.tool_of(Form::Handoff, name.into(), description.into())
+    }
+
+    /// The same engine with another limit on how deep [agents](Self::as_tool) are nested beneath its runs: 1 permits agents that have none
+    /// themselves. 4 if not set, and 16 at most. The limits of agents count beneath them.
+    pub fn max_agent_depth(self, depth: u32) -> Self {
+        self.with(|parts| parts.max_agent_depth = Some(depth.min(MAX_DEPTH)))
+    }
+
+    fn tool_of(&self, form: Form, name: String, description: String) -> Tool {
         let agent = self.clone();
-        let what = "What the agent must do, with everything that it needs to know. It does not see this conversation.";
+        let (member, what) = match form {
+            Form::Task => (
+                "task",
+                "What the agent must do, with everything that it needs to know. It does not see this conversation.",
+            ),
+            Form::Handoff => (
+                "note",
+                "What the agent needs to know beyond what was said: why it takes over, and results of tools. It reads the conversation and answers the user.",
+            ),
+        };
         let schema = json!({
             "type": "object",
-            "properties": {"task": {"type": "string", "description": what}},
-            "required": ["task"],
+            "properties": {member: {"type": "string", "description": what}},
+            "required": [member],
             "additionalProperties": false,
         });
         Tool::new(name, description, schema)
-            .handler(move |arguments, context| {
-                Box::pin(delegate(agent.clone(), arguments, context))
+            .handler(move |arguments: Value, context: ToolContext| {
+                let said = arguments.get(member).and_then(Value::as_str).unwrap_or_default();
+                let thread = match form {
+                    Form::Task => Thread::from(said),
+                    Form::Handoff => handed_over(context.conversation(), &context.call, said),
+                };
+                Box::pin(delegate(agent.clone(), form, thread, context))
             })
             .idempotent(1)
             .recorded()
@@ -92,17 +156,47 @@ impl Engine {
     }
 }
 
+/// What the users and the engine said before the answer that has the call, and a note.
+fn handed_over(messages: &Messages, call: &ToolCall, note: &str) -> Thread {
+    let has_call = |message: &Message| message.tool_calls().any(|other| other.id == call.id);
+    let calls = messages.iter().enumerate().filter(|(_, message)| has_call(message));
+    let last = calls.last().map_or(messages.len(), |(place, _)| place);
+    let said = messages.iter().take(last).filter_map(|message| match message.role() {
+        Role::User => Some(Arc::clone(message)),
+        Role::Assistant => {
+            let text = message.text();
+            (!text.is_empty()).then(|| Arc::new(Message::assistant(text.into_owned())))
+        }
+        _ => None,
+    });
+    let note = format!("[The conversation was handed over to you. A note for you: {note}]");
+    let mut thread = Thread::new();
+    thread.extend(said.chain([Arc::new(Message::user(note))]));
+    thread
+}
+
 /// Runs the agent, or continues its run, until it ends or asks.
-async fn delegate(agent: Engine, arguments: Value, context: ToolContext) -> Result<ToolOutcome> {
-    let task = arguments.get("task").and_then(Value::as_str).unwrap_or_default().to_owned();
+async fn delegate(
+    agent: Engine,
+    form: Form,
+    thread: Thread,
+    context: ToolContext,
+) -> Result<ToolOutcome> {
+    let child = context.run_id().map(|parent| child_id(parent, &context));
+    if let Some(child) = &child {
+        // The link is there before the run: who looks for it or ends the parent finds it.
+        let started = async { Ok::<_, Error>(json!({"run_id": child})) };
+        let _: Value = context.side_effect(SUB_RUN_STARTED, started).await?;
+    }
     let continuation = context.continuation().cloned();
     let state = continuation.as_ref().map(|continued| continued.state.clone());
     let asked: Asked =
         state.and_then(|state| serde_json::from_value(state).ok()).unwrap_or_default();
     let answer = continuation.and_then(|continued| continued.answer);
-    let work = Box::pin(work(agent, task, context.clone(), asked, answer));
+    let work = Box::pin(work(agent, thread, child, context.clone(), asked, answer));
     let SubRun { outcome, .. } = context.side_effect(SUB_RUN, work).await?;
     match outcome {
+        Outcome::Answer(text) if form == Form::Handoff => Ok(ToolOutcome::handoff(text)),
         Outcome::Answer(text) => Ok(ToolOutcome::Ok(Value::String(text))),
         Outcome::Asks { question, calls, state } => {
             let hints = if calls.is_empty() { json!({}) } else { json!({"calls": calls}) };
@@ -123,24 +217,23 @@ fn failed(why: String) -> Error {
 
 async fn work(
     agent: Engine,
-    task: String,
+    thread: Thread,
+    child: Option<RunId>,
     context: ToolContext,
     asked: Asked,
     answer: Option<String>,
 ) -> Result<SubRun> {
-    let depth = context.context.get(DEPTH).and_then(Value::as_u64).unwrap_or(0) + 1;
-    if depth > MAX_DEPTH {
-        return Err(failed(format!("agents are nested more than {MAX_DEPTH} deep")));
-    }
-    let agent = agent.context(DEPTH, depth);
-    let (Some(log), Some(run_id)) = (context.log(), context.run_id()) else {
+    let Some(left) = depth_left(&context).checked_sub(1) else {
+        return Err(failed("agents are nested too deep; max_agent_depth permits more".to_owned()));
+    };
+    let agent = agent.context(DEPTH_LEFT, left);
+    let (Some(log), Some(child)) = (context.log(), child) else {
         let budget = narrowed(agent.0.values.budget.clone(), context.budget_left());
-        let outcome = unrecorded(agent, task, budget).await?;
+        let outcome = unrecorded(agent, thread, budget).await?;
         return Ok(SubRun { run_id: None, totals: Totals::default(), outcome });
     };
-    let child = child_id(run_id, &context);
     let budget = budget(&log, &child, &agent, &context).await?;
-    let mut run = recorded(agent, task, budget, &log, child).await?;
+    let mut run = recorded(agent, thread, budget, &log, child).await?;
     if let Some(answer) = answer
         && records(&log, &run).await?.0 == asked.records
     {
@@ -152,10 +245,18 @@ async fn work(
     Ok(SubRun { run_id: Some(RunId::from(run.run_id())), totals, outcome })
 }
 
+/// How many levels of agents may follow: what the engines above permit, and what the engine of the call itself does.
+fn depth_left(context: &ToolContext) -> u32 {
+    let own = Engine::of(context).and_then(|engine| engine.0.max_agent_depth);
+    let above = context.context.get(DEPTH_LEFT).and_then(Value::as_u64);
+    let above = above.map(|left| u32::try_from(left).unwrap_or(0));
+    own.into_iter().chain(above).min().unwrap_or(DEPTH)
+}
+
 // Agents are polled inside each other. Each of these is a future of its own on the heap, so that a level needs little stack.
 
-fn unrecorded(agent: Engine, task: String, budget: Option<Budget>) -> BoxFuture<Result<Outcome>> {
-    let mut chat = agent.chat(task);
+fn unrecorded(agent: Engine, thread: Thread, budget: Option<Budget>) -> BoxFuture<Result<Outcome>> {
+    let mut chat = agent.chat(thread);
     if let Some(budget) = budget {
         chat = chat.budget(budget);
     }
@@ -174,12 +275,12 @@ fn unrecorded(agent: Engine, task: String, budget: Option<Budget>) -> BoxFuture<
 
 fn recorded(
     agent: Engine,
-    task: String,
+    thread: Thread,
     budget: Option<Budget>,
     log: &Arc<dyn Log>,
     child: RunId,
 ) -> BoxFuture<Result<Run>> {
-    let mut chat = agent.chat(task).record(log).run_id(child);
+    let mut chat = agent.chat(thread).record(log).run_id(child);
     if let Some(budget) = budget {
         chat = chat.budget(budget);
     }

@@ -149,6 +149,7 @@ values! {
     mode: ToolMode, read, "unknown";
     max_turns: u64, read, "must_be_positive";
     budget: Budget, budget, "";
+    budget_note: bool, read, "not_a_boolean";
     temperature: f64, read, "out_of_range";
     max_tokens: u64, read, "must_be_positive";
     tool_choice: ToolChoice, read, "invalid_shape";

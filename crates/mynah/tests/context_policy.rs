@@ -1,9 +1,9 @@
 //! `ContextPolicy`: requests are shortened, results and records are not.
 
 use mynah::{
-    ContextPolicy, Options, ReplayStatus, Role,
+    AdapterReason, ContextPolicy, Options, ReplayStatus, Role,
     prelude::*,
-    testing::{Script, Scripted, crash_everywhere},
+    testing::{Entry, Script, Scripted, crash_everywhere},
 };
 use serde_json::{Value, json};
 
@@ -99,4 +99,119 @@ async fn the_estimate_follows_what_the_provider_reports() {
         [3, 3],
         "the first question and its answer are left out of the second request"
     );
+}
+
+/// A model that reads five long pages and answers, and summarises what is left out with these words.
+fn summarising() -> Scripted {
+    let read = |page: u32| {
+        Script::new()
+            .tool_call(format!("c{page}"), "read", json!({"page": page}))
+            .usage(9, 2)
+            .call_tools()
+    };
+    let summary = |text: &str| Script::new().text(text).usage(7, 3).stop();
+    Scripted::play([
+        read(1),
+        read(2),
+        read(3),
+        summary("Pages one and two are about birds."),
+        read(4),
+        summary("Pages one to three are about birds."),
+        Script::new().text("Done.").usage(9, 2).stop(),
+    ])
+}
+
+fn summarise() -> ContextPolicy {
+    ContextPolicy::new(400).keep_turns(1).clear_tool_results(false).summarise(true)
+}
+
+#[tokio::test]
+async fn what_is_left_out_is_summarised_in_the_middle_of_a_tool_loop() {
+    let (log, model) = (MemoryLog::new(), summarising());
+    let chat = engine(&model).chat("Read all.").context_policy(summarise());
+    let result = chat.record(&log).run_id("r").await.unwrap();
+    assert_eq!(result.text(), "Done.");
+    assert_eq!(result.steps.len(), 5, "a summary is no step");
+    assert_eq!(result.thread.messages.len(), 11, "nor is it part of the thread");
+    let requests = model.requests();
+    let asked = requests[3].messages.last().unwrap().text().into_owned();
+    assert!(requests[3].tools.is_empty() && asked.contains("word word"), "{asked}");
+    assert!(asked.contains("[calls read {\"page\":1}]"), "{asked}");
+    // The next summary is made of the one before and of what is new.
+    let again = requests[5].messages.last().unwrap().text().into_owned();
+    assert!(again.contains("one and two are about birds"), "{again}");
+    assert!(!again.contains("{\"page\":1}"), "{again}");
+    let last = requests.last().unwrap();
+    let texts: Vec<String> = last.messages.iter().map(|m| m.text().into_owned()).collect();
+    assert_eq!(texts[0], "Be brief.");
+    assert!(texts[1].ends_with("Pages one to three are about birds."), "{texts:?}");
+    assert_eq!(texts[2], "Read all.");
+    assert!(last.messages.unanswered().is_empty());
+
+    let run = log.run("r").await.unwrap().unwrap();
+    assert_eq!((run.totals.input_tokens, run.totals.output_tokens), (5 * 9 + 2 * 7, 5 * 2 + 2 * 3));
+    let replayed = engine(&Scripted::default()).replay(&log, "r").await.unwrap();
+    assert_eq!(replayed.status, ReplayStatus::Equal);
+    assert_eq!(mynah::replay_run(&log, "r").await.unwrap().status, ReplayStatus::Equal);
+}
+
+#[tokio::test]
+async fn a_run_that_crashes_anywhere_does_not_repeat_a_summary_that_is_recorded() {
+    let options = Options::new().context_policy(summarise());
+    let report = crash_everywhere(|| engine(&summarising()), "Read all.").options(options).await;
+    assert!(report.crashed > 20, "{report:?}");
+}
+
+#[tokio::test]
+async fn a_summary_counts_in_the_budget_and_is_not_made_if_that_has_no_room() {
+    // Three answers, a summary, and the answer after it.
+    for (turns, expected) in [(5, 4), (4, 4), (3, 3)] {
+        let model = summarising();
+        let chat = engine(&model).chat("Read all.").context_policy(summarise());
+        let result = chat.budget(Budget::new().max_turns(turns)).await.unwrap();
+        assert_eq!(result.halted_reason, HaltReason::BudgetExceeded);
+        let answers = result.steps.len() + usize::from(turns > 3);
+        assert_eq!(answers, model.requests().len(), "{turns}");
+        assert!(answers >= expected, "{turns}");
+    }
+}
+
+#[tokio::test]
+async fn a_summary_that_fails_is_left_out_and_the_run_continues() {
+    let read = |page: u32| {
+        Script::new().tool_call(format!("c{page}"), "read", json!({"page": page})).call_tools()
+    };
+    let broken = Entry::Error(Error::adapter(AdapterReason::NetworkError));
+    let broken = Script::new().text("Half a").with(broken);
+    let done = Script::new().text("Done.").stop();
+    let (log, model) =
+        (MemoryLog::new(), Scripted::play([read(1), read(2), read(3), broken, done]));
+    let chat = engine(&model).chat("Read all.").context_policy(summarise()).record(&log);
+    let result = chat.run_id("r").await.unwrap();
+    assert_eq!(result.text(), "Done.");
+    let texts = model.requests()[4].messages.iter().any(|m| m.text().contains("Half a"));
+    assert!(!texts);
+    assert_eq!(engine(&model).replay(&log, "r").await.unwrap().status, ReplayStatus::Equal);
+}
+
+#[tokio::test]
+async fn the_model_reads_what_is_left_of_its_budget_if_that_is_wanted() {
+    let note = async |wanted: bool| {
+        let model = model();
+        let log = MemoryLog::new();
+        let budget =
+            Budget::new().max_turns(9).max_tool_calls(20).max_usd(1.0).allow_unknown_price();
+        let chat = engine(&model).chat("Read all.").budget(budget).budget_note(wanted);
+        let result = chat.record(&log).run_id("r").await.unwrap();
+        assert!(
+            result.thread.messages.iter().all(|message| !message.text().contains("Budget left"))
+        );
+        assert_eq!(mynah::replay_run(&log, "r").await.unwrap().status, ReplayStatus::Equal);
+        let last = |request: &mynah::Request| request.messages.last().unwrap().text().into_owned();
+        model.requests().iter().map(last).collect::<Vec<_>>()
+    };
+    let notes = note(true).await;
+    assert_eq!(notes[0], "[Budget left after this answer: 8 model calls, 20 tool calls, $1.0000.]");
+    assert_eq!(notes[5], "[Budget left after this answer: 3 model calls, 15 tool calls, $1.0000.]");
+    assert!(note(false).await.iter().all(|last| !last.contains("Budget left")));
 }

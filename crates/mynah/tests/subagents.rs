@@ -1,8 +1,15 @@
 //! Engines as tools of other engines.
 
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
 use mynah::{
-    ErrorPolicy, Options, Waiting,
-    log::verify_run,
+    AdapterReason, Approval, CancelHandle, ErrorPolicy, Options, Waiting, cancel_run,
+    log::{RunStatus, verify_run},
     prelude::*,
     testing::{Script, Scripted, crash_everywhere},
 };
@@ -41,8 +48,8 @@ async fn the_run_of_an_agent_is_a_chain_of_its_own_that_the_parent_links() {
         .filter(|record| record.kind().name() == "side_effect")
         .map(|record| json!(record.fact().unwrap().unwrap()).to_string())
         .collect();
-    assert_eq!(links.len(), 1);
-    assert!(links[0].contains(&*child.run_id), "{links:?}");
+    assert_eq!(links.len(), 2, "when the run starts, and when it ended");
+    assert!(links.iter().all(|link| link.contains(&*child.run_id)), "{links:?}");
     for run in ["p", &*child.run_id] {
         assert!(verify_run(&log, run).await.is_ok());
     }
@@ -110,11 +117,13 @@ async fn a_crash_anywhere_resumes_both_and_repeats_nothing() {
 async fn what_an_agent_spends_counts_in_the_budget_of_its_parent() {
     let log = MemoryLog::new();
     // Two answers of the parent and one of the agent, at 5 tokens each.
-    for (tokens, reason) in [(15, HaltReason::Completed), (9, HaltReason::BudgetExceeded)] {
+    for (tokens, reason) in [(15, HaltReason::Completed), (14, HaltReason::BudgetExceeded)] {
         let budget = Budget::new().max_output_tokens(tokens);
         let engine = editor(researcher([says("They can.")]));
         let result = engine.chat("x").budget(budget).record(&log).await.unwrap();
         assert_eq!(result.halted_reason, reason, "{tokens}");
+        let replayed = mynah::replay_run(&log, result.run_id.unwrap()).await.unwrap();
+        assert_eq!(replayed.status, "equal", "{tokens}");
     }
 }
 
@@ -129,17 +138,179 @@ async fn an_agent_gets_what_is_left_of_the_budget() {
     assert_eq!(child.totals.turns, 1, "{:?}", result.halted_reason);
 }
 
-#[tokio::test]
-async fn agents_are_nested_four_deep_at_most() {
-    for (depth, expected) in [(4, HaltReason::Completed), (5, HaltReason::ToolError)] {
-        let mut engine = researcher([says("At the bottom.")]);
-        for _ in 0..depth {
-            let model = Scripted::play([calls("research", json!({"task": "go"})), says("up")]);
-            let defaults = Options::new().on_tool_error(ErrorPolicy::Halt);
-            let tool = engine.as_tool("research", "Looks facts up.");
-            engine = Engine::new(model).tool(tool).defaults(defaults);
-        }
-        let result = engine.chat("go").on_tool_error(ErrorPolicy::Halt).await.unwrap();
-        assert_eq!(result.halted_reason, expected, "{depth}");
+/// An engine above so many levels of agents.
+fn nested(depth: u32) -> Engine {
+    let mut engine = researcher([says("At the bottom.")]);
+    for _ in 0..depth {
+        let model = Scripted::play([calls("research", json!({"task": "go"})), says("up")]);
+        let defaults = Options::new().on_tool_error(ErrorPolicy::Halt);
+        let tool = engine.as_tool("research", "Looks facts up.");
+        engine = Engine::new(model).tool(tool).defaults(defaults);
     }
+    engine
+}
+
+#[tokio::test]
+async fn agents_are_nested_as_deep_as_the_engine_permits() {
+    let table = [
+        (4, None, HaltReason::Completed),
+        (5, None, HaltReason::ToolError),
+        (1, Some(1), HaltReason::Completed),
+        (2, Some(1), HaltReason::ToolError),
+        (1, Some(0), HaltReason::ToolError),
+        (16, Some(99), HaltReason::Completed),
+        (17, Some(99), HaltReason::ToolError),
+    ];
+    for (depth, limit, expected) in table {
+        let mut engine = nested(depth);
+        if let Some(limit) = limit {
+            engine = engine.max_agent_depth(limit);
+        }
+        let result = engine.chat("go").await.unwrap();
+        assert_eq!(result.halted_reason, expected, "{depth} {limit:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_limit_of_an_agent_counts_beneath_it() {
+    let agent = nested(1).max_agent_depth(0);
+    let result = editor(agent).max_agent_depth(9).chat("go").await.unwrap();
+    assert!(result.steps[0].tool_results[0].text().contains("ended with tool_error"), "{result:?}");
+}
+
+/// The runs of a log whose ids begin so, with how they stand.
+async fn statuses(log: &MemoryLog, prefix: &str) -> Vec<RunStatus> {
+    let runs = log.runs(Default::default()).await.unwrap().runs;
+    runs.iter().filter(|run| run.run_id.starts_with(prefix)).map(|run| run.status).collect()
+}
+
+#[tokio::test]
+async fn cancelling_the_parent_ends_the_agents_beneath_it() {
+    for deadline in [false, true] {
+        let cancel = CancelHandle::new();
+        let stop = cancel.clone();
+        let hang = Tool::new("hang", "", json!({})).handler(move |_, _| {
+            if !deadline {
+                stop.cancel();
+            }
+            std::future::pending::<Value>()
+        });
+        let inner = researcher([calls("hang", json!({}))]).tool(hang);
+        let middle = Scripted::play([calls("research", json!({"task": "go"}))]);
+        let middle = Engine::new(middle).tool(inner.as_tool("research", "Looks facts up."));
+        let log = MemoryLog::new();
+        let mut chat = editor(middle).chat("go").record(&log).run_id("p").cancel_handle(&cancel);
+        if deadline {
+            chat = chat.deadline(Duration::from_millis(50));
+        }
+        let result = chat.await.unwrap();
+        assert!(matches!(result.halted_reason, HaltReason::Cancelled | HaltReason::Deadline));
+        assert_eq!(statuses(&log, "p").await, [RunStatus::Cancelled; 3], "{deadline}");
+    }
+}
+
+#[tokio::test]
+async fn agents_that_run_side_by_side_end_with_their_parent() {
+    let (cancel, begun) = (CancelHandle::new(), AtomicUsize::new(0));
+    let stop = cancel.clone();
+    let hang = Tool::new("hang", "", json!({})).handler(move |_, _| {
+        if begun.fetch_add(1, Ordering::Relaxed) == 1 {
+            stop.cancel();
+        }
+        std::future::pending::<Value>()
+    });
+    let agent = researcher([calls("hang", json!({})), calls("hang", json!({}))]).tool(hang);
+    let both = Script::new().tool_call("c0", "research", json!({"task": "one"}));
+    let both = both.tool_call("c1", "research", json!({"task": "two"})).call_tools();
+    let engine = Engine::new(Scripted::play([both])).tool(agent.as_tool("research", ""));
+    let log = MemoryLog::new();
+    let result = engine.chat("go").record(&log).run_id("p").cancel_handle(&cancel).await.unwrap();
+    assert_eq!(result.halted_reason, HaltReason::Cancelled);
+    assert_eq!(statuses(&log, "p").await, [RunStatus::Cancelled; 3]);
+}
+
+#[tokio::test]
+async fn an_agent_that_waits_ends_with_its_parent() {
+    let ask = Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("Which kind?"));
+    let log = MemoryLog::new();
+    let engine = editor(researcher([calls("ask", json!({}))]).tool(ask));
+    engine.chat("Mynahs?").record(&log).run_id("p").await.unwrap();
+    assert_eq!(statuses(&log, "p").await, [RunStatus::Suspended; 2]);
+    cancel_run(&log, "p").await.unwrap();
+    assert_eq!(statuses(&log, "p").await, [RunStatus::Cancelled; 2]);
+}
+
+#[tokio::test]
+async fn a_crash_anywhere_repeats_nothing_while_an_agent_waits_for_approval() {
+    let send =
+        Tool::new("send", "", json!({})).approval(Approval::Ask).handler(async |_, _| "sent");
+    let agent = || researcher([calls("send", json!({})), says("They can.")]).tool(send.clone());
+    let report = crash_everywhere(|| editor(agent()), "Mynahs?").answer("yes").await;
+    assert!(report.crashed > 15, "{report:?}");
+}
+
+/// A front desk that hands over to another agent.
+fn desk(agent: Engine) -> Engine {
+    let hand =
+        Script::new().text("One moment.").tool_call("c0", "billing", json!({"note": "Order 17."}));
+    let model = Scripted::play([hand.usage(10, 5).call_tools(), says("Anything else?")]);
+    Engine::new(model).system("You greet.").tool(agent.as_handoff("billing", "Handles refunds."))
+}
+
+#[tokio::test]
+async fn an_agent_that_takes_over_reads_the_conversation_and_its_answer_is_the_answer() {
+    let model = Scripted::play([says("You get 20 euros back.")]);
+    let (log, billing) = (MemoryLog::new(), Engine::new(model.clone()).system("You refund."));
+    let thread = Thread::from("Hello!").with_assistant("How can I help?").with_user("Money back!");
+    let engine = desk(billing);
+    let result = engine.chat(thread).record(&log).run_id("p").await.unwrap();
+    assert_eq!(result.halted_reason, HaltReason::Completed);
+    assert_eq!(result.text(), "You get 20 euros back.");
+    assert_eq!(result.thread.messages.last().unwrap().text(), "You get 20 euros back.");
+    assert!(result.thread.messages.unanswered().is_empty());
+    let read: Vec<String> =
+        model.requests()[0].messages.iter().map(|message| message.text().into_owned()).collect();
+    let note = "[The conversation was handed over to you. A note for you: Order 17.]";
+    assert_eq!(read, ["You refund.", "Hello!", "How can I help?", "Money back!", note]);
+    assert_eq!(engine.replay(&log, "p").await.unwrap().status, "equal");
+    assert_eq!(mynah::replay_run(&log, "p").await.unwrap().status, "equal");
+}
+
+#[tokio::test]
+async fn the_next_turn_of_a_session_reads_the_answer_of_the_agent_that_took_over() {
+    let engine = desk(researcher([says("You get 20 euros back.")]));
+    let (session, _) = engine.reply(&Session::new(), "Money back!").await.unwrap();
+    let (session, _) = engine.reply(&session, "Thanks.").await.unwrap();
+    let texts: Vec<String> =
+        session.thread.messages.iter().map(|message| message.text().into_owned()).collect();
+    assert_eq!(texts[4..], ["You get 20 euros back.", "Thanks.", "Anything else?"], "{texts:?}");
+}
+
+#[tokio::test]
+async fn a_question_of_an_agent_that_took_over_is_answered_at_the_parent() {
+    let ask =
+        Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("Which order?"));
+    let engine = desk(researcher([calls("ask", json!({})), says("Refunded.")]).tool(ask));
+    let log = MemoryLog::new();
+    let run = engine.chat("Hi").record(&log).run_id("p").start_or_resume().await.unwrap();
+    assert_eq!(run.waiting(), Some(Waiting::Question("Which order?".to_owned())));
+    let run = run.answer("17").await.unwrap();
+    assert_eq!((run.waiting(), run.result().text().as_ref()), (None, "Refunded."));
+}
+
+#[tokio::test]
+async fn a_crash_anywhere_in_a_handoff_repeats_nothing() {
+    let look = Tool::new("look", "", json!({})).idempotent(1).handler(async |_, _| "a bird");
+    let agent = || researcher([calls("look", json!({})), says("Refunded.")]).tool(look.clone());
+    let report = crash_everywhere(|| desk(agent()), "Money back!").await;
+    assert!(report.crashed > 10, "{report:?}");
+}
+
+#[tokio::test]
+async fn an_agent_that_cannot_take_over_leaves_the_conversation_with_the_first() {
+    let broken = Engine::new(Scripted::play([
+        Script::new().fail(Error::adapter(AdapterReason::NetworkError))
+    ]));
+    let result = desk(broken).chat("Hi").await.unwrap();
+    assert_eq!(result.text(), "Anything else?");
 }

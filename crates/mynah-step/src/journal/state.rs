@@ -129,8 +129,14 @@ impl State {
             attempt.answered = Some(Instant::now());
         }
         match (want, &answer) {
-            (Query::Commit { asked: Some(asked), .. }, Ok(_))
-            | (Query::Recall { asked, .. }, Ok(Some(_))) => asked.leave(),
+            (Query::Commit { fact, asked: Some(asked), .. }, Ok(_)) => {
+                asked.leave();
+                // What a run spent that a tool started counts in the budget at once.
+                if let Some(noted) = self.noted.as_mut().filter(|_| fact.sub_run().is_some()) {
+                    noted.push_back(fact.clone());
+                }
+            }
+            (Query::Recall { asked, .. }, Ok(Some(_))) => asked.leave(),
             (Query::Outcome, Ok(Some(fact))) => self.came_out(fact),
             (Query::Commit { fact, .. }, Ok(_)) => {
                 self.came_out(fact);

@@ -18,7 +18,7 @@ use super::{
     open_turn::{OpenTurn, PlannedCall},
     state::{PendingModelCall, RunState},
 };
-use crate::context_policy::{ContextPolicy, ContextView};
+use crate::context_policy::{ContextPolicy, ContextView, Token};
 
 /// The next action of a run.
 #[derive(Debug, PartialEq)]
@@ -27,6 +27,8 @@ pub(super) enum Action {
     StartTurn,
     /// Leave more of the conversation out of the next request.
     Shorten(ContextView),
+    /// Ask the model for a summary of what is left out from now on.
+    Summarise(ContextView),
     /// Call the model: its turn is started.
     CallModel,
     /// Record that the answer of the model call in flight was lost with its process.
@@ -143,6 +145,10 @@ pub(crate) struct Policy {
     pub(crate) on_unknown_tool: OnUnknownTool,
     /// How the conversation is shortened if it does not fit.
     pub(crate) context: Option<ContextPolicy>,
+    /// The characters of a token of the model.
+    pub(crate) token: Token,
+    /// Whether requests end with what is left of the budget.
+    pub(crate) budget_note: bool,
     pub(crate) approval: Option<ApprovalPolicy>,
     /// How often a process may die before the run made any progress.
     pub(crate) max_crashes: u32,
@@ -232,7 +238,10 @@ impl RunState {
         if next == Action::StartTurn
             && let Some(view) = self.shorter_view(policy)
         {
-            return Action::Shorten(view);
+            return match self.summarises(&view, policy) {
+                true => Action::Summarise(view),
+                false => Action::Shorten(view),
+            };
         }
         let Some(budget) = &policy.budget else { return next };
         let passed = match &next {
@@ -252,7 +261,7 @@ impl RunState {
 
     /// The tokens of the next prompt, as estimated, with so many more characters.
     pub(super) fn prompt(&self, policy: &Policy, more: u64) -> u64 {
-        self.prompt_without(policy, self.view.saved, more)
+        self.prompt_without(policy, self.view.left_out(), more)
     }
 
     /// The same if so many characters of the conversation are left out.
@@ -265,11 +274,43 @@ impl RunState {
     /// What the next request shows of the conversation, if it must show less than it does now.
     fn shorter_view(&self, policy: &Policy) -> Option<ContextView> {
         let context = policy.context.as_ref()?;
-        let tokens = |left_out| self.measured.correct(self.prompt_without(policy, left_out, 0));
-        match tokens(self.view.saved) > context.max_tokens {
+        let tokens = |left_out| {
+            self.measured.correct(self.prompt_without(policy, left_out, 0), policy.token)
+        };
+        match tokens(self.view.left_out()) > context.max_tokens {
             true => context.shorten(&self.thread.messages, &self.view, tokens),
             false => None,
         }
+    }
+
+    /// Whether what a view leaves out is summarised: that is wanted, there is something new, and the budget has room for the call.
+    fn summarises(&self, view: &ContextView, policy: &Policy) -> bool {
+        let is_wanted = policy.context.as_ref().is_some_and(|context| context.summarise);
+        let passed = |budget| self.spent.passed_by_calling(budget, self.prompt(policy, 0));
+        is_wanted
+            && self.extent == Extent::Chat
+            && view.dropped > self.view.dropped
+            && policy.budget.as_ref().and_then(passed).is_none()
+    }
+
+    /// What the model reads of its budget after the conversation.
+    pub(super) fn budget_note(&self, policy: &Policy) -> Option<Message> {
+        let budget = policy.budget.as_ref().filter(|_| policy.budget_note)?;
+        let left = self.spent.left(budget);
+        let counts = [
+            (left.max_turns, "model calls"),
+            (left.max_tool_calls, "tool calls"),
+            (left.max_input_tokens, "input tokens"),
+            (left.max_output_tokens, "output tokens"),
+            (left.max_total_tokens, "tokens"),
+        ];
+        let counts =
+            counts.into_iter().filter_map(|(left, what)| Some(format!("{} {what}", left?)));
+        let dollars = left.max_usd.map(|usd| format!("${usd:.4}"));
+        let left: Vec<String> = counts.chain(dollars).collect();
+        (!left.is_empty()).then(|| {
+            Message::user(format!("[Budget left after this answer: {}.]", left.join(", ")))
+        })
     }
 
     /// The next action, regardless of budgets.
@@ -461,6 +502,9 @@ fn end(reason: HaltReason, key: &str, value: Value) -> End {
 
 /// The end of a run that a tool halted, with the error where it failed.
 fn halted(halt: &Halt) -> End {
+    if halt.handoff().is_some() {
+        return end(HaltReason::Completed, "handoff_tool_call_id", json!(halt.tool_call_id()));
+    }
     let mut end = End::new(halt.reason(), halt.details());
     if let Halt::Tool { reason: HaltReason::ToolError, result, .. } = halt {
         end.metadata.insert("error".to_owned(), result.clone());

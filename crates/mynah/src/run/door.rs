@@ -11,6 +11,7 @@ use mynah_log::Fact;
 use mynah_step::{BoxFuture, Journal, Settled, Watch, run_tool};
 
 use super::{decide::Action, input::Input, machine::Machine, progress::LatestProgress};
+use crate::context_policy::ContextView;
 
 /// Where everything non-deterministic enters a run. The one difference between a run that happens and one that is replayed.
 pub(super) trait Door: Send {
@@ -31,6 +32,17 @@ pub(super) trait Door: Send {
 
     /// The next input of the model call in flight.
     fn poll_model(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<Result<Input>>;
+
+    /// The summary of what a view leaves out.
+    fn poll_summary(
+        &mut self,
+        cx: &mut Context<'_>,
+        machine: &Machine,
+        view: ContextView,
+    ) -> Poll<Result<Input>>;
+
+    /// Ends what the run started elsewhere and its end must end too.
+    fn poll_ended(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<()>;
 
     /// Starts a tool. Its announcement is durable. Returns false if it is known only that the tool may have run in a process
     /// that died.
@@ -82,6 +94,7 @@ pub(super) fn running(
     let context = setup.tool_context.clone().for_call(Arc::clone(call));
     let run_id = journal.map(|journal| journal.run_id().clone());
     let context = context.continued(state.continuation_of(&call.id));
+    let context = context.in_conversation(state.thread.messages.clone());
     let left = setup.policy.budget.as_ref().map(|budget| state.spent.left(budget));
     let mut context = context.in_run(run_id, turn as u64).with_budget_left(left);
     if let Some(journal) = journal {

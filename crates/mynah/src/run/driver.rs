@@ -303,6 +303,10 @@ impl Driver {
                     return Poll::Ready(Ok(self.machine.events.pop_front()));
                 }
             }
+            Action::Summarise(view) => {
+                let input = ready!(self.door.poll_summary(cx, &self.machine, view))?;
+                self.apply(input);
+            }
             Action::RunTools => {
                 if self.announced {
                     ready!(self.poll_durable(cx))?;
@@ -393,14 +397,18 @@ impl Driver {
         cx: &mut Context<'_>,
         event: Option<Event>,
     ) -> Poll<Result<Option<Event>>> {
-        match self.poll_durable(cx) {
+        let closed = match self.poll_durable(cx) {
+            Poll::Ready(Ok(())) => self.door.poll_ended(cx, &self.machine).map(Ok),
+            durable => durable,
+        };
+        match closed {
             Poll::Pending => {
                 self.phase = Phase::Closing(event);
                 Poll::Pending
             }
-            Poll::Ready(durable) => {
+            Poll::Ready(closed) => {
                 self.phase = Phase::Done;
-                durable?;
+                closed?;
                 match self.refusal.take() {
                     Some(error) => Poll::Ready(Err(error)),
                     None => {

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use mynah_data::{Breach, Event, HaltReason, Message, Result, ToolCall};
+use mynah_data::{Breach, Event, HaltReason, Message, Response, Result, ToolCall};
 use mynah_log::{End, Fact};
 use mynah_step::Settled;
+
+use crate::context_policy::ContextView;
 
 /// Anything that can enter a run from outside.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub(super) enum Input {
     Woke(Vec<String>),
     /// A time has not come, and the run does not wait for it in this process.
     Parked(End),
+    /// The model was asked for a summary of what this view leaves out; none if the call failed.
+    Summarised { view: ContextView, summary: Option<Box<Response>> },
     /// Replay only: there is nothing left to compare with.
     RecordsEnded,
 }

@@ -8,15 +8,16 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use mynah_data::{
     AdapterReason, Breach, BreachTime, Error, Event, HaltReason, Message, Request, Response,
-    Result, ToolCall,
+    Result, RunId, ToolCall,
 };
-use mynah_log::{End, Fact};
+use mynah_log::{End, Fact, RunStatus};
 use mynah_step::{
-    BoxFuture, Journal, MetricsSink, ModelStream, Opened, Parking, Recorder, Settled, WallClock,
-    Watch, millis, open_or_park, since_1970, tell_exceeded,
+    BoxFuture, IncomingAnswer, Journal, MetricsSink, ModelCall, ModelStream, Opened, Parking,
+    Recorder, Settled, WallClock, Watch, millis, open_model, open_or_park, since_1970,
+    tell_exceeded,
 };
 use serde_json::json;
 use tokio::time::{Instant, Sleep};
@@ -30,7 +31,7 @@ use super::{
     progress::LatestProgress,
     state::ATTEMPTS,
 };
-use crate::mailbox::Reader;
+use crate::{cancel::Cancel, context_policy::ContextView, mailbox::Reader, prepare::without_tools};
 
 /// The world answers.
 pub(super) struct Live {
@@ -60,6 +61,10 @@ pub(super) struct Live {
     woken: bool,
     clock: Clock,
     metrics: Option<Arc<dyn MetricsSink>>,
+    /// The call that summarises the conversation.
+    summary: Option<BoxFuture<Option<Box<Response>>>>,
+    /// The ends of agents' runs, once their parent was stopped.
+    ending: Option<FuturesUnordered<BoxFuture<Result<RunStatus>>>>,
 }
 
 enum Model {
@@ -94,6 +99,8 @@ impl Live {
             sleep: None,
             woken,
             metrics: machine.setup.metrics.clone(),
+            summary: None,
+            ending: None,
         }
     }
 
@@ -119,7 +126,7 @@ impl Live {
             }
         }
         let place = match action {
-            Action::CallModel => BreachTime::MidStream,
+            Action::CallModel | Action::Summarise(_) => BreachTime::MidStream,
             Action::RunTools if machine.is_running() => BreachTime::MidStream,
             Action::Sleep(_) => BreachTime::PreCall,
             action if action.takes_time() => BreachTime::PreCall,
@@ -139,6 +146,8 @@ impl Live {
     /// Records of the calls in flight that they end with the run.
     fn cut_off_tools(&mut self, machine: &Machine) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
+        // What they recorded before comes first: an agent's run that started must end too.
+        self.due.extend(std::iter::from_fn(|| journal.noted()).map(Input::Recorded));
         for call in machine.state.open_calls() {
             if let Some(mut fact) = journal.cut_off(&call.id) {
                 journal.commit(&mut fact)?;
@@ -169,6 +178,7 @@ impl Live {
 
     fn stop_model(&mut self) {
         (self.model, self.limits) = (Model::Idle, CallLimits::default());
+        self.summary = None;
     }
 
     /// Reports a model call or the end of the run to the metrics sink.
@@ -273,8 +283,13 @@ impl Door for Live {
             }
             _ => &setup.request,
         };
-        let request =
-            Request { messages: state.view.of(&state.thread.messages), ..template.clone() };
+        let mut messages = state.view.of(&state.thread.messages);
+        if state.conversation.is_none()
+            && let Some(note) = state.budget_note(&setup.policy)
+        {
+            messages.push(note);
+        }
+        let request = Request { messages, ..template.clone() };
         self.watch = Watch::model(setup.metrics.as_ref(), request.model.as_ref());
         self.clock.model_called();
         self.limits = CallLimits::begin(call.request_timeout, call.stream_timeout);
@@ -324,6 +339,34 @@ impl Door for Live {
         };
         self.stop_model();
         Poll::Ready(Ok(Input::ModelEnded(ended)))
+    }
+
+    fn poll_summary(
+        &mut self,
+        cx: &mut Context<'_>,
+        machine: &Machine,
+        view: ContextView,
+    ) -> Poll<Result<Input>> {
+        let run_id = self.journal.as_ref().map(|journal| journal.run_id());
+        let summary = self.summary.get_or_insert_with(|| summarise(machine, &view, run_id));
+        let summary = ready!(summary.poll_unpin(cx));
+        self.summary = None;
+        Poll::Ready(Ok(Input::Summarised { view, summary }))
+    }
+
+    fn poll_ended(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<()> {
+        let ending = self.ending.get_or_insert_with(|| {
+            let log = self.journal.as_ref().and_then(|journal| journal.log());
+            let runs = machine.state.runs_to_end().iter().zip(log.into_iter().cycle());
+            runs.map(|(run, log)| Cancel::of(log, run, &machine.setup.world).into_future())
+                .collect()
+        });
+        while let Some(ended) = ready!(ending.poll_next_unpin(cx)) {
+            if let Err(error) = ended {
+                tracing::debug!(%error, "the run of an agent was not ended with its parent");
+            }
+        }
+        Poll::Ready(())
     }
 
     fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine) -> bool {
@@ -420,6 +463,53 @@ fn park_call(machine: &Machine, delay: Duration, attempts: u32, error: &Error) -
     end.metadata.insert(ATTEMPTS.to_owned(), json!(attempts));
     end.metadata.insert("error".to_owned(), error.to_value());
     Input::Parked(end)
+}
+
+/// Asks the model for a summary of what a view leaves out. The run continues without one if the call fails.
+fn summarise(
+    machine: &Machine,
+    view: &ContextView,
+    run_id: Option<&RunId>,
+) -> BoxFuture<Option<Box<Response>>> {
+    let (setup, state) = (&machine.setup, &machine.state);
+    let Some(policy) = &setup.policy.context else { return Box::pin(std::future::ready(None)) };
+    let messages = view.to_summarise(&state.view, &state.thread.messages, policy);
+    let request = Request { messages, ..without_tools(&setup.request) };
+    let call = ModelCall { run_id: run_id.cloned(), ..setup.call.clone() };
+    let mut watch = Watch::model(setup.metrics.as_ref(), request.model.as_ref());
+    let mut hearing = IncomingAnswer::new(state.spent.pricing().copied(), false);
+    let (adapter, retry) = (Arc::clone(&setup.adapter), Arc::clone(&setup.retry));
+    let world = Arc::clone(&setup.world);
+    Box::pin(async move {
+        let limit = call.request_timeout.unwrap_or(Duration::MAX);
+        let silence = call.stream_timeout.unwrap_or(Duration::MAX);
+        let name = adapter.name().to_owned();
+        let answered = tokio::time::timeout(limit, async {
+            let mut events = open_model(adapter, request, call, retry, world).await?;
+            let silent = |_| Error::adapter(AdapterReason::Timeout);
+            while let Some(event) =
+                tokio::time::timeout(silence, events.next()).await.map_err(silent)?
+            {
+                hearing.hear(event?, None);
+            }
+            hearing.check_end(&name, false)?;
+            let (response, _) = hearing.into_answer();
+            response.error().map_or(Ok(response), Err)
+        });
+        let answered =
+            answered.await.unwrap_or_else(|_| Err(Error::adapter(AdapterReason::Timeout)));
+        match answered {
+            Ok(response) => {
+                watch.end(None, Some(&response.usage));
+                Some(Box::new(response))
+            }
+            Err(error) => {
+                watch.end(Some(error.reason()), None);
+                tracing::warn!(%error, "the conversation is shortened without a summary");
+                None
+            }
+        }
+    })
 }
 
 /// Measures how long things take, for their facts.

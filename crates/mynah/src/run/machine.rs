@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use mynah_data::{
-    ASK_USER_SENTINEL, ChatResult, Error, Event, HaltReason, Message, Messages, Metadata, RunId,
-    StepResult, StepThread, StreamReason, ToolCall,
+    ASK_USER_SENTINEL, ChatResult, Error, Event, HaltReason, Message, Messages, Metadata, Response,
+    RunId, StepResult, StepThread, StreamReason, ToolCall,
 };
 use mynah_log::{End, Extent, Fact, Hash, Plan, Resolution, cbor};
 use mynah_step::{ErrorPolicy, IncomingAnswer, Journal, Settled, settle, uncertain};
@@ -133,7 +133,7 @@ impl Machine {
                 let (turn, input_tokens) = (self.turn(), self.state.prompt(&self.setup.policy, 0));
                 vec![Fact::TurnStarted { turn, prompt, input_tokens }]
             }
-            Action::Shorten(view) => vec![self.shorten(view)],
+            Action::Shorten(view) => vec![self.shorten(view, None)],
             Action::LoseTurn => vec![self.state.spent.lost(self.turn())],
             Action::Finalize { conversation, nudge } => {
                 vec![Fact::FinalizeStarted { conversation, nudge: nudge.map(Arc::new) }]
@@ -151,17 +151,28 @@ impl Machine {
                 let (partial, cuts) = self.cut_off();
                 vec![Fact::Cancelled { end, partial, cuts }]
             }
-            Action::CallModel | Action::RunTools | Action::Sleep(_) | Action::Stop => Vec::new(),
+            Action::CallModel
+            | Action::RunTools
+            | Action::Sleep(_)
+            | Action::Summarise(_)
+            | Action::Stop => Vec::new(),
         }
     }
 
     /// The fact that requests show only this of the conversation from now on.
-    fn shorten(&self, view: ContextView) -> Fact {
+    fn shorten(&self, mut view: ContextView, summary: Option<Box<Response>>) -> Fact {
         let (before, messages) = (&self.state.view, &self.state.thread.messages);
+        let strategy = match &summary {
+            Some(_) => "summarise",
+            None if view.dropped > before.dropped => "drop",
+            None => "clear_tool_results",
+        };
+        if let Some(summary) = &summary {
+            view = view.summarised(summary);
+        }
         let tokens =
-            |view: &ContextView| self.state.prompt_without(&self.setup.policy, view.saved, 0);
+            |view: &ContextView| self.state.prompt_without(&self.setup.policy, view.left_out(), 0);
         let shown = |view: &ContextView| view.of(messages).len() as u64;
-        let strategy = if view.dropped > before.dropped { "drop" } else { "clear_tool_results" };
         Fact::ContextTruncated {
             strategy: strategy.to_owned(),
             tokens_before: tokens(before),
@@ -170,6 +181,7 @@ impl Machine {
             messages_after: shown(&view),
             dropped: view.dropped as u64,
             cleared: view.cleared as u64,
+            summary,
         }
     }
 
@@ -227,6 +239,7 @@ impl Machine {
                 self.flight.iter().for_each(Flight::end);
                 vec![Fact::Suspended(end)]
             }
+            Input::Summarised { view, summary } => vec![self.shorten(view, summary)],
             Input::RecordsEnded => Vec::new(),
         }
     }
@@ -399,7 +412,7 @@ impl Machine {
     }
 
     /// What the model had said when the run was stopped. Nothing is in flight any more.
-    fn cut_off(&mut self) -> (Option<Box<mynah_data::Response>>, Vec<mynah_log::Cut>) {
+    fn cut_off(&mut self) -> (Option<Box<Response>>, Vec<mynah_log::Cut>) {
         self.running = 0;
         self.flight.iter().for_each(Flight::end);
         match self.hearing.take().filter(IncomingAnswer::has_started) {

@@ -17,6 +17,7 @@ use super::{
     input::Input,
     machine::Machine,
 };
+use crate::context_policy::ContextView;
 
 /// Records answer.
 pub(super) struct Replay {
@@ -147,6 +148,23 @@ impl Door for Replay {
     fn poll_model(&mut self, _: &mut Context<'_>, _: &Machine) -> Poll<Result<Input>> {
         let input = self.model.pop_front().unwrap_or(Input::RecordsEnded);
         Poll::Ready(Ok(input))
+    }
+
+    fn poll_summary(
+        &mut self,
+        _: &mut Context<'_>,
+        _: &Machine,
+        view: ContextView,
+    ) -> Poll<Result<Input>> {
+        let summary = self.journal.records(|cursor| match cursor.upcoming()? {
+            Fact::ContextTruncated { summary, .. } => summary.clone(),
+            _ => None,
+        });
+        Poll::Ready(Ok(Input::Summarised { view, summary }))
+    }
+
+    fn poll_ended(&mut self, _: &mut Context<'_>, _: &Machine) -> Poll<()> {
+        Poll::Ready(())
     }
 
     fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine) -> bool {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use mynah_data::{
-    ASK_USER_SENTINEL, Breach, CONTINUE, CUT_SHORT, ChatResult, Error, Halt, HaltReason, Message,
-    Messages, Metadata, Response, StepResult, Thread, ToolCall, ToolMode, ToolOutcome, Wait,
+    ASK_USER_SENTINEL, Breach, CONTINUE, CUT_SHORT, ChatResult, Error, FinishReason, Halt,
+    HaltReason, Message, Messages, Metadata, Response, RunId, StepResult, Thread, ToolCall,
+    ToolMode, ToolOutcome, Wait,
 };
 use mynah_log::{End, Extent, Fact, Interruption, OnUncertain, Plan, Resolution};
 use mynah_step::{Continuation, Spent, Try, uncertain};
@@ -45,6 +46,8 @@ pub(crate) struct RunState {
     /// What requests show of the conversation.
     pub(super) view: ContextView,
     pub(super) measured: Measured,
+    /// Runs of its agents that have no end.
+    pub(super) sub_runs: Vec<RunId>,
     /// What the model had said when the run was cut off.
     partial: Option<Response>,
     /// The calls that were answered in place of a tool.
@@ -183,12 +186,24 @@ impl RunState {
             Fact::Cancelled { end, partial, .. } => {
                 self.cancel(end, partial.map(|response| *response))
             }
-            Fact::ContextTruncated { dropped, cleared, .. } => {
+            Fact::ContextTruncated { dropped, cleared, summary, .. } => {
                 let place = |count| usize::try_from(count).unwrap_or(usize::MAX);
-                self.view = ContextView::new(&self.thread.messages, place(dropped), place(cleared));
+                let (before, messages) = (std::mem::take(&mut self.view), &self.thread.messages);
+                let view = ContextView::new(messages, place(dropped), place(cleared), before);
+                self.view = match summary {
+                    Some(summary) => view.summarised(&summary),
+                    None => view,
+                };
             }
-            // What tools and loops take from the world decides nothing here, and the rest belongs to other runs.
-            Fact::SideEffect { .. } | Fact::Sealed(_) | Fact::Removed(_) => {}
+            // What tools and loops take from the world decides nothing here, but for the runs that they start.
+            fact @ Fact::SideEffect { .. } => {
+                if let Some((run, ended)) = fact.sub_run() {
+                    self.sub_runs.retain(|known| known != run);
+                    self.sub_runs.extend((!ended).then(|| RunId::from(run)));
+                }
+            }
+            // These belong to other runs.
+            Fact::Sealed(_) | Fact::Removed(_) => {}
         }
     }
 
@@ -361,6 +376,14 @@ impl RunState {
         self.open = Some(turn);
     }
 
+    /// The runs of agents that end with this one: it was cancelled, or its deadline passed.
+    pub(super) fn runs_to_end(&self) -> &[RunId] {
+        match self.end.as_ref().map(|end| &end.reason) {
+            Some(HaltReason::Cancelled | HaltReason::Deadline) => &self.sub_runs,
+            _ => &[],
+        }
+    }
+
     /// What a call continues with.
     pub(super) fn continuation_of(&self, id: &str) -> Option<Arc<Continuation>> {
         self.planned(id)?.continuation.clone()
@@ -402,9 +425,27 @@ impl RunState {
         self.steps.drain(..std::mem::take(&mut self.called_at));
         result.steps = std::mem::take(&mut self.steps);
         let last = || result.steps.last().map(|step| step.response.clone());
-        result.final_response = self.partial.take().or_else(last);
+        result.final_response = self.partial.take().or_else(|| self.handed_over()).or_else(last);
         result.metadata = end.metadata;
         result
+    }
+
+    /// The answer of the agent that took the conversation over, if one ended it.
+    fn handed_over(&self) -> Option<Response> {
+        let answer = self.handoff_answer().filter(|_| self.is_completed())?;
+        let mut response = Response::new(answer);
+        response.finish_reason = Some(FinishReason::Stop);
+        Some(response)
+    }
+
+    fn is_completed(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| end.reason == HaltReason::Completed)
+    }
+
+    fn handoff_answer(&self) -> Option<Message> {
+        let halt = self.halt()?;
+        let answer = Message::assistant(halt.handoff()?);
+        Some(answer.with_metadata("handoff_tool_call_id", halt.tool_call_id()))
     }
 
     /// The result of the last step since the run last continued after waiting.
@@ -657,6 +698,10 @@ impl RunState {
                 .with_metadata("ask_user", true)
                 .with_metadata("tool_call_id", tool_call_id.as_str());
             self.thread.messages.push(question);
+        }
+        // So does it with the answer of the agent that took the conversation over.
+        if self.extent == Extent::Chat && end.reason == HaltReason::Completed {
+            self.thread.extend(self.handoff_answer().map(Arc::new));
         }
         self.end = Some(end);
     }

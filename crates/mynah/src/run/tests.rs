@@ -11,6 +11,7 @@ use mynah_step::Tool;
 use serde_json::{Value, json};
 
 use super::{Finalize, HaltWhen, OnUnknownTool, Policy, decide::Action, state::RunState};
+use crate::context_policy::Token;
 
 #[test]
 fn a_run_begins_with_the_model() {
@@ -445,6 +446,8 @@ impl Run {
             finalize: None,
             on_unknown_tool: OnUnknownTool::Fail,
             context: None,
+            token: Token::of(""),
+            budget_note: false,
             approval: None,
             max_crashes: 10,
             tools: [

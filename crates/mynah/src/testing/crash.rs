@@ -633,5 +633,9 @@ async fn records(log: &MemoryLog) -> Vec<RecordedFact> {
 
 /// How many answers of the model are recorded.
 fn answered(records: &[RecordedFact]) -> usize {
-    records.iter().filter(|kept| kept.is(Kind::AssistantCompleted)).count()
+    let is_answer = |kept: &&RecordedFact| match kept.is(Kind::ContextTruncated) {
+        true => matches!(kept.fact(), Fact::ContextTruncated { summary: Some(_), .. }),
+        false => kept.is(Kind::AssistantCompleted),
+    };
+    records.iter().filter(is_answer).count()
 }
