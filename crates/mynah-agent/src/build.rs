@@ -8,14 +8,19 @@ use std::{
 };
 
 use mynah::{
-    Approval, Budget, Engine, Fallback, ModelRef, OnUnknownTool, Options, ResponseFormat, Tool,
+    Approval, Budget, Catalog, ContextPolicy, Engine, Fallback, ModelRef, OnUnknownTool, Options,
+    ResponseFormat, Tool,
     adapters::{http::HttpAdapter, keys::Keys},
 };
 use serde_json::Value;
 
 use crate::{
     Agent, FileError,
-    file::{Model, ModelTable, OutputSchema, Permission, Prompt, Shell, ShellTable, Spec},
+    agents::{EngineOf, Nesting},
+    file::{
+        Context, ContextTable, Model, ModelTable, Older, OutputSchema, Permission, Prompt, Shell,
+        ShellTable, Spec,
+    },
     place::{Source, suggestion},
     prompt,
 };
@@ -23,8 +28,13 @@ use crate::{
 /// How many model calls a run may make if the file has no limit.
 const TURNS: u32 = 50;
 
+/// How many tokens a prompt may have if the context window of the model is not known.
+const UNKNOWN_WINDOW: u64 = 32_000;
+
 /// Names that are no params, and the keys that set them.
-const OTHER_KEYS: [(&str, &str); 7] = [
+const OTHER_KEYS: [(&str, &str); 9] = [
+    ("context_policy", "context"),
+    ("budget_note", "budget.note"),
     ("model", "model"),
     ("system", "system"),
     ("tools", "tools"),
@@ -49,6 +59,8 @@ pub struct AgentFile {
     pub(crate) source: Source,
     pub(crate) spec: Spec,
     vars: BTreeMap<String, String>,
+    /// Where it stands among agents that have each other.
+    pub(crate) nesting: Nesting,
 }
 
 impl AgentFile {
@@ -67,9 +79,17 @@ impl AgentFile {
     /// # Errors
     /// Text that is not TOML, or has keys or values that do not fit.
     pub fn parse(path: impl Into<PathBuf>, text: impl Into<String>) -> Result<Self, FileError> {
-        let source = Source { file: path.into(), text: text.into() };
+        let source = Source { file: path.into(), text: text.into(), table: Vec::new() };
         let spec: Spec = toml::from_str(&source.text).map_err(|error| source.misfit(&error))?;
-        Ok(Self { source, spec, vars: BTreeMap::new() })
+        let nesting = Nesting::of(&source.file, spec.agent_depth);
+        Ok(Self { source, spec, vars: BTreeMap::new(), nesting })
+    }
+
+    /// An agent that this file describes in a table.
+    pub(crate) fn inline(&self, table: &[&str], spec: Spec, nesting: Nesting) -> Self {
+        let mut source = self.source.clone();
+        source.table.extend(table.iter().map(|&key| key.to_owned()));
+        Self { source, spec, vars: BTreeMap::new(), nesting }
     }
 
     /// Sets a variable of the system prompt. It overrides the value in the file's `vars`.
@@ -81,7 +101,8 @@ impl AgentFile {
     /// The agent's name.
     pub fn name(&self) -> String {
         let stem = || self.source.file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-        self.spec.name.clone().or_else(stem).unwrap_or_default()
+        let table = || self.source.table.last().cloned();
+        self.spec.name.clone().or_else(table).or_else(stem).unwrap_or_default()
     }
 
     /// The name of the first model in the list.
@@ -101,23 +122,71 @@ impl AgentFile {
     /// # Errors
     /// Anything that the file names and that is not there: an adapter, a folder, a file, a variable, a server.
     pub async fn build(&self) -> Result<Agent, FileError> {
+        self.build_with(&|_: &Self| Ok::<_, FileError>(None)).await
+    }
+
+    /// Makes the agent with an engine that already has its model. The models of the file are not used; those of its agents are.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub async fn build_on(&self, engine: Engine) -> Result<Agent, FileError> {
+        let of = |file: &Self| Ok::<_, FileError>(file.is_outermost().then(|| engine.clone()));
+        self.build_with(&of).await
+    }
+
+    /// Makes the agent with engines that already have their models: the function is called for the agent and for each agent beneath it. If it
+    /// returns none, the models are those of the file.
+    ///
+    /// ```
+    /// use mynah::{Engine, testing::Scripted};
+    /// use mynah_agent::{AgentFile, FileError};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), FileError> {
+    /// let text = "model = 'x:y'\n[agents.research]\ndescription = 'Looks facts up.'";
+    /// let file = AgentFile::parse("agent.toml", text)?;
+    /// let scripted = |_: &AgentFile| Ok::<_, FileError>(Some(Engine::new(Scripted::default())));
+    /// let agent = file.build_with(&scripted).await?;
+    /// assert_eq!(agent.agents[0].name, "research");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), and those of the function.
+    pub async fn build_with<E: From<FileError>>(
+        &self,
+        engine: &EngineOf<'_, E>,
+    ) -> Result<Agent, E> {
+        let own = match engine(self)? {
+            Some(own) => own,
+            None => self.engine()?,
+        };
+        let own = self.configured(own)?;
+        let mut offered = self.ready_made()?;
+        let agents = self.agents(engine, &offered).await?;
+        offered.extend(agents.iter().map(|(_, tool)| (tool.clone(), Permission::Allow)));
+        // Servers are started last: only for a file that has nothing else wrong.
+        offered.extend(self.servers().await?);
+        let engine = own.tools(self.permitted(offered)?);
+        let agents = agents.into_iter().map(|(agent, _)| agent).collect();
+        Ok(Agent { name: self.name(), engine, agents })
+    }
+
+    /// The engine with the models of the file.
+    fn engine(&self) -> Result<Engine, FileError> {
         let (first, id) = self.adapter(&self.spec.model, "model")?;
         if self.spec.fallback.is_empty() {
-            return self.build_on(Engine::new(first).model(id)).await;
+            return Ok(Engine::new(first).model(id));
         }
         let mut all = Fallback::new(first);
         for model in &self.spec.fallback {
             let (next, id) = self.adapter(model, "fallback")?;
             all = all.or(next, id);
         }
-        self.build_on(Engine::new(all).model(id)).await
+        Ok(Engine::new(all).model(id))
     }
 
-    /// Makes the agent with an engine that already has its model. The models of the file are not used.
-    ///
-    /// # Errors
-    /// As [`build`](Self::build).
-    pub async fn build_on(&self, engine: Engine) -> Result<Agent, FileError> {
+    /// The engine with everything of the file but its tools.
+    fn configured(&self, engine: Engine) -> Result<Engine, FileError> {
         let mut engine = engine
             .defaults(self.params()?)
             .budget(self.budget()?)
@@ -125,6 +194,15 @@ impl AgentFile {
             .max_turns(u32::MAX)
             // A model that guesses a name can correct itself.
             .on_unknown_tool(OnUnknownTool::Answer);
+        if self.spec.budget.note {
+            engine = engine.budget_note(true);
+        }
+        if let Some(policy) = self.context() {
+            engine = engine.context_policy(policy);
+        }
+        if let Some(depth) = self.spec.agent_depth {
+            engine = engine.max_agent_depth(depth);
+        }
         if let Some(system) = self.system()? {
             engine = engine.system(system);
         }
@@ -133,11 +211,32 @@ impl AgentFile {
             let schema = self.schema(&output.schema)?;
             engine = engine.response_format(ResponseFormat::lenient_json_schema(name, schema));
         }
-        // Servers are started last: only for a file that has nothing else wrong.
-        let mut offered = self.ready_made()?;
-        offered.extend(self.servers().await?);
-        let engine = engine.tools(self.permitted(offered)?);
-        Ok(Agent { name: self.name(), engine })
+        Ok(engine)
+    }
+
+    /// How the conversation is shortened, unless it is sent whole.
+    fn context(&self) -> Option<ContextPolicy> {
+        let table = match &self.spec.context {
+            None => ContextTable::default(),
+            Some(Context::Short(older)) => ContextTable { older: *older, ..Default::default() },
+            Some(Context::Table(table)) => table.clone(),
+        };
+        if table.older == Older::Keep {
+            return None;
+        }
+        let mut policy = ContextPolicy::new(table.max_tokens.unwrap_or_else(|| self.window()))
+            .summarise(table.older == Older::Summarise);
+        policy.keep_turns = table.keep_turns.unwrap_or(policy.keep_turns);
+        policy.clear_tool_results = table.clear_tool_results.unwrap_or(policy.clear_tool_results);
+        Some(policy)
+    }
+
+    /// How many tokens a prompt may have: three quarters of the smallest context window among the models, which leaves room for the answer.
+    fn window(&self) -> u64 {
+        let catalog = Catalog::built_in();
+        let models = std::iter::once(&self.spec.model).chain(&self.spec.fallback);
+        let window = |model: &Model| catalog.find(&ModelRef::from(model.name()))?.context_window;
+        models.filter_map(window).min().map_or(UNKNOWN_WINDOW, |window| window / 4 * 3)
     }
 
     fn adapter(&self, model: &Model, key: &str) -> Result<(HttpAdapter, ModelRef), FileError> {

@@ -9,47 +9,161 @@ use serde::{
 };
 use serde_json::{Map, Value};
 
-/// An agent: a model, a prompt, tools and limits.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+/// Declares a table that describes an agent: its own keys, and those that all such tables have.
+macro_rules! agent_table {
+    ($(#[$attribute:meta])* $name:ident { $($own:tt)* }) => {
+        #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+        $(#[$attribute])*
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct $name {
+            $($own)*
+            /// What the agent does. The model of an agent that has this one reads it to decide when to call it.
+            pub(crate) description: Option<String>,
+            /// Fallback models, in order, for when the one before cannot be reached.
+            #[serde(default)]
+            pub(crate) fallback: Vec<Model>,
+            /// Instructions to the model: a text, or a file that holds it. `{{name}}` stands for a variable.
+            pub(crate) system: Option<Prompt>,
+            /// Variables of the instructions, with their values. `--var NAME=VALUE` overrides them.
+            #[serde(default)]
+            pub(crate) vars: BTreeMap<String, String>,
+            /// Settings of the model call, such as `temperature` and `max_tokens`, and any of the provider's own.
+            #[serde(default)]
+            pub(crate) params: BTreeMap<String, Value>,
+            /// Ready-made tools.
+            #[serde(default)]
+            pub(crate) tools: Tools,
+            /// Permissions by the name of a tool, such as `write_file`. They replace the permission that the tool has otherwise.
+            #[serde(default)]
+            pub(crate) approvals: BTreeMap<String, Permission>,
+            /// What a run may spend.
+            #[serde(default)]
+            pub(crate) budget: Limits,
+            /// What happens with a conversation that no longer fits the model's context window; `drop` by default.
+            pub(crate) context: Option<Context>,
+            /// The form of the answer.
+            pub(crate) output: Option<Output>,
+            /// Names of environment variables that commands of the shell and MCP servers get. Never values.
+            #[serde(default)]
+            pub(crate) env: Vec<String>,
+            /// MCP servers, by name.
+            #[serde(default)]
+            pub(crate) mcp: BTreeMap<String, McpServer>,
+            /// Agents that this one can call, by the names of their tools.
+            #[serde(default)]
+            pub(crate) agents: BTreeMap<String, SubAgent>,
+            /// How deep agents may be nested beneath this one; 4 by default, 16 at most.
+            #[schemars(range(max = 16))]
+            pub(crate) agent_depth: Option<u32>,
+        }
+    };
+}
+
+agent_table! {
+    /// An agent: a model, a prompt, tools and limits.
+    #[schemars(title = "Mynah agent")]
+    Spec {
+        /// The agent's name. By default the file's name without its extension.
+        pub(crate) name: Option<String>,
+        /// The model to use: ADAPTER:MODEL.
+        pub(crate) model: Model,
+    }
+}
+
+agent_table! {
+    /// An agent that another one can call: the file that describes it, or the keys of such a file.
+    #[derive(Default)]
+    SubAgent {
+        /// The agent file, relative to this one.
+        pub(crate) file: Option<String>,
+        /// Whether the agent takes the conversation over and answers the user. Otherwise it works on a task and reports to the agent that
+        /// called it.
+        #[serde(default)]
+        pub(crate) handoff: bool,
+        /// How long it may work, in seconds; 3600 by default.
+        #[schemars(range(min = 1))]
+        pub(crate) timeout: Option<u32>,
+        /// The model that is asked; by default that of the agent above, with its fallbacks.
+        pub(crate) model: Option<Model>,
+    }
+}
+
+impl SubAgent {
+    /// Whether the keys of the agent stand here, and not in a file.
+    pub(crate) fn is_inline(&self) -> bool {
+        let Self { file, handoff, timeout, description, .. } = self.clone();
+        *self != Self { file, handoff, timeout, description, ..Self::default() }
+    }
+
+    /// The agent that is described here.
+    pub(crate) fn spec(&self, above: &Spec) -> Spec {
+        let all = self.clone();
+        let (model, fallback) = match all.model {
+            Some(model) => (model, all.fallback),
+            None => (above.model.clone(), above.fallback.clone()),
+        };
+        Spec {
+            name: None,
+            model,
+            description: all.description,
+            fallback,
+            system: all.system,
+            vars: all.vars,
+            params: all.params,
+            tools: all.tools,
+            approvals: all.approvals,
+            budget: all.budget,
+            context: all.context,
+            output: all.output,
+            env: all.env,
+            mcp: all.mcp,
+            agents: all.agents,
+            agent_depth: all.agent_depth,
+        }
+    }
+}
+
+/// What happens with a conversation that no longer fits: a word, or a table with more settings.
+#[derive(Clone, Debug, PartialEq, JsonSchema)]
+#[schemars(untagged)]
+pub(crate) enum Context {
+    /// What happens with the oldest messages.
+    Short(Older),
+    /// More settings.
+    Table(ContextTable),
+}
+
+/// What happens with the oldest messages when a conversation no longer fits. Old tool results are cleared first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Older {
+    /// They are left out of requests.
+    #[default]
+    Drop,
+    /// The model summarises them, which is a call of its own.
+    Summarise,
+    /// Nothing: the whole conversation is sent.
+    Keep,
+}
+
+/// Settings for a conversation that no longer fits.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(title = "Mynah agent")]
-pub(crate) struct Spec {
-    /// The agent's name. By default the file's name without its extension.
-    pub(crate) name: Option<String>,
-    /// The model to use: ADAPTER:MODEL.
-    pub(crate) model: Model,
-    /// Fallback models, in order, for when the one before cannot be reached.
+pub(crate) struct ContextTable {
+    /// What happens with the oldest messages.
     #[serde(default)]
-    pub(crate) fallback: Vec<Model>,
-    /// Instructions to the model: a text, or a file that holds it. `{{name}}` stands for a variable.
-    pub(crate) system: Option<Prompt>,
-    /// Variables of the instructions, with their values. `--var NAME=VALUE` overrides them.
-    #[serde(default)]
-    pub(crate) vars: BTreeMap<String, String>,
-    /// Settings of the model call, such as `temperature` and `max_tokens`, and any of the provider's own.
-    #[serde(default)]
-    pub(crate) params: BTreeMap<String, Value>,
-    /// Ready-made tools.
-    #[serde(default)]
-    pub(crate) tools: Tools,
-    /// Permissions by the name of a tool, such as `write_file`. They replace the permission that the tool has otherwise.
-    #[serde(default)]
-    pub(crate) approvals: BTreeMap<String, Permission>,
-    /// What a run may spend.
-    #[serde(default)]
-    pub(crate) budget: Limits,
-    /// The form of the answer.
-    pub(crate) output: Option<Output>,
-    /// Names of environment variables that commands of the shell and MCP servers get. Never values.
-    #[serde(default)]
-    pub(crate) env: Vec<String>,
-    /// MCP servers, by name.
-    #[serde(default)]
-    pub(crate) mcp: BTreeMap<String, McpServer>,
+    pub(crate) older: Older,
+    /// How many tokens a prompt may have; by default three quarters of the model's context window, and 32000 if that is not known.
+    #[schemars(range(min = 1))]
+    pub(crate) max_tokens: Option<u64>,
+    /// How many of the last answers stay whole, with their tool results; 4 by default.
+    pub(crate) keep_turns: Option<usize>,
+    /// Whether old tool results are cleared before messages are left out; true by default.
+    pub(crate) clear_tool_results: Option<bool>,
 }
 
 /// A model: its name, or a table that also names its server.
-#[derive(Clone, Debug, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, JsonSchema)]
 #[schemars(untagged)]
 pub(crate) enum Model {
     /// ADAPTER:MODEL, such as `anthropic:claude-sonnet-5`.
@@ -67,7 +181,7 @@ impl Model {
 }
 
 /// A model with its server.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ModelTable {
     /// ADAPTER:MODEL, such as `anthropic:claude-sonnet-5`.
@@ -79,7 +193,7 @@ pub(crate) struct ModelTable {
 }
 
 /// Instructions to the model.
-#[derive(Clone, Debug, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, JsonSchema)]
 #[schemars(untagged)]
 pub(crate) enum Prompt {
     /// The instructions.
@@ -89,7 +203,7 @@ pub(crate) enum Prompt {
 }
 
 /// A file that holds instructions.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PromptFile {
     /// The path, relative to the agent file.
@@ -155,7 +269,7 @@ impl JsonSchema for Permission {
 }
 
 /// Ready-made tools. A tool that is not named is not offered to the model.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tools {
     /// Reads, searches and writes the files of a folder.
@@ -177,7 +291,7 @@ pub(crate) struct Tools {
 }
 
 /// The file tools.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Files {
     /// The folder, relative to the agent file. The tools cannot leave it.
@@ -188,7 +302,7 @@ pub(crate) struct Files {
 }
 
 /// The shell: a permission, or a table with more settings.
-#[derive(Clone, Debug, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, JsonSchema)]
 #[schemars(untagged)]
 pub(crate) enum Shell {
     /// Whether commands may run.
@@ -198,7 +312,7 @@ pub(crate) enum Shell {
 }
 
 /// Settings of the shell.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ShellTable {
     /// Whether commands may run; `ask` by default.
@@ -216,7 +330,7 @@ fn ask() -> Permission {
 }
 
 /// What a run may spend. A run that passes a limit ends, and can be resumed with a larger one.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Limits {
     /// Dollars. The price of the model must be known.
@@ -234,10 +348,13 @@ pub(crate) struct Limits {
     pub(crate) total_tokens: Option<u64>,
     /// Seconds from the start of the run.
     pub(crate) seconds: Option<u32>,
+    /// Whether the model reads in each request what is left.
+    #[serde(default)]
+    pub(crate) note: bool,
 }
 
 /// The form of the answer.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Output {
     /// The JSON Schema of the answer: a table, or the path of a JSON file relative to the agent file.
@@ -247,7 +364,7 @@ pub(crate) struct Output {
 }
 
 /// The JSON Schema of an answer.
-#[derive(Clone, Debug, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, JsonSchema)]
 #[schemars(untagged)]
 pub(crate) enum OutputSchema {
     /// The path of a JSON file.
@@ -257,7 +374,7 @@ pub(crate) enum OutputSchema {
 }
 
 /// An MCP server: a command that is started, or the URL of one that runs.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct McpServer {
     /// The command that starts the server, with its arguments. It runs in the folder of the agent file.
@@ -322,4 +439,5 @@ short_or_table! {
     Prompt, "a text, or a table with a `file`";
     Shell, "\"ask\", \"allow\" or \"deny\", or a table";
     OutputSchema, "the path of a JSON file, or a table";
+    Context, "\"drop\", \"summarise\" or \"keep\", or a table";
 }

@@ -15,6 +15,8 @@
 //! include = ["git_log", "git_diff"]
 //! ```
 //!
+//! An agent may have others: `[agents.NAME]` describes one, or names its file.
+//!
 //! [`Agent::from_file`] reads such a file and makes an [`Engine`] of it. The program adds what it has beyond the file:
 //!
 //! ```no_run
@@ -31,6 +33,7 @@
 //!
 //! Paths in a file are relative to the folder of the file. `docs/agents.md` describes every key, and [`schema`] is their JSON Schema.
 
+mod agents;
 mod build;
 mod file;
 pub mod golden;
@@ -44,6 +47,7 @@ use std::path::Path;
 use mynah::Engine;
 use serde_json::Value;
 
+pub use agents::EngineOf;
 pub use build::AgentFile;
 pub use place::FileError;
 
@@ -55,6 +59,8 @@ pub struct Agent {
     pub name: String,
     /// The engine: model, system prompt, params, tools, budget and response format.
     pub engine: Engine,
+    /// The agents that it can call. Its engine has a tool for each.
+    pub agents: Vec<Agent>,
 }
 
 impl Agent {

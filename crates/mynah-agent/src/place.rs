@@ -45,13 +45,17 @@ impl fmt::Display for FileError {
 pub(crate) struct Source {
     pub(crate) file: PathBuf,
     pub(crate) text: String,
+    /// The table of an agent that another one's file describes.
+    pub(crate) table: Vec<String>,
 }
 
 impl Source {
     /// That something is wrong with the value of a key.
     pub(crate) fn error(&self, path: &[&str], message: impl Into<String>) -> FileError {
         let document = DeTable::parse(&self.text).ok();
-        let span = document.and_then(|document| span_of(document.get_ref(), path));
+        let path: Vec<&str> =
+            self.table.iter().map(String::as_str).chain(path.iter().copied()).collect();
+        let span = document.and_then(|document| span_of(document.get_ref(), &path));
         FileError {
             file: self.file.clone(),
             line: span.map(|span| self.line(span.start)),

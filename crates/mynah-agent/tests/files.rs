@@ -126,7 +126,7 @@ async fn an_error_names_the_file_the_line_and_the_key_and_suggests_the_nearest()
         ),
         (
             "M\nbudget = { dollars = 1 }",
-            "agent.toml:3: budget.dollars: unknown key `dollars`; known are usd, turns, tool_calls, input_tokens, output_tokens, total_tokens, seconds",
+            "agent.toml:3: budget.dollars: unknown key `dollars`; known are usd, turns, tool_calls, input_tokens, output_tokens, total_tokens, seconds, note",
         ),
         (
             "M\n[params]\nmax_turns = 3",

@@ -9,8 +9,8 @@ use std::{
 
 use clap::{Args, Subcommand};
 use mynah::{Approval, Engine, Message, Options, Tool};
-use mynah_agent::{AgentFile, FileError};
-use serde_json::json;
+use mynah_agent::{Agent, AgentFile, FileError};
+use serde_json::{Value, json};
 
 use crate::{
     Failure,
@@ -90,7 +90,7 @@ pub(crate) async fn load(
     answers: &[Vec<Arc<Message>>],
 ) -> Result<Engine, Failure> {
     if is_agent_file(file) {
-        return Ok(read(file, vars, answers).await?.1);
+        return Ok(read(file, vars, answers).await?.1.engine);
     }
     match vars.vars.first() {
         Some((name, _)) => {
@@ -105,16 +105,20 @@ async fn read(
     file: &Path,
     vars: &VarArgs,
     answers: &[Vec<Arc<Message>>],
-) -> Result<(AgentFile, Engine), Failure> {
+) -> Result<(AgentFile, Agent), Failure> {
     let mut agent = AgentFile::read(file)?;
     for (name, value) in &vars.vars {
         agent = agent.var(name, value);
     }
-    let built = match script(agent.model()) {
-        Some(script) => agent.build_on(play::agent(&agent.path(script), answers)?).await?,
-        None => agent.build().await?,
+    let scripted = |file: &AgentFile| match script(file.model()) {
+        Some(script) => {
+            let answers = if file.is_outermost() { answers } else { &[] };
+            play::agent(&file.path(script), answers).map(Some)
+        }
+        None => Ok(None),
     };
-    Ok((agent, built.engine))
+    let built = agent.build_with(&scripted).await?;
+    Ok((agent, built))
 }
 
 impl From<FileError> for Failure {
@@ -134,26 +138,45 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 }
 
 fn check(file: &Path, vars: &VarArgs, json: bool) -> Result<(), Failure> {
-    let (agent, engine) = runtime()?.block_on(read(file, vars, &[]))?;
-    let tools = engine.resolve_tools(&Options::new());
+    let (read, agent) = runtime()?.block_on(read(file, vars, &[]))?;
     let mut out = io::stdout().lock();
     if json {
-        let tools = tools.iter().map(|tool| json!({"name": tool.name(), "asks": asks(tool)}));
-        let tools: Vec<_> = tools.collect();
-        let told = json!({"ok": {"name": agent.name(), "model": agent.model(), "tools": tools}});
-        return written(writeln!(out, "{told}"));
+        let mut told = described(&agent);
+        told["model"] = json!(read.model());
+        return written(writeln!(out, "{}", json!({"ok": told})));
     }
+    written(writeln!(out, "{}: ok", file.display()).and_then(|()| {
+        writeln!(out, "  name   {}", line(&agent.name))?;
+        writeln!(out, "  model  {}", line(read.model()))?;
+        write_tools(&agent, 2, &mut out)
+    }))
+}
+
+fn described(agent: &Agent) -> Value {
+    let tools = agent.engine.resolve_tools(&Options::new());
+    let tools = tools.iter().map(|tool| json!({"name": tool.name(), "asks": asks(tool)}));
+    let tools: Vec<_> = tools.collect();
+    let model = agent.engine.get_model().map(ToString::to_string);
+    let mut told = json!({"name": agent.name, "model": model, "tools": tools});
+    if !agent.agents.is_empty() {
+        told["agents"] = agent.agents.iter().map(described).collect();
+    }
+    told
+}
+
+/// Writes the tools of an agent, and beneath them its agents.
+fn write_tools(agent: &Agent, indent: usize, out: &mut impl io::Write) -> io::Result<()> {
     let mark = |tool: &Tool| if asks(tool) { " (asks)" } else { "" };
+    let tools = agent.engine.resolve_tools(&Options::new());
     let tools = tools.iter().map(|tool| format!("{}{}", tool.name(), mark(tool)));
     let tools = tools.collect::<Vec<_>>().join(", ");
     let tools = if tools.is_empty() { "none".to_owned() } else { tools };
-    written(writeln!(
-        out,
-        "{}: ok\n  name   {}\n  model  {}\n  tools  {tools}",
-        file.display(),
-        line(&agent.name()),
-        line(agent.model())
-    ))
+    writeln!(out, "{:indent$}tools  {tools}", "")?;
+    agent.agents.iter().try_for_each(|agent| {
+        let model = agent.engine.get_model().map(ToString::to_string).unwrap_or_default();
+        writeln!(out, "{:indent$}agent  {} ({})", "", line(&agent.name), line(&model))?;
+        write_tools(agent, indent + 2, out)
+    })
 }
 
 /// Whether a person approves the calls of a tool.
