@@ -15,7 +15,7 @@ use crate::{
     replay::write_fields,
     runtime,
     store::{self, LogLocation},
-    text::{count, short},
+    text::{count, line, short},
     written,
 };
 
@@ -24,6 +24,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah runs                               list the ids of both
   mynah diff RUN last                      compare a run with the newest one
   mynah diff RUN last --json               print every difference in full
+
+The runs of agents are compared after the runs that started them.
 
 Not compared: ids of requests and answers, parents, roots, how answers were cut into pieces, durations, model calls that were
 lost with their process, and where another process continued with the same agent. Redacted records cannot be compared; they
@@ -47,26 +49,34 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     runtime()?.block_on(async {
         let runs =
             [store::find(log.as_ref(), &left).await?, store::find(log.as_ref(), &right).await?];
-        let left = entries(log.as_ref(), &runs[0].run_id).await?;
-        let right = entries(log.as_ref(), &runs[1].run_id).await?;
-        let rows = align(&left, &right);
-        let found = Found::of(&rows);
+        let (mut pairs, mut next, mut first) = (vec![runs], 0, None);
         let mut out = BufWriter::new(io::stdout().lock());
-        let done = match json {
-            true => write_json(&runs, &rows, &found, &mut out),
-            false => write_text(&runs, &rows, &found, &mut out),
-        };
-        written(done.and_then(|()| out.flush()))?;
-        match found {
-            Found { different: Some(first), .. } => {
-                Err(Failure::finding(format!("the runs differ {}", rows[first].place())))
+        while let Some(runs) = pairs.get(next).cloned() {
+            let left = entries(log.as_ref(), &runs[0].run_id).await?;
+            let right = entries(log.as_ref(), &runs[1].run_id).await?;
+            let rows = align(&left, &right);
+            let found = Found::of(&rows);
+            let done = match json {
+                true => write_json(&runs, &rows, &found, &mut out),
+                false if next > 0 => writeln!(out, "\nruns of agents")
+                    .and_then(|()| write_text(&runs, &rows, &found, &mut out)),
+                false => write_text(&runs, &rows, &found, &mut out),
+            };
+            written(done)?;
+            first = first.or_else(|| found.failure(&rows, &runs, next > 0));
+            // The runs that two calls started are compared too.
+            for (left, right) in rows.iter().filter_map(Row::sub_runs) {
+                let both = (log.run(left).await?, log.run(right).await?);
+                if let (Some(left), Some(right)) = both
+                    && !pairs.iter().any(|[known, _]| known.run_id == left.run_id)
+                {
+                    pairs.push([left, right]);
+                }
             }
-            Found { redacted: Some(first), .. } => Err(Failure::finding(format!(
-                "the runs cannot be compared {}: it was redacted",
-                rows[first].place()
-            ))),
-            Found { .. } => Ok(()),
+            next += 1;
         }
+        written(out.flush())?;
+        first.map_or(Ok(()), Err)
     })
 }
 
@@ -80,6 +90,8 @@ struct Entry {
     /// None if it was removed.
     fact: Option<Value>,
     summary: String,
+    /// The run that a tool started, if the record is about one.
+    sub_run: Option<String>,
 }
 
 async fn entries(log: &dyn Log, run: &str) -> Result<Vec<Entry>, Failure> {
@@ -110,6 +122,7 @@ async fn entries(log: &dyn Log, run: &str) -> Result<Vec<Entry>, Failure> {
         kind: record.envelope().kind.to_string(),
         body: record.envelope().body,
         summary: fact.as_ref().map_or("(redacted)".to_owned(), |fact| told(fact, &mut before)),
+        sub_run: fact.as_ref().and_then(Fact::sub_run).map(|(run, _)| run.to_owned()),
         fact: fact.as_ref().map(comparable),
     };
     Ok(facts.into_iter().map(entry).collect())
@@ -139,6 +152,9 @@ fn comparable(fact: &Fact) -> Value {
     forget(value.get_mut("response"), &["request_id", "id"]);
     forget(value.get_mut("partial"), &["request_id", "id"]);
     forget(Some(&mut value), &["cuts", "root"]);
+    if fact.sub_run().is_some() {
+        forget(value.pointer_mut("/effect/done"), &["run_id"]);
+    }
     // A custom loop has nothing there, and its fork only its parent.
     if matches!(fact, Fact::RunStarted { about: Some(about), .. } if about.is_bare()) {
         forget(Some(&mut value), &["about"]);
@@ -163,6 +179,11 @@ impl<'a> Row<'a> {
             _ => (left.body == right.body).then(Vec::new),
         };
         Self { left: Some(left), right: Some(right), fields }
+    }
+
+    /// The runs that tools started on both sides.
+    fn sub_runs(&self) -> Option<(&'a str, &'a str)> {
+        Some((self.left?.sub_run.as_deref()?, self.right?.sub_run.as_deref()?))
     }
 
     fn differs(&self) -> bool {
@@ -215,6 +236,28 @@ impl Found {
         let redacted = rows.iter().position(Row::is_untold);
         let shared = different.into_iter().chain(redacted).min().unwrap_or(rows.len());
         Self { different, redacted, shared }
+    }
+
+    /// What the command fails with.
+    fn failure(
+        &self,
+        rows: &[Row<'_>],
+        runs: &[RunSummary; 2],
+        are_agents: bool,
+    ) -> Option<Failure> {
+        let who = match are_agents {
+            true => format!("the runs {} and {}", line(&runs[0].run_id), line(&runs[1].run_id)),
+            false => "the runs".to_owned(),
+        };
+        let place = |first: usize| rows[first].place();
+        match (self.different, self.redacted) {
+            (Some(first), _) => Some(Failure::finding(format!("{who} differ {}", place(first)))),
+            (None, Some(first)) => Some(Failure::finding(format!(
+                "{who} cannot be compared {}: it was redacted",
+                place(first)
+            ))),
+            (None, None) => None,
+        }
     }
 
     fn status(&self) -> &'static str {
@@ -423,7 +466,7 @@ mod tests {
     fn entry(seq: u64, kind: &str, value: u64) -> Entry {
         let (fact, summary) = (json!({"kind": kind, "value": value}), value.to_string());
         let body = Hash([value as u8; 32]);
-        Entry { seq, kind: kind.to_owned(), body, fact: Some(fact), summary }
+        Entry { seq, kind: kind.to_owned(), body, fact: Some(fact), summary, sub_run: None }
     }
 
     fn places(rows: &[Row<'_>]) -> Vec<(Option<u64>, Option<u64>)> {

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 
-use mynah::{Event, log::Extent};
+use mynah::{Event, HANDOFF, log::Extent};
 use serde_json::{Value, json};
 
 use crate::{
@@ -54,6 +54,12 @@ impl EventPrinter {
             Event::ToolResultEncoded { id, content } => {
                 self.close()?;
                 writeln!(self.out, "  < [{}] {}", plain(id), plain(content))?;
+            }
+            Event::ToolHalt { reason, result: Value::String(answer), .. }
+                if reason.as_str() == HANDOFF =>
+            {
+                self.close()?;
+                writeln!(self.out, "{}", for_stdout(answer))?;
             }
             Event::MessageCompleted { message, .. } => {
                 self.close()?;

@@ -18,13 +18,13 @@ use serde_json::{Value, json};
 use crate::{
     Failure, LogArgs, runtime, show,
     store::{self, LogLocation},
-    text::{line, plain},
+    text::{count, line, plain},
     verify::described,
     written,
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
-  mynah export last -o run.ndjson          write the newest run to a file
+  mynah export last -o run.ndjson          write the newest run, and the runs of its agents, to a file
   mynah verify run.ndjson                  verify the file, without the log
   tools/verify.py run.ndjson               verify it without this program
   mynah export last | gzip > run.gz        write to standard output
@@ -83,6 +83,11 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let mut out = BufWriter::new(io::stdout().lock());
         return runtime.block_on(show::write_records(log.as_ref(), &run, &mut out));
     }
+    // A page shows one run. If the run cannot be read, its export says why.
+    let agents = match html {
+        true => Vec::new(),
+        false => runtime.block_on(store::sub_runs(log.as_ref(), &run)).unwrap_or_default(),
+    };
     let needed = runtime.block_on(store::needed(log.as_ref(), &run))?;
     if !needed.is_empty() {
         // Not on standard output, which may be the file.
@@ -93,7 +98,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             listed(&needed)
         );
     }
-    let file = Exported { log, run: &run, redact: &redact, html };
+    let file = Exported { log, run: &run, agents: &agents, redact: &redact, html };
     let Some(path) = output else {
         let mut out = Noted::new(BufWriter::new(io::stdout().lock()));
         let done = runtime.block_on(file.write(&mut out));
@@ -106,10 +111,18 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     written(if json {
         let report = bundle.report;
-        writeln!(out, "{}", json!({"run_id": run, "file": path, "report": report, "needs": needed}))
+        let mut told = json!({"run_id": run, "file": path, "report": report, "needs": needed});
+        if !agents.is_empty() {
+            told["agents"] = json!(agents);
+        }
+        writeln!(out, "{told}")
     } else {
         let Bundle { report, .. } = bundle;
-        writeln!(out, "{}: {}  {}", path.display(), line(&run), described(&report))
+        let more = match agents.len() as u64 {
+            0 => String::new(),
+            agents => format!("  with {} of agents", count(agents, "run")),
+        };
+        writeln!(out, "{}: {}  {}{more}", path.display(), line(&run), described(&report))
     })
 }
 
@@ -124,6 +137,8 @@ fn listed(ids: &[RunId]) -> String {
 struct Exported<'a> {
     log: Arc<dyn Log>,
     run: &'a RunId,
+    /// The runs of its agents, which follow it.
+    agents: &'a [RunId],
     redact: &'a [String],
     html: bool,
 }
@@ -168,7 +183,14 @@ impl Exported<'_> {
     }
 
     async fn write(&self, out: &mut impl Write) -> Result<Bundle, Failure> {
-        if self.html { self.write_page(out).await } else { self.write_bundle(out).await }
+        if self.html {
+            return self.write_page(out).await;
+        }
+        let bundle = self.write_bundle(self.run, out).await?;
+        for run in self.agents {
+            self.write_bundle(run, out).await?;
+        }
+        Ok(bundle)
     }
 
     #[cfg(feature = "serve")]
@@ -177,35 +199,39 @@ impl Exported<'_> {
         // The output keeps its own errors.
         let unwritten = |error: io::Error| Failure::file(error.to_string());
         write_head(self.run, out).map_err(unwritten)?;
-        let bundle = self.write_bundle(&mut BundleLines::new(&mut *out)).await?;
+        let bundle = self.write_bundle(self.run, &mut BundleLines::new(&mut *out)).await?;
         write_tail(out).and_then(|()| out.flush()).map_err(unwritten)?;
         Ok(bundle)
     }
 
     #[cfg(not(feature = "serve"))]
     async fn write_page(&self, out: &mut impl Write) -> Result<Bundle, Failure> {
-        self.write_bundle(out).await
+        self.write_bundle(self.run, out).await
     }
 
-    async fn write_bundle(&self, out: &mut impl Write) -> Result<Bundle, Failure> {
-        if self.redact.is_empty() {
-            return Ok(bundle::export(self.log.as_ref(), self.run, out).await?);
+    async fn write_bundle(&self, run: &RunId, out: &mut impl Write) -> Result<Bundle, Failure> {
+        // A number means a record of the run that was named; a kind means those of all.
+        let rules =
+            self.redact.iter().filter(|rule| run == self.run || rule.parse::<u64>().is_err());
+        let rules: Vec<&String> = rules.collect();
+        if rules.is_empty() {
+            return Ok(bundle::export(self.log.as_ref(), run, out).await?);
         }
         // What is left out has a tombstone, which takes a log: a copy of the run in memory.
         let mut whole = Vec::new();
-        let original = bundle::export(self.log.as_ref(), self.run, &mut whole).await?;
+        let original = bundle::export(self.log.as_ref(), run, &mut whole).await?;
         let copy = MemoryLog::new();
         bundle::import(&copy, Cursor::new(whole)).await?;
         let warrant = Warrant::new("mynah export", "left out of this file", crate::now());
-        for rule in self.redact {
+        for rule in rules {
             let redact = match rule.parse() {
-                Ok(seq) => Redact::records(&**self.run, [seq]),
-                Err(_) => Redact::kind(&**self.run, rule),
+                Ok(seq) => Redact::records(&**run, [seq]),
+                Err(_) => Redact::kind(&**run, rule),
             };
             redact.perform(&copy, &warrant).await?;
         }
         let mut lines = Vec::new();
-        let mut redacted = bundle::export(&copy, self.run, &mut lines).await?;
+        let mut redacted = bundle::export(&copy, run, &mut lines).await?;
         redacted.inclusion = original.inclusion;
         write_with_proof(&lines, &redacted, out)
             .map_err(|error| Failure::file(error.to_string()))?;

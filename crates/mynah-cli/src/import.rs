@@ -1,4 +1,4 @@
-//! `mynah import`: the run of a file that `mynah export` wrote.
+//! `mynah import`: the runs of a file that `mynah export` wrote.
 
 use std::{
     io::{self, Seek as _, Write},
@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::{
     Failure, LogArgs,
-    input::{bundle, name},
+    input::{bundles, name},
     runtime,
     store::{self, LogLocation},
     text::{count, plain},
@@ -47,15 +47,24 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: LogArgs { log, json }, file } = arguments;
     let place = LogLocation::parse(&log)?;
     let failed = |error: io::Error| Failure::file(format!("{}: {error}", name(&file)));
-    // Checked first, so that a bad file does not make a log.
-    let mut input = bundle(&file)?;
-    verify(&mut input).map_err(|error| refused(&error, &file))?;
-    input.rewind().map_err(failed)?;
+    // All are checked first, so that a bad file does not make a log, and nothing of it comes in.
+    let mut inputs = bundles(&file)?;
+    for input in &mut inputs {
+        verify(&mut *input).map_err(|error| refused(&error, &file))?;
+        input.rewind().map_err(failed)?;
+    }
     let (log, runtime) = (place.open()?, runtime()?);
-    let imported = runtime.block_on(import(log.as_ref(), input));
-    let Imported { run_id, report, added, withheld, .. } =
-        imported.map_err(|error| refused(&error, &file))?;
-    let needs = runtime.block_on(missing(log.as_ref(), &run_id))?;
+    inputs.into_iter().try_for_each(|input| {
+        let imported = runtime.block_on(import(log.as_ref(), input));
+        let imported = imported.map_err(|error| refused(&error, &file))?;
+        let needs = runtime.block_on(missing(log.as_ref(), &imported.run_id))?;
+        report_run(&imported, &needs, json)
+    })
+}
+
+/// Prints the report of an imported run, with the runs that it needs.
+fn report_run(imported: &Imported, needs: &[RunId], json: bool) -> Result<(), Failure> {
+    let Imported { run_id, report, added, withheld, .. } = imported;
     let mut out = io::stdout().lock();
     if json {
         let line = json!({
@@ -65,20 +74,20 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     }
     let mut told = match added {
         0 => "it was there already".to_owned(),
-        added => format!("{} added", count(added, "record")),
+        added => format!("{} added", count(*added, "record")),
     };
-    if withheld > 0 {
-        let records = count(withheld, "record");
+    if *withheld > 0 {
+        let records = count(*withheld, "record");
         told += &format!("; of {records} this log keeps no body, as it was redacted here");
     }
-    for needed in &needs {
+    for needed in needs {
         told += &format!(
             "; its conversation began in run {}, which this log lacks: import that too",
             plain(needed)
         );
     }
-    written(writeln!(out, "{}  {}  {told}", plain(&run_id), described(&report)))?;
-    if added > 0 && report.fingerprint.is_none() {
+    written(writeln!(out, "{}  {}  {told}", plain(run_id), described(report)))?;
+    if *added > 0 && report.fingerprint.is_none() {
         let advice = "it has not ended: resume it in one log only, or its tools run in both";
         written(writeln!(out, "{advice}"))?;
     }

@@ -2,8 +2,9 @@
 
 use std::{
     fs::File,
-    io::{self, BufReader, Read, Seek as _},
+    io::{self, BufRead, BufReader, Read, Seek, SeekFrom},
     path::Path,
+    sync::Arc,
 };
 
 use serde::{Deserialize, Deserializer};
@@ -87,6 +88,79 @@ pub(crate) fn bundle(file: &Path) -> Result<BufReader<File>, Failure> {
         false => String::new(),
     };
     Err(Failure::input(format!("{}: not a file that `mynah export` wrote{advice}", name(file))))
+}
+
+/// The same, each bundle by itself: a file has those of a run and of its agents' runs.
+pub(crate) fn bundles(file: &Path) -> Result<Vec<BufReader<Part>>, Failure> {
+    let mut whole = bundle(file)?;
+    let starts = starts(&mut whole).map_err(|error| unusable(file, &error))?;
+    let file = Arc::new(whole.into_inner());
+    let ends = starts.iter().skip(1).copied().chain([u64::MAX]);
+    // What stands before the first belongs to it.
+    let starts = std::iter::once(0).chain(starts.iter().skip(1).copied());
+    let parts = starts.zip(ends);
+    Ok(parts
+        .map(|(start, end)| BufReader::new(Part { file: Arc::clone(&file), start, end, at: start }))
+        .collect())
+}
+
+/// Where the bundles of a file begin.
+fn starts(input: &mut impl BufRead) -> io::Result<Vec<u64>> {
+    const MARK: &[u8] = b"{\"bundle\":";
+    let (mut starts, mut at, mut is_line_start) = (Vec::new(), 0, true);
+    let mut beginning = Vec::new();
+    loop {
+        let read = input.fill_buf()?;
+        if read.is_empty() {
+            return Ok(starts);
+        }
+        // A line may be long: only its beginning is kept.
+        let end = read.iter().position(|byte| *byte == b'\n').map_or(read.len(), |end| end + 1);
+        if is_line_start {
+            beginning.clear();
+        }
+        let room = MARK.len().saturating_sub(beginning.len()).min(end);
+        let was_short = beginning.len() < MARK.len();
+        beginning.extend_from_slice(&read[..room]);
+        if was_short && beginning == MARK {
+            starts.push(at + room as u64 - MARK.len() as u64);
+        }
+        is_line_start = read[end - 1] == b'\n';
+        at += end as u64;
+        input.consume(end);
+    }
+}
+
+/// A part of a file, to be read as if it were a file.
+pub(crate) struct Part {
+    file: Arc<File>,
+    start: u64,
+    end: u64,
+    at: u64,
+}
+
+impl Read for Part {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX).min(buffer.len());
+        let mut file = &*self.file;
+        file.seek(SeekFrom::Start(self.at))?;
+        let read = file.read(&mut buffer[..left])?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for Part {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => self.start.checked_add(at),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::End(_) => None,
+        };
+        let at = at.filter(|at| (self.start..=self.end).contains(at));
+        self.at = at.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Ok(self.at - self.start)
+    }
 }
 
 /// Everything from a pipe, in an anonymous file.

@@ -32,6 +32,14 @@ struct Notes {
     crash_after: Option<u64>,
 }
 
+impl Notes {
+    /// Whether a run is that of an agent of the run that is written.
+    fn is_of_agent(&self, run: &str) -> bool {
+        let rest = self.run.as_ref().and_then(|known| run.strip_prefix(known.as_str()));
+        rest.is_some_and(|rest| rest.starts_with('+'))
+    }
+}
+
 impl Ledger {
     pub(crate) fn new(inner: Arc<dyn Log>) -> Self {
         Self { inner, op: Mutex::default(), writing: Arc::default() }
@@ -94,10 +102,12 @@ impl Drop for Unstoppable {
 impl Log for Ledger {
     fn append(&self, batch: Append) -> LogFuture<'_, Head> {
         let last = batch.records.last().map_or(0, Record::seq);
-        let begins = batch.expected.is_none();
+        let begins = batch.expected.is_none().then(|| batch.run.clone());
         let crash_after = {
             let mut notes = self.notes();
-            notes.run = Some(batch.run.clone());
+            if !notes.is_of_agent(&batch.run) {
+                notes.run = Some(batch.run.clone());
+            }
             notes.crash_after.filter(|after| *after <= last)
         };
         let (inner, writing) = (Arc::clone(&self.inner), Arc::clone(&self.writing));
@@ -110,8 +120,8 @@ impl Log for Ledger {
         })));
         Box::pin(async move {
             let appended = append.await;
-            if begins && appended.is_err() {
-                self.notes().run = None;
+            if appended.is_err() {
+                self.notes().run.take_if(|run| Some(&*run) == begins.as_ref());
             }
             appended
         })

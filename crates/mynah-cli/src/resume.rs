@@ -595,7 +595,8 @@ async fn facts(log: &dyn Log, run: &str) -> Result<Vec<Fact>, Failure> {
 /// earliest first.
 pub(crate) async fn answers(log: &dyn Log, run: &str) -> Result<Vec<Vec<Arc<Message>>>, Failure> {
     let answer = |fact| match fact {
-        Fact::AssistantCompleted { response, .. } => Some(response.message),
+        Fact::AssistantCompleted { response, .. }
+        | Fact::ContextTruncated { summary: Some(response), .. } => Some(response.message),
         _ => None,
     };
     let mut answers = Vec::new();

@@ -17,8 +17,8 @@ use futures_util::{
     future::{Either, select},
 };
 use mynah::{
-    CancelHandle, Catalog, ChatResult, Engine, Event, FinishReason, HaltReason, ModelRef, Resume,
-    ToolCall, ToolOutcome,
+    CancelHandle, Catalog, ChatResult, Engine, Event, FinishReason, HANDOFF, HaltReason, ModelRef,
+    Resume, ToolCall, ToolOutcome,
     log::{Log as _, Totals},
 };
 use serde_json::{Value, json};
@@ -317,6 +317,14 @@ impl Screen {
                 }
             }
             Event::ToolResultEncoded { id, content } => self.result(id, content)?,
+            // Another agent answers in place of the model.
+            Event::ToolHalt { tool_call_id, reason, result: Value::String(answer), .. }
+                if reason.as_str() == HANDOFF =>
+            {
+                self.result(tool_call_id, "took over")?;
+                self.say(answer)?;
+                self.close()?;
+            }
             Event::AskUserRequested { tool_call_id, .. } => {
                 self.tools.retain(|tool| tool.id != *tool_call_id);
             }

@@ -5,7 +5,9 @@ use std::io::{self, BufWriter, Write};
 use clap::Args;
 use mynah::{
     Error, Message,
-    log::{About, Corrupt, End, Fact, Kind, Log, Parent, Previous, Record, RunSummary, parent},
+    log::{
+        About, Corrupt, End, Fact, Kind, Log, Parent, Previous, Record, RunSummary, SUB_RUN, parent,
+    },
 };
 use serde_json::{Value, json};
 
@@ -23,7 +25,7 @@ use crate::{
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah show last                          show the newest run as a transcript
-  mynah show last --tree                   show a timeline: turns, tools, attempts, side effects
+  mynah show last --tree                   show a timeline: turns, tools, attempts, side effects, runs of agents
   mynah show last --records                list its records
   mynah show last --record 3               show one record in full
   mynah show last --records --json         print all records in full
@@ -82,7 +84,13 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             return write_records(log.as_ref(), &run.run_id, &mut out).await;
         }
         if tree {
-            let nodes = tree::tree(&store::facts(log.as_ref(), &run.run_id).await?);
+            let mut sub_runs = tree::SubRuns::new();
+            for started in store::sub_runs(log.as_ref(), &run.run_id).await? {
+                let facts = store::facts(log.as_ref(), &started).await?;
+                sub_runs.insert(started, facts);
+            }
+            let facts = store::facts(log.as_ref(), &run.run_id).await?;
+            let nodes = tree::tree(&facts, &mut sub_runs);
             written(match json {
                 true => nodes.iter().try_for_each(|node| write_json(&json!(node), &mut out)),
                 false => tree::write(&nodes, run.started, &mut out),
@@ -213,6 +221,7 @@ enum Excerpt {
     Ended { how: Kind, end: End },
     Lost { turn: u32 },
     Redacted { kind: String },
+    SubRun { run_id: String },
 }
 
 /// State from earlier records.
@@ -299,6 +308,10 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
             list
         }
         Fact::TurnLost { turn, .. } => vec![Excerpt::Lost { turn }],
+        Fact::SideEffect { ref name, .. } if name == SUB_RUN => {
+            let run = fact.sub_run().map(|(run, _)| run.to_owned());
+            run.into_iter().map(|run_id| Excerpt::SubRun { run_id }).collect()
+        }
         // Nothing of the conversation.
         Fact::TurnStarted { .. }
         | Fact::FinalizeFailed { .. }
@@ -365,6 +378,7 @@ impl Excerpt {
             }
             Self::Lost { turn } => json!({"type": "turn_lost", "seq": seq, "turn": turn}),
             Self::Redacted { kind } => json!({"type": "redacted", "seq": seq, "kind": kind}),
+            Self::SubRun { run_id } => json!({"type": "sub_run", "seq": seq, "run_id": run_id}),
         }
     }
 
@@ -412,6 +426,7 @@ impl Excerpt {
                 writeln!(out, "-- the answer of turn {turn} was lost with its process\n")
             }
             Self::Redacted { kind } => writeln!(out, "  ({kind}: redacted)\n"),
+            Self::SubRun { run_id } => writeln!(out, "  - run {}\n", plain(run_id)),
         }
     }
 }

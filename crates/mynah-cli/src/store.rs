@@ -6,7 +6,7 @@ use mynah::{
     Error, LogReason, RunId,
     log::{
         Corrupt, Fact, Log, MAINTENANCE, MemoryLog, Previous, Pruned, Record, Removals, RunFilter,
-        RunSummary, SqliteLog,
+        RunPage, RunSummary, SqliteLog,
     },
 };
 
@@ -133,11 +133,10 @@ pub(crate) async fn find(log: &dyn Log, name: &str) -> Result<RunSummary, Failur
     {
         return Ok(run);
     }
-    let filter = match name {
-        "last" => RunFilter::new().limit(1),
-        prefix => RunFilter::new().prefix(prefix).limit(2),
+    let page = match name {
+        "last" => newest(log).await?,
+        prefix => log.runs(RunFilter::new().prefix(prefix).limit(2)).await?,
     };
-    let page = log.runs(filter).await?;
     let more = if page.next.is_some() { ", …" } else { "" };
     let mut runs = page.sound()?.to_vec();
     match (runs.pop(), runs.pop()) {
@@ -156,6 +155,51 @@ pub(crate) async fn find(log: &dyn Log, name: &str) -> Result<RunSummary, Failur
             ))
             .into()),
     }
+}
+
+/// The page of the newest run that is not the run of another one's agent.
+async fn newest(log: &dyn Log) -> Result<RunPage, Failure> {
+    let mut filter = RunFilter::new().limit(1);
+    loop {
+        let page = log.runs(filter.clone()).await?;
+        let above = page.runs.first().and_then(|run| run.run_id.rsplit_once('+'));
+        let is_agent = match above {
+            Some((above, _)) => log.run(above).await?.is_some(),
+            None => false,
+        };
+        match &page.next {
+            Some(next) if is_agent => filter = filter.after(next.clone()),
+            _ => return Ok(page),
+        }
+    }
+}
+
+/// The runs that the tools of a run started, and those of their tools, each after the one that started it. A run that the log lacks is
+/// left out.
+pub(crate) async fn sub_runs(log: &dyn Log, run: &str) -> Result<Vec<RunId>, Failure> {
+    let mut all = vec![RunId::from(run)];
+    let mut next = 0;
+    while let Some(run) = all.get(next).cloned() {
+        for started in started(&facts(log, &run).await?) {
+            // Records of others may form a circle.
+            if !all.contains(&started) && log.run(&started).await?.is_some() {
+                all.push(started);
+            }
+        }
+        next += 1;
+    }
+    Ok(all.split_off(1))
+}
+
+/// The runs that these records say were started, in order.
+pub(crate) fn started(facts: &[(Record, Option<Fact>)]) -> Vec<RunId> {
+    let mut runs: Vec<RunId> = Vec::new();
+    for (run, _) in facts.iter().filter_map(|(_, fact)| fact.as_ref()?.sub_run()) {
+        if !runs.iter().any(|known| **known == *run) {
+            runs.push(run.into());
+        }
+    }
+    runs
 }
 
 fn not_found(why: impl Into<String>) -> Failure {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use mynah::{
-    Message,
+    Message, RunId,
     log::{About, DirectCall, Fact, Record},
 };
 use serde::Serialize;
@@ -57,10 +57,19 @@ impl Node {
     }
 }
 
-/// The timeline of a run.
-pub(crate) fn tree(records: &[(Record, Option<Fact>)]) -> Vec<Node> {
-    let mut tree =
-        Tree { top: Vec::new(), turn: None, calls: HashMap::new(), answer: None, about: None };
+/// The records of runs that a run started, by their ids.
+pub(crate) type SubRuns = HashMap<RunId, Vec<(Record, Option<Fact>)>>;
+
+/// The timeline of a run. Those of the runs that its tools started are taken, so that each stands in one place.
+pub(crate) fn tree(records: &[(Record, Option<Fact>)], sub_runs: &mut SubRuns) -> Vec<Node> {
+    let mut tree = Tree {
+        top: Vec::new(),
+        turn: None,
+        calls: HashMap::new(),
+        answer: None,
+        about: None,
+        sub_runs,
+    };
     for (record, fact) in records {
         match fact {
             Some(fact) => tree.take_in(record, fact),
@@ -73,7 +82,7 @@ pub(crate) fn tree(records: &[(Record, Option<Fact>)]) -> Vec<Node> {
     tree.top
 }
 
-struct Tree<'f> {
+struct Tree<'f, 's> {
     top: Vec<Node>,
     /// The place of the last turn, or of the resume inside it.
     turn: Option<usize>,
@@ -83,9 +92,11 @@ struct Tree<'f> {
     answer: Option<&'f Fact>,
     /// What the run runs with.
     about: Option<&'f About>,
+    /// The runs beneath it that have no place yet.
+    sub_runs: &'s mut SubRuns,
 }
 
-impl<'f> Tree<'f> {
+impl<'f> Tree<'f, '_> {
     fn take_in(&mut self, record: &Record, fact: &'f Fact) {
         let before = self.about;
         if let Fact::RunStarted { about: Some(about), .. }
@@ -133,7 +144,12 @@ impl<'f> Tree<'f> {
                 self.attempt(record, call_id, *attempt).says = format!("failed: {error}");
             }
             Fact::SideEffect { inside: Some(inside), name, effect, .. } => {
-                let effect = Node::new(record, fact.kind(), name, effect.to_string());
+                let mut effect = Node::new(record, fact.kind(), name, effect.to_string());
+                if let Some((run, _)) = fact.sub_run()
+                    && let Some(records) = self.sub_runs.remove(run)
+                {
+                    effect.children = tree(&records, self.sub_runs);
+                }
                 self.attempt(record, &inside.call_id, inside.attempt).children.push(effect);
             }
             Fact::Resumed { message, tool_results, rejected, given_up, about, .. } => {

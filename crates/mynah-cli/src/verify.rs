@@ -1,7 +1,7 @@
 //! `mynah verify`: whether runs are what they were.
 
 use std::{
-    io::{self, BufWriter, Write},
+    io::{self, BufRead, BufWriter, Write},
     path::Path,
 };
 
@@ -25,7 +25,7 @@ use crate::{
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah verify                             verify every run of the log, and its list of seals
-  mynah verify last                        verify the newest run
+  mynah verify last                        verify the newest run, and the runs of its agents
   mynah verify RUN --json                  verify a run by its id, or the beginning of it
   mynah verify --root 5f1c…                verify that the log still contains all that had this root
   mynah verify run.ndjson                  verify a file that `mynah export` wrote, without the log
@@ -84,7 +84,10 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 }
 
 fn verify_file(path: &Path, json: bool) -> Result<(), Failure> {
-    let file = input::bundle(path)?;
+    input::bundles(path)?.into_iter().try_for_each(|file| verify_bundle(file, path, json))
+}
+
+fn verify_bundle(file: impl BufRead, path: &Path, json: bool) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let Bundle { run_id, report, inclusion, .. } = match bundle::verify(file) {
         Ok(bundle) => bundle,
@@ -127,6 +130,11 @@ async fn verify(
             _ => store::find(log, name).await?.run_id,
         };
         tally.look(&run, json, &mut out).await?;
+        if tally.corrupt == 0 {
+            for started in store::sub_runs(log, &run).await? {
+                tally.look(&started, json, &mut out).await?;
+            }
+        }
     } else {
         let mut filter = RunFilter::new();
         loop {
