@@ -52,8 +52,8 @@ macro_rules! agent_table {
             /// Agents that this one can call, by the names of their tools.
             #[serde(default)]
             pub(crate) agents: BTreeMap<String, SubAgent>,
-            /// How deep agents may be nested beneath this one; 4 by default, 16 at most.
-            #[schemars(range(max = 16))]
+            /// How deep agents may be nested beneath this one; 4 by default, 8 at most.
+            #[schemars(range(max = 8))]
             pub(crate) agent_depth: Option<u32>,
         }
     };

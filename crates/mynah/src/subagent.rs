@@ -20,7 +20,7 @@ const DEPTH_LEFT: &str = "agent_depth_left";
 const DEPTH: u32 = 4;
 
 /// How deep agents may be nested at most. Each level needs stack while it is polled.
-const MAX_DEPTH: u32 = 16;
+const MAX_DEPTH: u32 = 8;
 
 /// How long an agent may work on a task, unless its tool has another timeout.
 const TIMEOUT: Duration = Duration::from_secs(60 * 60);
@@ -118,7 +118,7 @@ impl Engine {
     }
 
     /// The same engine with another limit on how deep [agents](Self::as_tool) are nested beneath its runs: 1 permits agents that have none
-    /// themselves. 4 if not set, and 16 at most. The limits of agents count beneath them.
+    /// themselves. 4 if not set, and 8 at most. The limits of agents count beneath them.
     pub fn max_agent_depth(self, depth: u32) -> Self {
         self.with(|parts| parts.max_agent_depth = Some(depth.min(MAX_DEPTH)))
     }

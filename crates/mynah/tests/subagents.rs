@@ -158,8 +158,8 @@ async fn agents_are_nested_as_deep_as_the_engine_permits() {
         (1, Some(1), HaltReason::Completed),
         (2, Some(1), HaltReason::ToolError),
         (1, Some(0), HaltReason::ToolError),
-        (16, Some(99), HaltReason::Completed),
-        (17, Some(99), HaltReason::ToolError),
+        (8, Some(99), HaltReason::Completed),
+        (9, Some(99), HaltReason::ToolError),
     ];
     for (depth, limit, expected) in table {
         let mut engine = nested(depth);
