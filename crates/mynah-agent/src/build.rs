@@ -79,7 +79,7 @@ impl AgentFile {
     /// # Errors
     /// Text that is not TOML, or has keys or values that do not fit.
     pub fn parse(path: impl Into<PathBuf>, text: impl Into<String>) -> Result<Self, FileError> {
-        let source = Source { file: path.into(), text: text.into(), table: Vec::new() };
+        let source = Source::new(path, text);
         let spec: Spec = toml::from_str(&source.text).map_err(|error| source.misfit(&error))?;
         let nesting = Nesting::of(&source.file, spec.agent_depth);
         Ok(Self { source, spec, vars: BTreeMap::new(), nesting })

@@ -50,6 +50,11 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    /// A file of its own.
+    pub(crate) fn new(file: impl Into<PathBuf>, text: impl Into<String>) -> Self {
+        Self { file: file.into(), text: text.into(), table: Vec::new() }
+    }
+
     /// That something is wrong with the value of a key.
     pub(crate) fn error(&self, path: &[&str], message: impl Into<String>) -> FileError {
         let document = DeTable::parse(&self.text).ok();

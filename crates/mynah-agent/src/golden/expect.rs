@@ -57,7 +57,7 @@ impl Expect {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             read => read.map_err(|error| unusable(file, error))?,
         };
-        let source = Source { file: file.to_owned(), text };
+        let source = Source::new(file, text);
         let expect: Self = toml::from_str(&source.text).map_err(|error| source.misfit(&error))?;
         expect.check(&source)?;
         Ok(expect)

@@ -88,7 +88,7 @@ impl Rules {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             read => read.map_err(|error| unusable(file, error))?,
         };
-        let source = Source { file: file.to_owned(), text };
+        let source = Source::new(file, text);
         let table: BTreeMap<String, Value> =
             toml::from_str(&source.text).map_err(|error| source.misfit(&error))?;
         let mut rules = Self::default();
