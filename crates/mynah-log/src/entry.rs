@@ -204,6 +204,13 @@ impl IndexEntry {
         self.holder.as_ref().is_some_and(|holder| holder.until > now)
     }
 
+    /// Whether a part of the answer after this record may be kept for the holder of a lease.
+    pub fn admits_part(&self, lease: &Lease, seq: u64) -> bool {
+        self.summary.records == seq
+            && self.token == lease.token
+            && self.holder.as_ref().is_some_and(|holder| holder.owner == lease.owner)
+    }
+
     /// What changed, as a log returns it.
     pub fn change(&self, has_messages: bool) -> RunChange {
         let RunSummary { run_id, status, .. } = &self.summary;

@@ -50,7 +50,7 @@ pub use kind::Kind;
 pub(crate) use log::BoxFuture;
 pub use log::{Append, Durability, Hold, Lease, Log, LogFuture, MAX_RUN_ID, SealedRun};
 pub use memory::MemoryLog;
-pub use queue::{Changes, InboxMessage, Limits, Queue, RunChange};
+pub use queue::{AnswerPart, Changes, InboxMessage, Limits, Queue, RunChange};
 pub use record::{Body, Chain, Envelope, FORMAT, Head, MAX_PAYLOAD, Record};
 pub use removal::{
     MAINTENANCE, Prune, PruneReport, Pruned, Redact, Redactable, Removals, Removed, Stripped,

@@ -5,8 +5,8 @@ use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 use mynah_data::{Result, RunId};
 
 use crate::{
-    Changes, Hash, Head, InboxMessage, Limits, Queue, Record, RunFilter, RunPage, RunSummary,
-    merkle,
+    AnswerPart, Changes, Hash, Head, InboxMessage, Limits, Queue, Record, RunFilter, RunPage,
+    RunSummary, merkle,
 };
 
 /// How long the id of a run may be, in bytes. It has at least one.
@@ -146,6 +146,19 @@ pub trait Log: Send + Sync + 'static {
     /// [`Append::consume`] removes them.
     fn inbox(&self, run: &str, limit: usize) -> LogFuture<'_, Vec<InboxMessage>>;
 
+    /// Whether a run ever got a message with this id.
+    fn was_delivered(&self, run: &str, id: &str) -> LogFuture<'_, bool>;
+
+    /// Keeps a part of the answer in flight of a run, relaxed and outside the chain, for readers in other processes.
+    ///
+    /// It is kept if the lease is the run's and the part follows the run's last record; otherwise nothing happens, because it came too
+    /// late. A part with the same first event replaces the one before. The next append to the run removes all of them in its commit.
+    fn keep_part(&self, lease: &Lease, part: AnswerPart) -> LogFuture<'_, ()>;
+
+    /// Waits until a run has records beyond a place, or parts of the answer that follows it with events from `first` on. Returns the
+    /// parts in order, or none if there are records. A run that has its seal at that place is not waited for: it gives an error.
+    fn parts(&self, run: &str, seq: u64, first: u64) -> LogFuture<'_, Vec<AnswerPart>>;
+
     /// The runs that got records or messages after a cursor, about this many, and the next cursor.
     /// Without a cursor, what comes from now on is meant, and no run is returned. A run may be
     /// returned although nothing changed since; none is left out.
@@ -217,6 +230,9 @@ macro_rules! forward_log {
             claim(owner: &str, term: ::std::time::Duration, queues: &[&str], limit: usize) -> Vec<$crate::Lease>;
             deliver(run: &str, id: &str, payload: Vec<u8>) -> bool;
             inbox(run: &str, limit: usize) -> Vec<$crate::InboxMessage>;
+            was_delivered(run: &str, id: &str) -> bool;
+            keep_part(lease: &$crate::Lease, part: $crate::AnswerPart) -> ();
+            parts(run: &str, seq: u64, first: u64) -> Vec<$crate::AnswerPart>;
             changes(cursor: Option<&str>, limit: usize) -> $crate::Changes;
         }
         $crate::forward_log! { @ release [$($own)*]
@@ -254,6 +270,9 @@ macro_rules! forward_log {
     (@ claim [claim $($own:ident)*] $($written:tt)*) => {};
     (@ deliver [deliver $($own:ident)*] $($written:tt)*) => {};
     (@ inbox [inbox $($own:ident)*] $($written:tt)*) => {};
+    (@ was_delivered [was_delivered $($own:ident)*] $($written:tt)*) => {};
+    (@ keep_part [keep_part $($own:ident)*] $($written:tt)*) => {};
+    (@ parts [parts $($own:ident)*] $($written:tt)*) => {};
     (@ changes [changes $($own:ident)*] $($written:tt)*) => {};
     (@ limits [limits $($own:ident)*] $($written:tt)*) => {};
     (@ $name:ident [$other:ident $($own:ident)*] $($written:tt)*) => {

@@ -10,8 +10,8 @@ use std::{
 use mynah_data::{Result, RunId};
 
 use crate::{
-    Append, BoxFuture, Changes, Hash, Head, InboxMessage, Lease, Log, MAINTENANCE, Record, Removed,
-    RunFilter, RunPage, RunSummary, SealedRun, Stripped, Tombstone,
+    AnswerPart, Append, BoxFuture, Changes, Hash, Head, InboxMessage, Lease, Log, MAINTENANCE,
+    Record, Removed, RunFilter, RunPage, RunSummary, SealedRun, Stripped, Tombstone,
     backend::{self as entry, Checked, Clock, IndexEntry, Place, Waiters, goes_on_from},
 };
 
@@ -48,6 +48,8 @@ struct Run {
     inbox: Vec<InboxMessage>,
     /// The ids of all messages that it ever got.
     delivered: HashSet<String>,
+    /// Parts of the answer that follows the last record.
+    parts: BTreeMap<u64, AnswerPart>,
     changed: u64,
 }
 
@@ -96,6 +98,7 @@ impl State {
                 run.entry.follow(&checked)?;
                 run.records.extend(checked.batch.records);
                 run.inbox.retain(|message| !checked.batch.consumed.contains(&message.id));
+                run.parts.clear();
                 run
             }
             None if self.pruned.contains(&checked.batch.run) => {
@@ -110,7 +113,8 @@ impl State {
                 }
                 let records = checked.batch.records;
                 let (inbox, delivered) = (Vec::new(), HashSet::new());
-                let run = Run { entry, place, records, inbox, delivered, changed: 0 };
+                let parts = BTreeMap::new();
+                let run = Run { entry, place, records, inbox, delivered, parts, changed: 0 };
                 self.runs.entry(id.clone()).or_insert(run)
             }
         };
@@ -449,6 +453,50 @@ impl Log for MemoryLog {
             let state = self.state();
             let inbox = state.runs.get(&run).map(|run| run.inbox.iter().take(limit).cloned());
             Ok(inbox.into_iter().flatten().collect())
+        })
+    }
+
+    fn was_delivered(&self, run: &str, id: &str) -> BoxFuture<'_, Result<bool>> {
+        let (run, id) = (RunId::from(run), id.to_owned());
+        Box::pin(async move {
+            Ok(self.state().runs.get(&run).is_some_and(|run| run.delivered.contains(&id)))
+        })
+    }
+
+    fn keep_part(&self, lease: &Lease, part: AnswerPart) -> BoxFuture<'_, Result<()>> {
+        let lease = lease.clone();
+        Box::pin(async move {
+            let mut state = self.state();
+            let run = state.runs.get_mut(&lease.run);
+            if let Some(run) = run.filter(|run| run.entry.admits_part(&lease, part.seq)) {
+                run.parts.insert(part.first, part);
+            }
+            drop(state);
+            self.waiters.tell(&lease.run);
+            Ok(())
+        })
+    }
+
+    fn parts(&self, run: &str, seq: u64, first: u64) -> BoxFuture<'_, Result<Vec<AnswerPart>>> {
+        let run = RunId::from(run);
+        Box::pin(async move {
+            let mut waiting = self.waiters.join(&run);
+            loop {
+                if let Some(Run { entry, parts, .. }) = self.state().runs.get(&run) {
+                    if entry.summary.records > seq {
+                        return Ok(Vec::new());
+                    }
+                    if entry.summary.seal.is_some() {
+                        return Err(entry::sealed(&run));
+                    }
+                    let new = parts.values().filter(|part| part.seq == seq && part.ends() > first);
+                    let new: Vec<_> = new.cloned().collect();
+                    if !new.is_empty() {
+                        return Ok(new);
+                    }
+                }
+                waiting.told().await;
+            }
         })
     }
 

@@ -1,4 +1,4 @@
-//! Runs that wait for a worker, messages that wait for a run, and what changed in a log.
+//! Runs that wait for a worker, messages that wait for a run, answers in flight, and what changed in a log.
 
 use mynah_data::RunId;
 use serde::{Deserialize, Serialize};
@@ -61,6 +61,32 @@ impl InboxMessage {
     /// A message, as a backend returns it.
     pub fn new(id: impl Into<String>, at: i64, payload: impl Into<Vec<u8>>) -> Self {
         Self { id: id.into(), at, payload: payload.into() }
+    }
+}
+
+/// A part of an answer in flight: some of its events, which a log keeps until the answer is recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AnswerPart {
+    /// The record that the answer follows: its `turn_started`.
+    pub seq: u64,
+    /// The place of its first event in the answer, from 0.
+    pub first: u64,
+    /// How many events it has.
+    pub count: u64,
+    /// The events, as the writer encodes them.
+    pub payload: Vec<u8>,
+}
+
+impl AnswerPart {
+    /// These events of the answer after a record, from a place on.
+    pub fn new(seq: u64, first: u64, count: u64, payload: impl Into<Vec<u8>>) -> Self {
+        Self { seq, first, count, payload: payload.into() }
+    }
+
+    /// The place after its last event.
+    pub fn ends(&self) -> u64 {
+        self.first.saturating_add(self.count)
     }
 }
 

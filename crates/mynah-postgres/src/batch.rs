@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mynah_data::RunId;
-use mynah_log::{Durability, Hash, Record};
+use mynah_log::{AnswerPart, Durability, Hash, Record};
 use tokio_postgres::{
     Client, Error,
     types::{ToSql, Type},
@@ -23,6 +23,9 @@ pub(crate) struct Batch {
     /// Messages that are removed, by run and id.
     pub(crate) consumed: BTreeSet<(RunId, String)>,
     pub(crate) delivered: Vec<Message>,
+    /// Parts of answers, by run, record and first event, and the runs whose parts are removed.
+    pub(crate) parts: BTreeMap<(RunId, i64, i64), AnswerPart>,
+    pub(crate) without_parts: BTreeSet<RunId>,
     pub(crate) durability: Durability,
 }
 
@@ -72,6 +75,7 @@ impl Batch {
             && self.beats.is_empty()
             && self.consumed.is_empty()
             && self.delivered.is_empty()
+            && self.parts.is_empty()
     }
 
     /// Writes all of it and the rows of these runs, or nothing if one of the rows is not of the expected version.
@@ -107,6 +111,7 @@ impl Batch {
         let from = line.no;
         self.add_records(&mut statement, line);
         self.add_messages(&mut statement, line);
+        self.add_parts(&mut statement);
         if line.no > from {
             let no = statement.add(line.no, Type::INT8);
             let writer = line.writer;
@@ -208,6 +213,33 @@ impl Batch {
             statement.parts.push(format!(
                 "consumed AS (UPDATE mynah_inbox AS i SET payload = NULL FROM unnest({runs}, {ids}) AS v(run, id) \
                  WHERE i.run = v.run AND i.id = v.id)"
+            ));
+        }
+    }
+
+    fn add_parts<'a>(&'a self, statement: &mut Statement<'a>) {
+        if !self.without_parts.is_empty() {
+            let runs: Vec<&str> = self.without_parts.iter().map(|run| &**run).collect();
+            let runs = statement.add(runs, TEXTS);
+            statement
+                .parts
+                .push(format!("unkept AS (DELETE FROM mynah_parts WHERE run = ANY({runs}))"));
+        }
+        if !self.parts.is_empty() {
+            let keys = || self.parts.keys();
+            let parts = || self.parts.values();
+            let columns = [
+                statement.add(keys().map(|(run, ..)| &**run).collect::<Vec<_>>(), TEXTS),
+                statement.add(keys().map(|(_, seq, _)| *seq).collect::<Vec<_>>(), NUMBERS),
+                statement.add(keys().map(|(.., first)| *first).collect::<Vec<_>>(), NUMBERS),
+                statement
+                    .add(parts().map(|part| part.count.cast_signed()).collect::<Vec<_>>(), NUMBERS),
+                statement.add(parts().map(|part| &part.payload[..]).collect::<Vec<_>>(), BYTES),
+            ];
+            statement.parts.push(format!(
+                "parts AS (INSERT INTO mynah_parts AS p (run, seq, first, count, payload) SELECT * FROM unnest({}) \
+                 ON CONFLICT (run, seq, first) DO UPDATE SET count = excluded.count, payload = excluded.payload)",
+                columns.join(", ")
             ));
         }
     }

@@ -32,8 +32,8 @@ use std::{
 
 use mynah_data::{Error, Result, RunId};
 use mynah_log::{
-    Append, Changes, Head, InboxMessage, Lease, Limits, Log, LogFuture, MAX_PAYLOAD, Record,
-    RunFilter, RunPage, RunSummary, SealedRun,
+    AnswerPart, Append, Changes, Head, InboxMessage, Lease, Limits, Log, LogFuture, MAX_PAYLOAD,
+    Record, RunFilter, RunPage, RunSummary, SealedRun,
     backend::{self, Checked, Waiter, Waiters},
 };
 use tokio::{
@@ -296,7 +296,7 @@ impl Log for PostgresLog {
     fn wipe(&self) -> LogFuture<'_, ()> {
         Box::pin(self.read_by(move |client| async move {
             client
-                .batch_execute("VACUUM mynah_records, mynah_runs, mynah_inbox")
+                .batch_execute("VACUUM mynah_records, mynah_runs, mynah_inbox, mynah_parts")
                 .await
                 .map_err(failure)
         }))
@@ -368,6 +368,44 @@ impl Log for PostgresLog {
                 async move { reads::inbox(&client, &run, limit).await }
             })
             .await
+        })
+    }
+
+    fn was_delivered(&self, run: &str, id: &str) -> LogFuture<'_, bool> {
+        let (run, id) = (RunId::from(run), id.to_owned());
+        Box::pin(async move {
+            self.0.pending.settled(&run).await;
+            self.read_by(move |client| {
+                let (run, id) = (run.clone(), id.clone());
+                async move { reads::was_delivered(&client, &run, &id).await }
+            })
+            .await
+        })
+    }
+
+    fn keep_part(&self, lease: &Lease, part: AnswerPart) -> LogFuture<'_, ()> {
+        let lease = lease.clone();
+        Box::pin(async move {
+            let run = lease.run.clone();
+            self.answered(self.ask(Some(&run), Job::KeepPart(lease, part))).await.map(drop)
+        })
+    }
+
+    fn parts(&self, run: &str, seq: u64, first: u64) -> LogFuture<'_, Vec<AnswerPart>> {
+        let run = RunId::from(run);
+        Box::pin(async move {
+            let mut waiting = self.0.waiters.join(&run);
+            loop {
+                let name = run.clone();
+                let read = move |client: Arc<Client>| {
+                    let run = name.clone();
+                    async move { reads::parts(&client, &run, seq, first).await }
+                };
+                match self.read_by(read).await? {
+                    Some(parts) => return Ok(parts),
+                    None => self.0.told_or_late(&mut waiting).await,
+                }
+            }
         })
     }
 

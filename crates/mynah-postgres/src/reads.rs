@@ -7,8 +7,9 @@ use std::{
 
 use mynah_data::{Error, Result, RunId};
 use mynah_log::{
-    Body, Changes, Corrupt, Hash, InboxMessage, MAINTENANCE, Record, Removed, RunChange, RunFilter,
-    RunPage, RunStatus, RunSummary, SealedRun, Tombstone, backend::not_a_cursor,
+    AnswerPart, Body, Changes, Corrupt, Hash, InboxMessage, MAINTENANCE, Record, Removed,
+    RunChange, RunFilter, RunPage, RunStatus, RunSummary, SealedRun, Tombstone,
+    backend::{not_a_cursor, sealed},
 };
 use tokio_postgres::{
     Client, Row,
@@ -230,6 +231,42 @@ pub(crate) async fn inbox(client: &Client, run: &str, limit: usize) -> Result<Ve
         Ok(InboxMessage::new(get::<String>(row, 0, run)?, get(row, 1, run)?, payload))
     };
     rows.iter().map(read).collect::<Result<_, Corrupt>>().map_err(Error::from)
+}
+
+pub(crate) async fn was_delivered(client: &Client, run: &str, id: &str) -> Result<bool> {
+    let select = "SELECT 1 FROM mynah_inbox WHERE run = $1 AND id = $2";
+    let given: [(&(dyn ToSql + Sync), Type); 2] = [(&run, Type::TEXT), (&id, Type::TEXT)];
+    Ok(!client.query_typed(select, &given).await.map_err(failure)?.is_empty())
+}
+
+/// The parts after a record with events from a place on; an empty list if there are more records, none if there is nothing yet.
+pub(crate) async fn parts(
+    client: &Client,
+    run: &str,
+    seq: u64,
+    first: u64,
+) -> Result<Option<Vec<AnswerPart>>> {
+    let select = "SELECT r.records, r.sealed, p.first, p.count, p.payload FROM mynah_runs r \
+                  LEFT JOIN mynah_parts p ON p.run = r.id AND p.seq = r.records AND r.records = $2 AND p.first + p.count > $3 \
+                  WHERE r.id = $1 ORDER BY p.first";
+    let [place, from] = [seq, first].map(|number| i64::try_from(number).unwrap_or(i64::MAX));
+    let given: [(&(dyn ToSql + Sync), Type); 3] =
+        [(&run, Type::TEXT), (&place, Type::INT8), (&from, Type::INT8)];
+    let rows = client.query_typed(select, &given).await.map_err(failure)?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    if get::<i64>(row, 0, run)? > place {
+        return Ok(Some(Vec::new()));
+    }
+    if get(row, 1, run)? {
+        return Err(sealed(run));
+    }
+    let mut parts = Vec::new();
+    for row in &rows {
+        let Some(first) = get::<Option<i64>>(row, 2, run)? else { continue };
+        let (count, payload): (i64, Vec<u8>) = (get(row, 3, run)?, get(row, 4, run)?);
+        parts.push(AnswerPart::new(seq, first.cast_unsigned(), count.cast_unsigned(), payload));
+    }
+    Ok(Some(parts).filter(|parts| !parts.is_empty()))
 }
 
 /// Where a reader of changes is: the last number that it saw of each connection that writes.

@@ -163,6 +163,7 @@ async fn take_away(
             for statement in [
                 "DELETE FROM mynah_records WHERE run = $1",
                 "DELETE FROM mynah_inbox WHERE run = $1",
+                "DELETE FROM mynah_parts WHERE run = $1",
                 "INSERT INTO mynah_pruned (id) VALUES ($1)",
             ] {
                 line.client.execute_typed(statement, &given[..1]).await?;

@@ -30,6 +30,8 @@ pub(crate) struct Known {
     pub(crate) messages: Vec<String>,
     /// How many messages it got.
     pub(crate) delivered: i64,
+    /// Whether parts of an answer may be kept for it.
+    pub(crate) may_have_parts: bool,
     /// Whether it must be written.
     pub(crate) is_changed: bool,
 }
@@ -43,6 +45,7 @@ impl Known {
             is_unplaced: false,
             messages: Vec::new(),
             delivered: 0,
+            may_have_parts: false,
             is_changed: true,
         }
     }
@@ -111,6 +114,7 @@ impl Known {
             is_unplaced: is_sealed && place.is_none(),
             messages: get::<Option<Vec<String>>>(row, 26, &run)?.unwrap_or_default(),
             delivered: get(row, 24, &run)?,
+            may_have_parts: true,
             is_changed: false,
         })
     }

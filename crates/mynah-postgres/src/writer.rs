@@ -8,7 +8,7 @@ use std::{
 
 use mynah_data::{Error, Result, RunId};
 use mynah_log::{
-    Durability, Head, Lease, MAINTENANCE, Record,
+    AnswerPart, Durability, Head, Lease, MAINTENANCE, Record,
     backend::{self, Checked, IndexEntry, Waiters},
 };
 use tokio::{
@@ -54,6 +54,7 @@ pub(crate) enum Job {
         id: String,
         payload: Vec<u8>,
     },
+    KeepPart(Lease, AnswerPart),
     Claim {
         owner: String,
         term: Duration,
@@ -229,7 +230,9 @@ impl Writer {
     fn tell(&self, job: &Job) {
         match job {
             Job::Append(checked) => self.waiters.tell(&checked.batch.run),
-            Job::Deliver { run, .. } => self.waiters.tell(run),
+            Job::Deliver { run, .. } | Job::KeepPart(Lease { run, .. }, _) => {
+                self.waiters.tell(run);
+            }
             _ => {}
         }
     }
@@ -320,7 +323,10 @@ impl Writer {
                     runs.insert(run);
                     messages.push((run.clone(), id.clone()));
                 }
-                Job::Beat { .. } | Job::Claim { .. } => {}
+                Job::KeepPart(lease, _) if forced || !self.known.contains_key(&lease.run) => {
+                    runs.insert(&lease.run);
+                }
+                Job::KeepPart(..) | Job::Beat { .. } | Job::Claim { .. } => {}
             }
         }
         let runs: Vec<RunId> = runs.into_iter().cloned().collect();
@@ -430,6 +436,7 @@ impl Round<'_> {
                 self.batch.durability = Durability::Full;
                 (&*run, self.deliver(run, id, payload).map(Reply::IsNew))
             }
+            Job::KeepPart(lease, part) => (&lease.run, self.keep_part(lease, part)),
             Job::Claim { .. } => return Ok(Err(unavailable("runs are claimed alone"))),
         };
         if result.is_err() && !self.loaded.fresh.contains(run) {
@@ -462,6 +469,10 @@ impl Round<'_> {
         }
         let Some(known) = self.writer.known.get_mut(run) else { return Ok(checked.head) };
         known.is_changed = true;
+        if std::mem::take(&mut known.may_have_parts) {
+            self.batch.without_parts.insert(run.clone());
+            self.batch.parts.retain(|(of, ..), _| of != run);
+        }
         for id in &checked.batch.consumed {
             known.messages.retain(|message| message != id);
             self.batch.consumed.insert((run.clone(), id.clone()));
@@ -523,6 +534,16 @@ impl Round<'_> {
         let (n, payload) = (known.delivered, payload.to_vec());
         self.batch.delivered.push(Message { run: run.clone(), id: id.to_owned(), n, payload });
         Ok(true)
+    }
+
+    fn keep_part(&mut self, lease: &Lease, part: &AnswerPart) -> Result<Reply> {
+        let known = self.find(&lease.run)?;
+        if let Some(known) = known.filter(|known| known.entry.admits_part(lease, part.seq)) {
+            known.may_have_parts = true;
+            let [seq, first] = [part.seq, part.first].map(u64::cast_signed);
+            self.batch.parts.insert((lease.run.clone(), seq, first), part.clone());
+        }
+        Ok(Reply::Done)
     }
 
     fn beat(&mut self, process: &str, until: i64) {

@@ -24,8 +24,8 @@ const APPLICATION: i32 = i32::from_be_bytes(*b"Myna");
 /// The version of the tables.
 pub(crate) const SCHEMA: u32 = 1;
 
-const TABLES: [&str; 9] =
-    ["runs", "beats", "inbox", "heads", "older", "records", "seals", "pruned", "unwiped"];
+const TABLES: [&str; 10] =
+    ["runs", "beats", "inbox", "parts", "heads", "older", "records", "seals", "pruned", "unwiped"];
 
 /// Large, so that records leave little room unused at the ends of pages.
 const PAGE: u32 = 16384;

@@ -16,6 +16,7 @@ mod file;
 mod heads;
 mod inbox;
 mod keys;
+mod parts;
 mod pending;
 mod place;
 mod readers;
@@ -32,8 +33,8 @@ use std::{fmt, path::Path, sync::Arc, time::Duration};
 
 use mynah_data::{Error, LogReason, Result, RunId};
 use mynah_log::{
-    Append, Changes, Durability, Head, InboxMessage, Lease, Log, LogFuture, Record, RunFilter,
-    RunPage, RunSummary, SealedRun,
+    AnswerPart, Append, Changes, Durability, Head, InboxMessage, Lease, Log, LogFuture, Record,
+    RunFilter, RunPage, RunSummary, SealedRun,
     backend::{self, Checked, Clock, Waiters},
 };
 
@@ -230,6 +231,7 @@ impl Log for SqliteLog {
             attempt!(file.check(connection)?);
             attempt!(keys::check(connection)?);
             attempt!(inbox::check(connection)?);
+            attempt!(parts::check(connection)?);
             attempt!(runs::check_leaves(connection)?);
             records::check_pruned(connection)
         }))
@@ -324,6 +326,45 @@ impl Log for SqliteLog {
         Box::pin(async move {
             self.settled(&run).await;
             self.0.readers.perform(move |connection| inbox::list(connection, &run, limit)).await
+        })
+    }
+
+    fn was_delivered(&self, run: &str, id: &str) -> LogFuture<'_, bool> {
+        let (run, id) = (RunId::from(run), id.to_owned());
+        Box::pin(async move {
+            self.settled(&run).await;
+            let read = move |connection: &_| {
+                let known = attempt!(runs::find(connection, &run)?);
+                Ok(Ok(match known {
+                    Some(known) => inbox::knows(connection, known.key, &id)?,
+                    None => false,
+                }))
+            };
+            self.0.readers.perform(read).await
+        })
+    }
+
+    fn keep_part(&self, lease: &Lease, part: AnswerPart) -> LogFuture<'_, ()> {
+        let (run, lease) = (lease.run.clone(), lease.clone());
+        Box::pin(async move {
+            let job = move |work: &mut Work<'_>| work.keep_part(&lease, &part);
+            self.writer()?.perform(run, Some(Durability::Relaxed), job).await
+        })
+    }
+
+    fn parts(&self, run: &str, seq: u64, first: u64) -> LogFuture<'_, Vec<AnswerPart>> {
+        let run = RunId::from(run);
+        Box::pin(async move {
+            let mut waiting = self.0.waiters.join(&run);
+            self.0.watcher.watch()?;
+            loop {
+                let name = run.clone();
+                let read = move |connection: &_| parts::read(connection, &name, seq, first);
+                match self.0.readers.perform(read).await? {
+                    Some(parts) => return Ok(parts),
+                    None => waiting.told().await,
+                }
+            }
         })
     }
 

@@ -14,6 +14,7 @@ use crate::{
     Answer,
     heads::{self, State},
     keys::Recent,
+    parts,
     row::{attempt, lossy, sound, unsigned},
 };
 
@@ -50,6 +51,8 @@ pub(crate) struct Known {
     pub(crate) recent: Recent,
     /// From when on it can continue, as its row has it.
     pub(crate) wake: i64,
+    /// Whether parts of an answer may be kept for it.
+    pub(crate) may_have_parts: bool,
 }
 
 pub(crate) fn summary(connection: &Connection, run: &str) -> Answer<Option<RunSummary>> {
@@ -180,6 +183,7 @@ pub(crate) fn remove(connection: &Connection, key: i64, run: &str) -> rusqlite::
     connection.prepare_cached("DELETE FROM older WHERE run = ?1")?.execute([key])?;
     connection.prepare_cached("DELETE FROM heads WHERE run = ?1")?.execute([key])?;
     connection.prepare_cached("DELETE FROM inbox WHERE run = ?1")?.execute([key])?;
+    parts::clear(connection, key)?;
     connection.prepare_cached("DELETE FROM runs WHERE key = ?1")?.execute([key])?;
     connection.prepare_cached("INSERT INTO pruned (id) VALUES (?1)")?.execute([run])?;
     Ok(())
@@ -210,7 +214,7 @@ pub(crate) fn insert(connection: &Connection, entry: IndexEntry) -> rusqlite::Re
         queue.map(|queue| queue.limit),
         wake
     ])?;
-    Ok(Known { key, entry, recent: Recent::default(), wake })
+    Ok(Known { key, entry, recent: Recent::default(), wake, may_have_parts: false })
 }
 
 /// Writes what has changed of a run: each in a statement of its own, as few appends change it, and indexes are costly.
@@ -283,7 +287,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Known> {
         return Err(Error::IntegralValueOutOfRange(6, i64::MAX));
     }
     let entry = IndexEntry { summary, token, holder };
-    Ok(Known { key: row.get(0)?, entry, recent, wake })
+    Ok(Known { key: row.get(0)?, entry, recent, wake, may_have_parts: true })
 }
 
 /// The least text that is greater than every text that begins so; none if there is none.

@@ -39,6 +39,16 @@ CREATE TABLE inbox (
     UNIQUE (run, id)
 ) STRICT;
 
+-- Parts of answers in flight: events from a place on, after the record `seq`. The next append to the run removes them.
+CREATE TABLE parts (
+    run     INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    first   INTEGER NOT NULL,
+    count   INTEGER NOT NULL,
+    payload BLOB    NOT NULL,
+    PRIMARY KEY (run, seq, first)
+) STRICT, WITHOUT ROWID;
+
 -- The head, the totals and the newest keys of each run, packed: every append writes this row, and little else but the records.
 CREATE TABLE heads (
     run   INTEGER PRIMARY KEY,

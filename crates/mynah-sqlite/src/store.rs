@@ -10,14 +10,14 @@ use std::{
 
 use mynah_data::RunId;
 use mynah_log::{
-    Append, Corrupt, Durability, Head, InboxMessage, Lease, MAINTENANCE, Removed, RunSummary,
-    Stripped, Tombstone,
+    AnswerPart, Append, Corrupt, Durability, Head, InboxMessage, Lease, MAINTENANCE, Removed,
+    RunSummary, Stripped, Tombstone,
     backend::{self as entry, Checked, Holder, IndexEntry, goes_on_from},
 };
 use rusqlite::Connection;
 
 use crate::{
-    Answer, file, heads, inbox,
+    Answer, file, heads, inbox, parts,
     pending::Pending,
     records,
     row::attempt,
@@ -217,6 +217,9 @@ impl Work<'_> {
         if let Some(before) = &before {
             runs::update(connection, before, known)?;
         }
+        if std::mem::take(&mut known.may_have_parts) {
+            parts::clear(connection, known.key)?;
+        }
         inbox::consume(connection, known.key, &checked.batch.consumed)?;
         if checked.sealing {
             inbox::clear(connection, known.key)?;
@@ -315,6 +318,16 @@ impl Work<'_> {
             runs::wake(connection, known, known.entry.wakes(true))?;
         }
         Ok(Ok(is_new))
+    }
+
+    pub(crate) fn keep_part(&mut self, lease: &Lease, part: &AnswerPart) -> Answer<()> {
+        let connection = self.connection;
+        let found = attempt!(self.known.find(connection, &mut self.pending, &lease.run)?);
+        if let Some(known) = found.filter(|known| known.entry.admits_part(lease, part.seq)) {
+            known.may_have_parts = true;
+            parts::keep(connection, known.key, part)?;
+        }
+        Ok(Ok(()))
     }
 
     pub(crate) fn release(&mut self, lease: &Lease) -> Answer<()> {

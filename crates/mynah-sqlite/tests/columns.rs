@@ -7,8 +7,8 @@ use std::{fs, io::Cursor, path::Path, time::Duration};
 
 use mynah_data::{Error, ErrorKind, LogReason};
 use mynah_log::{
-    Append, Durability, Log, Prune, Queue, Redact, RunFilter, Warrant, bundle, conformance::Sample,
-    verify_run, verify_seals,
+    AnswerPart, Append, Durability, Lease, Log, Prune, Queue, Redact, RunFilter, Warrant, bundle,
+    conformance::Sample, verify_run, verify_seals,
 };
 use mynah_sqlite::SqliteLog;
 use rusqlite::{Connection, types::Value};
@@ -20,7 +20,7 @@ mod tables;
 const RUNS: [&str; 3] = ["sealed", "open", "held"];
 
 /// Every column that holds a number, and what else its row needs for it to count.
-const COLUMNS: [(&str, &str, &str); 17] = [
+const COLUMNS: [(&str, &str, &str); 21] = [
     ("runs", "key", ""),
     ("runs", "status", ""),
     ("runs", "started", ""),
@@ -32,6 +32,10 @@ const COLUMNS: [(&str, &str, &str); 17] = [
     ("inbox", "key", ""),
     ("inbox", "run", ""),
     ("inbox", "at", ""),
+    ("parts", "run", ""),
+    ("parts", "seq", ""),
+    ("parts", "first", ""),
+    ("parts", "count", ""),
     ("heads", "run", ""),
     ("older", "run", ""),
     ("older", "seq", ""),
@@ -124,6 +128,8 @@ async fn fill(path: &Path) -> (Append, Vec<u8>) {
     let long = (0..70).fold(Sample::new("sealed", 0), |run, _| run.user("more"));
     log.append(long.tool_turn().seal().batch()).await.expect("a run");
     log.append(Sample::new("held", 1).batch().held("me", Duration::ZERO)).await.expect("a run");
+    let lease = Lease::new("held", "me", 1, 0);
+    log.keep_part(&lease, AnswerPart::new(1, 0, 1, "part")).await.expect("a run");
     log.append(Sample::new("gone", 2).sealed().batch()).await.expect("a run");
     let mut open = Sample::new("open", 3).tool_turn();
     log.append(open.batch().queue(Queue::new("q").concurrency("key", 2))).await.expect("a run");
@@ -197,6 +203,9 @@ async fn perform_everything(path: &Path, next: &Append, file: &[u8]) -> Vec<Erro
         told.push(log.inbox(run, 9).await.map(drop));
         told.push(log.deliver(run, "n", Vec::new()).await.map(drop));
     }
+    // A part that is not found is waited for.
+    let parts = tokio::time::timeout(Duration::from_millis(5), log.parts("held", 1, 0)).await;
+    told.extend(parts.ok().map(|parts| parts.map(drop)));
     told.push(log.append(next.clone()).await.map(drop));
     told.push(log.append(Sample::new("new", 4).sealed().batch()).await.map(drop));
     told.push(bundle::import(&log, Cursor::new(file)).await.map(drop));

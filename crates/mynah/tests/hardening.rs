@@ -18,8 +18,8 @@ use mynah::{
     Metadata, ModelCall, ModelStream, Part, Request, Result, RetryPolicy, Tool, ToolContext,
     ToolExecutor, ToolOutcome, ToolReason,
     log::{
-        Append, Changes, Head, InboxMessage, Lease, Log, MemoryLog, Record, RunFilter, RunPage,
-        RunSummary, SealedRun,
+        AnswerPart, Append, Changes, Head, InboxMessage, Lease, Log, MemoryLog, Record, RunFilter,
+        RunPage, RunSummary, SealedRun,
     },
     testing::Scripted,
 };
@@ -474,6 +474,18 @@ impl Log for Stuck {
     }
 
     fn inbox(&self, _: &str, _: usize) -> Never<Vec<InboxMessage>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn was_delivered(&self, _: &str, _: &str) -> Never<bool> {
+        Box::pin(std::future::pending())
+    }
+
+    fn keep_part(&self, _: &Lease, _: AnswerPart) -> Never<()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn parts(&self, _: &str, _: u64, _: u64) -> Never<Vec<AnswerPart>> {
         Box::pin(std::future::pending())
     }
 

@@ -20,6 +20,7 @@
 mod append;
 mod index;
 mod lease;
+mod parts;
 mod queue;
 mod removal;
 mod sample;
@@ -73,6 +74,7 @@ pub async fn run(fresh: impl AsyncFn() -> Arc<dyn Log>) {
     queue::what_changed_is_returned_once_for_each_cursor(&*fresh().await).await;
     queue::whoever_follows_changes_misses_none_of_those_who_append_at_once(fresh().await).await;
     queue::limits_hold_what_they_promise(&*fresh().await).await;
+    parts::parts_of_an_answer_are_kept_until_the_next_append(&*fresh().await).await;
     removal::a_redacted_run_still_verifies(&*fresh().await).await;
     removal::what_a_tombstone_names_must_be_there(&*fresh().await).await;
     removal::the_maintenance_run_has_tombstones_and_nothing_else(&*fresh().await).await;

@@ -249,6 +249,11 @@ pub(super) async fn a_message_is_delivered_once_and_consumed_with_a_fact(log: &d
     log.append(batch).await.expect("the same again");
     assert_eq!(log.deliver("run", "a", b"\0a".to_vec()).await, Ok(false), "it was consumed");
     assert_eq!(inbox(9).await, ["b", "d"]);
+    for (run, id, was) in
+        [("run", "a", true), ("run", "b", true), ("run", "unknown", false), ("none", "a", false)]
+    {
+        assert_eq!(log.was_delivered(run, id).await, Ok(was), "{id} of {run}");
+    }
 
     let same = (0..8).map(|_| log.deliver("run", "e", b"\0e".to_vec())).collect();
     let new = all(same).await.into_iter().filter(|told| *told == Ok(true)).count();
