@@ -10,7 +10,7 @@ use std::{
 };
 
 use mynah_data::{Error, ErrorKind, LogReason, Result, RunId, ToolCall, ToolReason};
-use mynah_log::{Fact, Hash, Head, Inside, Log};
+use mynah_log::{Fact, Hash, Head, Inside, Lease, Log};
 use tokio::time::{Instant, Sleep};
 
 use crate::{
@@ -235,6 +235,11 @@ impl Journal {
     /// The log that records the run; none in a replay.
     pub fn log(&self) -> Option<Arc<dyn Log>> {
         self.lock().recorder.as_ref().map(|recorder| recorder.log())
+    }
+
+    /// The log, the lease of the run and its last record, if this process records the run.
+    pub fn held(&self) -> Option<(Arc<dyn Log>, Lease, u64)> {
+        self.lock().recorder.as_ref()?.lease()
     }
 
     /// What is recorded, while nothing else changes it.

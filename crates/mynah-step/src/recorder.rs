@@ -166,6 +166,12 @@ impl Recorder {
         self.consumed.push((next, message));
     }
 
+    /// The log, the lease of the run and its last record, for what belongs to the run and is no record.
+    pub(crate) fn lease(&self) -> Option<(Arc<dyn Log>, Lease, u64)> {
+        let lease = self.lease.as_ref()?.lease.clone();
+        Some((self.log(), lease, self.chain.head()?.seq))
+    }
+
     /// The log that it writes to.
     pub(crate) fn log(&self) -> Arc<dyn Log> {
         Arc::clone(&self.log)

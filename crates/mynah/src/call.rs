@@ -114,7 +114,7 @@ call! {
 call! {
     /// Steps until something ends or suspends the conversation; see [`Engine::chat`].
     Chat(thread: Thread) Chat, Input::Thread;
-    prompt model tools chat call data key tool_code approval chat_code record keep
+    prompt model tools chat call data key tool_code approval chat_code record keep queue
 }
 
 impl IntoFuture for Generate {
@@ -142,18 +142,6 @@ impl IntoFuture for Step {
 }
 
 impl Chat {
-    /// Names the agent that performs the run, for [workers](crate::Worker).
-    pub fn agent(mut self, name: impl Into<String>) -> Self {
-        self.options.values.agent = Some(name.into());
-        self
-    }
-
-    /// The queue in which the run waits for a [worker](crate::Worker), with its priority and limit; see [`Chat::enqueue`].
-    pub fn queue(mut self, queue: Queue) -> Self {
-        self.options.queue = Some(queue);
-        self
-    }
-
     /// The start of its run in a queue, under an id of its own if it has none.
     pub(crate) fn into_start(self) -> Start {
         let Self { engine, thread, mut options, run_id } = self;

@@ -10,7 +10,9 @@ use futures_util::future::{Either, select};
 use mynah_data::{
     Error, ErrorKind, Event, HaltReason, LogReason, Response, Result, RunId, ToolCall,
 };
-use mynah_log::{Corrupt, Cut, DirectCall, Fact, Kind, Log, Record, Resolution, expand};
+use mynah_log::{
+    AnswerPart, Corrupt, Cut, DirectCall, Fact, Kind, Log, Record, Resolution, expand,
+};
 
 use crate::{
     in_flight::{Answer, InFlight, Report},
@@ -108,7 +110,8 @@ impl Follow {
         }
     }
 
-    /// Shows answers of runs in this process while they stream, before they are recorded.
+    /// Shows answers of runs in this process while they stream, before they are recorded. Those of runs with
+    /// [`durable_events`](crate::Chat::durable_events) are shown in any case, a little later.
     ///
     /// Their events have ids such as `3~1.0`. When the answer is recorded, the events follow that the reader has not had.
     ///
@@ -146,21 +149,26 @@ impl Follow {
             if let (Some(answer), Some((generation, progress))) = (&answer, before) {
                 let answer = answer.borrow();
                 if answer.generation == generation
-                    && (self.take_off(&answer.events) || self.take_report(&progress, &answer))
+                    && (self.take_off(0, &answer.events) || self.take_report(&progress, &answer))
                 {
                     continue;
                 }
             }
             let log = Arc::clone(&self.log);
-            let recorded = log.wait(&self.run, self.seen);
             let waited = match &mut answer {
-                // A run that left this process says no more here.
-                Some(answer) => match select(recorded, pin!(answer.changed())).await {
-                    Either::Left((waited, _)) => waited,
-                    Either::Right((Ok(()), _)) => continue,
-                    Either::Right((Err(_), recorded)) => recorded.await,
-                },
-                None => recorded.await,
+                Some(answer) => {
+                    let recorded = log.wait(&self.run, self.seen);
+                    match select(recorded, pin!(answer.changed())).await {
+                        Either::Left((waited, _)) => waited,
+                        // There is more of it, or the run left this process.
+                        Either::Right(_) => continue,
+                    }
+                }
+                None if self.in_turn => {
+                    let parts = log.parts(&self.run, self.seen, self.had_of_answer()).await;
+                    parts.and_then(|parts| self.take_parts(&parts))
+                }
+                None => log.wait(&self.run, self.seen).await,
             };
             match waited {
                 Err(error) if error.kind() == ErrorKind::Log(LogReason::Sealed) => {
@@ -171,21 +179,43 @@ impl Follow {
         }
     }
 
-    /// Queues what the reader has not had of the answer in flight. Returns whether there is something.
-    fn take_off(&mut self, answer: &[Event]) -> bool {
+    /// How many events of the answer in flight the reader has had.
+    fn had_of_answer(&self) -> u64 {
+        match self.skip {
+            Some(Skip::Answer { seq, events }) if seq == self.seen => events,
+            _ => 0,
+        }
+    }
+
+    /// Queues what the reader has not had of the parts that the log keeps.
+    fn take_parts(&mut self, parts: &[AnswerPart]) -> Result<()> {
+        for part in parts {
+            let damage = |what: &str| {
+                let what = format!("a part of the answer in flight after it {what}");
+                Error::from(Corrupt::new(self.run.clone(), part.seq, what))
+            };
+            if part.first > self.had_of_answer() {
+                return Err(damage("is missing"));
+            }
+            let events: Vec<Event> =
+                serde_json::from_slice(&part.payload).map_err(|_| damage("cannot be read"))?;
+            self.take_off(part.first, &events);
+        }
+        Ok(())
+    }
+
+    /// Queues what the reader has not had of these events of the answer in flight, of which the first has this place. Returns
+    /// whether there is something.
+    fn take_off(&mut self, first: u64, answer: &[Event]) -> bool {
         if !self.in_turn {
             return false;
         }
-        let seq = self.seen;
-        let had = match self.skip {
-            Some(Skip::Answer { seq: turn, events }) if turn == seq => events,
-            _ => 0,
-        };
-        let new = answer.iter().zip(0..).skip(usize::try_from(had).unwrap_or(usize::MAX));
+        let (seq, had) = (self.seen, self.had_of_answer());
+        let new = answer.iter().zip(first..).skip_while(|(_, index)| *index < had);
         self.events.extend(new.map(|(event, index)| {
             FollowedEvent::new(EventId::in_flight(seq, 1, index), None, event.clone().into())
         }));
-        let events = had.max(answer.len() as u64);
+        let events = had.max(first.saturating_add(answer.len() as u64));
         if events > 0 {
             self.skip = Some(Skip::Answer { seq, events });
         }

@@ -115,6 +115,11 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
+    /// The answer, for who reads it.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Answer> {
+        self.sender.subscribe()
+    }
+
     /// The model is called.
     pub(crate) fn begin(&self) {
         self.next(true);

@@ -430,6 +430,16 @@ macro_rules! setters_of {
             $self_
         }
 
+        /// Keeps the answer of a recorded run in its log while it streams, so that [`follow`](crate::follow) shows it in any process.
+        ///
+        /// Its events are written in groups, every 50 ms or 4 KiB, without waiting for the disk and outside the chain of records. They
+        /// are deleted when the answer is recorded. A reader that follows the run after a crash gets the rest of the same answer, or one
+        /// [`TurnRestarted`](crate::RunEvent::TurnRestarted) before the next.
+        pub fn durable_events(mut $self_) -> Self {
+            $options.values.durable_events = Some(true);
+            $self_
+        }
+
         /// Lets this handle end the call.
         pub fn cancel_handle(mut $self_, handle: &$crate::CancelHandle) -> Self {
             $options.cancel = Some(handle.clone());
@@ -558,6 +568,20 @@ macro_rules! setters_of {
         /// [`EventStream::run_id`](crate::EventStream::run_id), also if the call fails.
         pub fn record<L: mynah_log::Log + Clone>(mut $self_, log: &L) -> Self {
             $options.log = Some(std::sync::Arc::new(log.clone()));
+            $self_
+        }
+    };
+    (queue, $self_:ident => $options:expr) => {
+        /// Names the agent that performs the run, for [workers](crate::Worker).
+        pub fn agent(mut $self_, name: impl Into<String>) -> Self {
+            $options.values.agent = Some(name.into());
+            $self_
+        }
+
+        /// The queue from which [workers](crate::Worker) may claim the run if its process dies or does not perform it, with its
+        /// priority and limit; see [`Chat::enqueue`](crate::Chat::enqueue).
+        pub fn queue(mut $self_, queue: mynah_log::Queue) -> Self {
+            $options.queue = Some(queue);
             $self_
         }
     };

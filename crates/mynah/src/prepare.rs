@@ -468,6 +468,7 @@ impl CallPlan<'_> {
             park_after: options.park_after.unwrap_or(PARK_AFTER),
             on_event: options.on_event,
             in_flight: options.in_flight,
+            durable_events: values.durable_events.unwrap_or(false),
             rerun: Rerun::default(),
             require_raw_response_hash: values.require_raw_response_hash.unwrap_or(false),
         }

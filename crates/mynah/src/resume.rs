@@ -29,6 +29,7 @@ use crate::{
 };
 
 mod approved;
+mod inbox;
 
 const UNCERTAIN: &str =
     "it waits for the outcome of its uncertain tools; give results, or choose rerun or fail";
@@ -70,6 +71,9 @@ pub struct Resume {
     claimed: Mutex<Option<Claimed>>,
     /// Whether the time that the run waits for has come, even if the engine's clock is behind.
     woken: bool,
+    /// Whether the run takes the messages of its inbox, and those that it took.
+    takes_inbox: bool,
+    consumed: Vec<String>,
     options: Options,
 }
 
@@ -137,6 +141,8 @@ impl Resume {
             session: None,
             claimed: Mutex::new(None),
             woken: false,
+            takes_inbox: false,
+            consumed: Vec::new(),
             options: Options::new(),
         }
     }
@@ -320,6 +326,9 @@ impl Resume {
         let loaded = Loaded::read(&*this.log, &this.run).await?;
         let loaded = continued(&this.log, &this.engine, loaded, &this.options).await?;
         this.run.clone_from(&loaded.kept.run);
+        if this.takes_inbox {
+            this = this.take_messages(&loaded).await?;
+        }
         let log = this.log.as_ref();
         match this.prepare(loaded).await {
             // The last records of a run that was released a moment ago came since it was read.
@@ -330,19 +339,34 @@ impl Resume {
         }
     }
 
+    /// Checks that the run as it is now could be resumed so, and changes nothing.
+    ///
+    /// # Errors
+    /// As the resumed run, apart from another process that holds the run.
+    pub async fn check(&self) -> Result<()> {
+        self.fit(&Loaded::read(&*self.log, &self.run).await?).map(drop)
+    }
+
+    /// What the run continues with, if it fits the run.
+    fn fit(&self, loaded: &Loaded) -> Result<Fitting> {
+        self.check_time(loaded).map_err(|error| awaited(error, loaded))?;
+        let message = self.said(loaded)?;
+        let fact = match message {
+            Some(_) => None,
+            None => self.resumption(loaded).map_err(|error| awaited(error, loaded))?,
+        };
+        let (part, changed) = self.part(loaded)?;
+        if changed.is_some() {
+            self.check_approved(loaded, fact.as_ref())?;
+        }
+        Ok(Fitting { message, fact, part, changed })
+    }
+
     /// A run that continues, with its lease.
     pub(crate) async fn prepare(&self, loaded: Loaded) -> Result<(Driver, Filter)> {
         let world = Arc::clone(&self.engine.0.world);
-        self.check_time(&loaded).map_err(|error| awaited(error, &loaded))?;
-        let message = self.said(&loaded)?;
-        let fact = match message {
-            Some(_) => None,
-            None => self.resumption(&loaded).map_err(|error| awaited(error, &loaded))?,
-        };
-        let (Part { mut setup, filter, .. }, changed) = self.part(&loaded)?;
-        if changed.is_some() {
-            self.check_approved(&loaded, fact.as_ref())?;
-        }
+        let Fitting { message, fact, part, changed } = self.fit(&loaded)?;
+        let Part { mut setup, filter, .. } = part;
         if let Some(id) = loaded.request_id() {
             setup.set_request_id(id);
         }
@@ -382,7 +406,7 @@ impl Resume {
             }
             None => {
                 let lease = take_over(self.log.as_ref(), world.as_ref(), &run, head).await?;
-                (lease, Vec::new(), None)
+                (lease, self.consumed.clone(), None)
             }
         };
         let mut recorder = Recorder::after(Arc::clone(&self.log), world, chain, totals)
@@ -627,6 +651,16 @@ impl Resume {
             .with("status", status.as_str())
             .with("run_id", self.run.as_str())
     }
+}
+
+/// What a run continues with.
+struct Fitting {
+    /// What the user says to a run that does not wait.
+    message: Option<Arc<Message>>,
+    fact: Option<Fact>,
+    part: Part,
+    /// What the engine runs with, if it is something else than before.
+    changed: Option<Box<About>>,
 }
 
 /// The same refusal, with what the run waits for where it waits.

@@ -68,7 +68,7 @@ pub struct Turn {
     branch: bool,
 }
 
-option_setters!(Turn, self => self.options; prompt model tools chat call data key tool_code approval chat_code record keep);
+option_setters!(Turn, self => self.options; prompt model tools chat call data key tool_code approval chat_code record keep queue);
 
 impl Turn {
     pub(crate) fn start(engine: Engine, session: Session) -> Self {

@@ -35,8 +35,8 @@ const DENIED: [&str; 13] = [
 const SHARED: [&str; 2] = ["tools", "metadata"];
 
 /// Options that concern only the caller. They do not change a run, so records do not hold them.
-const UNRECORDED: [&str; 4] =
-    ["emit_text_deltas", "emit_tool_deltas", "include_raw_chunks", "request_id"];
+const UNRECORDED: [&str; 5] =
+    ["emit_text_deltas", "emit_tool_deltas", "include_raw_chunks", "durable_events", "request_id"];
 
 /// Options that are functions. JSON cannot hold them, so they are refused there.
 const CODE: [&str; 2] = [HALT_WHEN, "on_event"];
@@ -173,6 +173,7 @@ values! {
     emit_text_deltas: bool, read, "not_a_boolean";
     emit_tool_deltas: bool, read, "not_a_boolean";
     include_raw_chunks: bool, read, "not_a_boolean";
+    durable_events: bool, read, "not_a_boolean";
     context: Metadata, read, "not_a_map";
     session_id: String, read, "not_a_string";
     request_id: String, read, "not_a_string";

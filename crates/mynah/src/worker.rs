@@ -1,8 +1,9 @@
 //! Workers: processes that perform the runs which others enqueued.
 
 use std::{
-    collections::{BTreeMap, HashMap},
-    future::{Future, poll_fn},
+    any::Any,
+    collections::HashMap,
+    future::{Future, poll_fn, ready},
     pin::pin,
     sync::Arc,
     task::Poll,
@@ -12,7 +13,7 @@ use std::{
 use futures_util::FutureExt as _;
 use mynah_data::{Error, ErrorKind, LogReason, Result, RunId};
 use mynah_log::{Lease, Log};
-use mynah_step::{LEASE, SystemWorld, new_owner};
+use mynah_step::{BoxFuture, LEASE, SystemWorld, new_owner};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{
@@ -20,12 +21,13 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::{CancelHandle, Chat, Engine, mailbox::Mailbox};
+use crate::{CancelHandle, Chat, Engine, InFlight, Options, mailbox::Mailbox};
 
 mod perform;
 
 pub(crate) use perform::Released;
-use perform::{Performed, perform};
+pub(crate) use perform::fitting;
+use perform::{Agents, Performed, perform};
 
 /// The queue of runs that name none.
 pub(crate) const DEFAULT_QUEUE: &str = "default";
@@ -148,12 +150,17 @@ impl Chat {
 #[must_use = "a worker does nothing unless it runs"]
 pub struct Worker {
     log: Arc<dyn Log>,
-    agents: BTreeMap<String, Engine>,
+    agents: Agents,
     queues: Vec<String>,
     concurrency: usize,
     drain: Duration,
-    park_after: Duration,
+    /// What its runs are resumed with.
+    options: Options,
+    on_run: Option<Arc<OnRun>>,
 }
+
+/// Sees a run begin. What it returns is held until the run is done.
+type OnRun = dyn Fn(&RunId, &CancelHandle) -> Box<dyn Any + Send> + Send + Sync;
 
 /// What a worker did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -194,17 +201,46 @@ impl Worker {
     pub fn new<L: Log + Clone>(log: &L) -> Self {
         Self {
             log: Arc::new(log.clone()),
-            agents: BTreeMap::new(),
+            agents: Agents::new(),
             queues: Vec::new(),
             concurrency: 16,
             drain: Duration::from_secs(30),
-            park_after: PARK_AFTER,
+            options: Options::new().park_after(PARK_AFTER),
+            on_run: None,
         }
     }
 
     /// Performs runs of this agent with this engine. An only agent also performs runs that name none.
-    pub fn agent(mut self, name: impl Into<String>, engine: Engine) -> Self {
-        self.agents.insert(name.into(), engine);
+    pub fn agent(self, name: impl Into<String>, engine: Engine) -> Self {
+        self.agent_made_by(name, move |_, _| Box::pin(ready(Ok(engine.clone()))))
+    }
+
+    /// Performs runs of this agent, each with an engine that is made for it.
+    pub fn agent_made_by(
+        mut self,
+        name: impl Into<String>,
+        make: impl Fn(Arc<dyn Log>, RunId) -> BoxFuture<Result<Engine>> + Send + Sync + 'static,
+    ) -> Self {
+        self.agents.insert(name.into(), Arc::new(make));
+        self
+    }
+
+    /// Shares the answers of its runs with readers in this process while they stream; see [`InFlight`].
+    pub fn in_flight(mut self, all: &InFlight) -> Self {
+        self.options = self.options.in_flight(all);
+        self
+    }
+
+    /// Calls a function when it begins to perform a run, with a handle that ends the run. What the function returns is dropped when
+    /// the worker is done with the run.
+    pub fn on_run<T: Send + 'static>(
+        mut self,
+        begins: impl Fn(&RunId, &CancelHandle) -> T + Send + Sync + 'static,
+    ) -> Self {
+        let begins = move |run: &RunId, cancel: &CancelHandle| -> Box<dyn Any + Send> {
+            Box::new(begins(run, cancel))
+        };
+        self.on_run = Some(Arc::new(begins));
         self
     }
 
@@ -229,7 +265,7 @@ impl Worker {
     /// How long a run waits in this worker for a time: a tool that continues [later](mynah_data::ToolOutcome::later), or a model call that its
     /// provider wants to have later. For a longer time it is parked, and makes room for another. By default five seconds.
     pub fn park_after(mut self, limit: Duration) -> Self {
-        self.park_after = limit;
+        self.options = self.options.park_after(limit);
         self
     }
 
@@ -339,8 +375,12 @@ impl Worker {
         let (log, agents, run) = (Arc::clone(&self.log), self.agents.clone(), lease.run.clone());
         let cancel = CancelHandle::new();
         let mailbox = Mailbox::new(Arc::clone(&log), run.clone(), cancel.clone());
-        let work = perform(log, agents, lease, (cancel, mailbox.clone()), self.park_after);
-        let task = runs.tasks.spawn(work);
+        let held = self.on_run.as_ref().map(|begins| begins(&run, &cancel));
+        let work = perform(log, agents, lease, (cancel, mailbox.clone()), self.options.clone());
+        let task = runs.tasks.spawn(async move {
+            let _held = held;
+            work.await
+        });
         runs.active.insert(task.id(), (run, mailbox));
     }
 

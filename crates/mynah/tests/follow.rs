@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use futures_util::{StreamExt as _, stream};
 use mynah::{
     Adapter, BoxFuture, Engine, Event, EventId, FollowedEvent, InFlight, ModelCall, ModelStream,
-    Request, Result, RunEvent, Tool, ToolOutcome, follow, log::MemoryLog, testing::Scripted,
+    Request, Result, RunEvent, Tool, ToolOutcome, follow,
+    log::{AnswerPart, Log as _, MemoryLog},
+    testing::Scripted,
 };
 use serde_json::{Value, json};
 
@@ -285,5 +287,113 @@ async fn a_run_that_is_cancelled_after_its_process_died_tells_so() -> Result<()>
     mynah::cancel_run(&log, "r").await?;
     let rest = self::all(&log, "r", Some(EventId::in_flight(2, 1, 1))).await?;
     assert_eq!(names(&rest), ["cancelled", "sealed"]);
+    Ok(())
+}
+
+/// An answer of four events, and its end.
+fn rain() -> Vec<Event> {
+    let mut pieces = vec![Event::message_started()];
+    pieces.extend(["It ", "rains ", "here."].map(Event::text_delta));
+    pieces.push(Event::message_completed(None));
+    pieces
+}
+
+#[tokio::test]
+async fn a_kept_answer_is_shown_by_the_log_and_deleted_when_it_is_recorded() -> Result<()> {
+    let permits = Arc::new(tokio::sync::Semaphore::new(0));
+    let engine = Engine::new(Paced { pieces: rain(), permits: Arc::clone(&permits) });
+    let log = MemoryLog::new();
+    let chat = engine.chat("hi").record(&log).run_id("r").durable_events();
+    let mut chat = chat.stream().started().await?;
+    let task = tokio::spawn(async move {
+        while let Some(event) = chat.next().await {
+            event?;
+        }
+        Ok::<_, mynah::Error>(())
+    });
+    let mut events = follow(&log, "r", None);
+    let mut seen = Vec::new();
+    for (permit, id) in ["2~1.0", "2~1.1", "2~1.2"].into_iter().enumerate() {
+        permits.add_permits(1);
+        while seen.len() < 3 + permit {
+            seen.extend(events.next().await?);
+        }
+        assert_eq!(seen.last().unwrap().id.to_string(), id);
+    }
+    // A reader that had less continues from there.
+    let mut second = follow(&log, "r", seen[2].id);
+    assert_eq!(second.next().await?.as_ref(), Some(&seen[3]));
+    assert_eq!(log.parts("r", 2, 0).await?.len(), 3);
+
+    permits.add_permits(2);
+    while let Some(event) = events.next().await? {
+        seen.push(event);
+    }
+    task.await.unwrap()?;
+    let whole = all(&log, "r", None).await?;
+    let only =
+        |list: &[FollowedEvent]| list.iter().map(|event| event.event.clone()).collect::<Vec<_>>();
+    assert_eq!(only(&seen), only(&whole));
+    let mut rest = vec![seen[3].clone()];
+    while let Some(event) = second.next().await? {
+        rest.push(event);
+    }
+    assert_eq!(only(&rest), only(&whole[3..]));
+    assert_eq!(log.parts("r", 2, 0).await?, [], "the record has them");
+    Ok(())
+}
+
+#[tokio::test]
+async fn from_every_event_of_a_kept_answer_that_was_lost_one_restart_follows() -> Result<()> {
+    let permits = Arc::new(tokio::sync::Semaphore::new(3));
+    let engine = Engine::new(Paced { pieces: rain(), permits: Arc::clone(&permits) });
+    let log = MemoryLog::new();
+    let chat = engine.chat("hi").record(&log).run_id("r").durable_events();
+    let mut chat = chat.stream().started().await?;
+    let mut events = follow(&log, "r", None);
+    let mut seen = Vec::new();
+    while seen.len() < 5 {
+        tokio::select! {
+            event = events.next() => seen.extend(event?),
+            event = chat.next() => drop(event.unwrap()?),
+        }
+    }
+    // The run leaves this process in the middle of its answer. What it kept stays until another continues the run.
+    drop(chat);
+    assert_eq!(log.parts("r", 2, 0).await?.iter().map(|part| part.count).sum::<u64>(), 3);
+    permits.add_permits(9);
+    engine.resume(&log, "r").await?;
+    while let Some(event) = events.next().await? {
+        seen.push(event);
+    }
+    assert_eq!(
+        names(&seen)[..9].join(" "),
+        "run_started turn_started message_started text_delta text_delta resumed turn_restarted turn_started message_started"
+    );
+    let whole = all(&log, "r", None).await?;
+    let lost = whole.iter().position(|event| event.id == EventId::recorded(3, 0)).unwrap();
+    for index in 0..5 {
+        let rest = all(&log, "r", Some(EventId::in_flight(2, 1, index))).await?;
+        assert_eq!(rest, whole[lost..], "after 2~1.{index}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn parts_that_are_not_those_of_an_answer_are_damage() -> Result<()> {
+    for (first, payload, what) in [(0, "[{", "cannot be read"), (1, "[]", "is missing")] {
+        let permits = Arc::new(tokio::sync::Semaphore::new(1));
+        let engine = Engine::new(Paced { pieces: rain(), permits });
+        let log = MemoryLog::new();
+        let mut chat = engine.chat("hi").record(&log).run_id("r").stream();
+        chat.next().await.unwrap()?;
+        drop(chat);
+        let lease = log.lease("r", "me", Duration::from_secs(9)).await?;
+        log.keep_part(&lease, AnswerPart::new(2, first, 1, payload)).await?;
+        let mut events = follow(&log, "r", EventId::recorded(2, 0));
+        let error = events.next().await.unwrap_err();
+        assert_eq!(error.reason(), "corrupt");
+        assert!(error.to_string().contains(what), "{error}");
+    }
     Ok(())
 }

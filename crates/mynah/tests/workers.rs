@@ -114,6 +114,35 @@ async fn approvals_and_rejections_come_as_messages() {
 }
 
 #[tokio::test]
+async fn a_decision_that_comes_too_late_does_not_hold_up_the_run() {
+    let log = MemoryLog::new();
+    let pay = Tool::new("pay", "", json!({})).manual().handler(async |_, _| json!("paid"));
+    let again = Script::new().tool_call("c1", "pay", json!({})).call_tools();
+    let model = Scripted::play([calls("pay"), again, says("Done.")]);
+    let engine = Engine::new(model.clone()).tool(pay);
+    engine.chat("pay").record(&log).run_id("r").enqueue().await.unwrap();
+    let approve = |call: &str| Signal::Approve { call_id: call.to_owned(), arguments: None };
+    working(Worker::new(&log).agent("a", engine.clone()), async {
+        until(&log, "r", RunStatus::Suspended).await;
+        // Two people approve the same call, and one answers a question that was not asked.
+        for id in ["m1", "m2"] {
+            assert!(deliver(&log, "r", id, &approve("c0")).await.unwrap());
+        }
+        let answer = Signal::Answer("two".to_owned());
+        assert!(deliver(&log, "r", "m3", &answer).await.unwrap());
+        while model.calls() < 2 {
+            sleep(Duration::from_millis(5)).await;
+        }
+        until(&log, "r", RunStatus::Suspended).await;
+        assert!(deliver(&log, "r", "m4", &approve("c0")).await.unwrap());
+        assert!(deliver(&log, "r", "m5", &approve("c1")).await.unwrap());
+        until(&log, "r", RunStatus::Completed).await;
+    })
+    .await;
+    assert_eq!(log.inbox("r", 9).await.unwrap(), []);
+}
+
+#[tokio::test]
 async fn a_run_in_progress_is_cancelled_by_a_message() {
     let log = MemoryLog::new();
     let slow = Tool::new("slow", "", json!({})).handler(async |_, _| {

@@ -13,7 +13,7 @@ use tracing::Span;
 
 use super::{
     Resumption, RunStart, RunState, Setup, decide::Action, door::Door, input::Input, live::Live,
-    machine::Machine, replayed::Replay,
+    machine::Machine, part_writer::PartWriter, replayed::Replay,
 };
 use crate::cancel::{CancelHandle, Cancellation};
 
@@ -23,6 +23,8 @@ pub(crate) struct Driver {
     door: Box<dyn Door>,
     /// Where facts go; none if the run is not recorded.
     journal: Option<Arc<Journal>>,
+    /// Keeps the answer in flight in the log, if that is wanted.
+    parts: Option<PartWriter>,
     /// What ends the run from elsewhere.
     cancel: Cancellation,
     /// A replay of the run's past, whose events are emitted first.
@@ -62,9 +64,10 @@ impl Driver {
         let mut machine =
             Machine::new(setup, VecDeque::new(), len, RunState::new(before), recorded);
         let journal = recorder.map(Journal::recording);
-        machine.share(journal.as_deref());
+        let parts = machine.share(journal.as_ref());
         let door = Live::new(journal.clone(), Resumption::default(), &machine);
-        let mut driver = Self::with(machine, Box::new(door), journal, cancel, extent);
+        let driver = Self::with(machine, Box::new(door), journal, cancel, extent);
+        let mut driver = Self { parts, ..driver };
         driver.commit(Fact::RunStarted { thread, extent, about });
         driver
     }
@@ -81,9 +84,9 @@ impl Driver {
         let extent = state.extent;
         let mut machine = Machine::new(setup, VecDeque::new(), before, state, true);
         let journal = Some(Journal::recording(recorder));
-        machine.share(journal.as_deref());
+        let parts = machine.share(journal.as_ref());
         let door = Live::new(journal.clone(), resumption, &machine);
-        Self { refusal, ..Self::with(machine, Box::new(door), journal, cancel, extent) }
+        Self { refusal, parts, ..Self::with(machine, Box::new(door), journal, cancel, extent) }
     }
 
     /// A run that is replayed, which setups had one after the other.
@@ -135,6 +138,7 @@ impl Driver {
             machine,
             door,
             journal,
+            parts: None,
             cancel: cancel.map(Cancellation::listen).unwrap_or_default(),
             past: None,
             is_past: false,
@@ -294,6 +298,9 @@ impl Driver {
                     self.machine.begin_hearing();
                     // The request is on its way to the log before any of its answer is emitted.
                     return Poll::Ready(Ok(None));
+                }
+                if let Some(parts) = &mut self.parts {
+                    parts.poll(cx);
                 }
                 let input = ready!(self.door.poll_model(cx, &self.machine))?;
                 let is_event = matches!(input, Input::ModelEvent(_));

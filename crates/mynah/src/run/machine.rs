@@ -13,12 +13,13 @@ use super::{
     Setup,
     decide::Action,
     input::Input,
+    part_writer::PartWriter,
     progress::LatestProgress,
     state::{RunState, manual_calls, plan_mode},
     tell::tell,
 };
 use crate::context_policy::ContextView;
-use crate::in_flight::Flight;
+use crate::in_flight::{Flight, InFlight};
 
 /// The decision maker of a run.
 ///
@@ -84,10 +85,13 @@ impl Machine {
         }
     }
 
-    /// Shares the answers of a recorded run, if that is wanted.
-    pub(super) fn share(&mut self, journal: Option<&Journal>) {
-        let all = self.setup.in_flight.as_ref();
-        self.flight = all.zip(journal).map(|(all, journal)| all.open(journal.run_id()));
+    /// Shares the answers of a recorded run, if that is wanted. Returns the writer that keeps them in the log, if that is.
+    pub(super) fn share(&mut self, journal: Option<&Arc<Journal>>) -> Option<PartWriter> {
+        let journal = journal?;
+        let keeps = self.setup.durable_events;
+        let all = self.setup.in_flight.clone().or_else(|| keeps.then(InFlight::new))?;
+        let flight = self.flight.insert(all.open(journal.run_id()));
+        keeps.then(|| PartWriter::new(Arc::clone(journal), flight.subscribe()))
     }
 
     /// Where tools report their progress.

@@ -14,6 +14,7 @@ mod machine;
 #[cfg(test)]
 mod machine_tests;
 mod open_turn;
+mod part_writer;
 mod progress;
 mod replayed;
 mod setup;

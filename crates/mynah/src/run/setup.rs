@@ -40,6 +40,8 @@ pub(crate) struct Setup {
     pub(crate) on_event: Option<Observer>,
     /// Where the answers in flight are shared.
     pub(crate) in_flight: Option<InFlight>,
+    /// Whether they are kept in the log.
+    pub(crate) durable_events: bool,
     pub(crate) metrics: Option<Arc<dyn MetricsSink>>,
     /// The tools that a replay runs again.
     pub(crate) rerun: Rerun,

@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mynah_data::{Error, HaltReason, Result, RunId};
 use mynah_log::{End, Fact, Lease, Log};
-use mynah_step::{RecordedFact, SystemWorld};
+use mynah_step::{BoxFuture, RecordedFact, SystemWorld};
 use serde_json::Value;
 
 use super::Signal;
 use crate::{
-    CancelHandle, Engine, cancel_run,
+    CancelHandle, Engine, Options, cancel_run,
     loaded::Loaded,
     mailbox::{MESSAGES, Mailbox},
     resume::{Claimed, Resume},
@@ -24,13 +24,19 @@ pub(super) enum Performed {
     Waits(Option<Duration>),
 }
 
+/// Makes the engine for a run.
+pub(super) type Make = dyn Fn(Arc<dyn Log>, RunId) -> BoxFuture<Result<Engine>> + Send + Sync;
+
+/// The agents of a worker, by their names.
+pub(super) type Agents = BTreeMap<String, Arc<Make>>;
+
 /// Performs a run that was claimed until it ends or waits.
 pub(super) async fn perform(
     log: Arc<dyn Log>,
-    agents: BTreeMap<String, Engine>,
+    agents: Agents,
     lease: Lease,
     (cancel, mailbox): (CancelHandle, Mailbox),
-    park_after: Duration,
+    options: Options,
 ) -> Result<Performed> {
     let run = lease.run.clone();
     let released = Released(Some((Arc::clone(&log), lease)));
@@ -45,9 +51,9 @@ pub(super) async fn perform(
         return Ok(Performed::Performed);
     }
     let loaded = Loaded::read(&*log, &run).await?;
-    let engine = engine_of(&loaded, &agents, &run)?;
-    let resume = Resume::new(engine, Arc::clone(&log), run).cancel_handle(&cancel);
-    let resume = resume.park_after(park_after);
+    let engine = make_of(&loaded, &agents, &run)?(Arc::clone(&log), run.clone()).await?;
+    let resume = Resume::new(engine, Arc::clone(&log), run).options(options);
+    let resume = resume.cancel_handle(&cancel);
     // A run without messages was claimed because its time has come by the clock of the log.
     let sleeps = loaded.sleeps_for(&SystemWorld).filter(|_| !inbox.is_empty());
     let (resume, mut consumed) = match loaded.kept.last() {
@@ -71,7 +77,7 @@ pub(super) async fn perform(
 
 /// How a run that waits continues with these messages, and which of them it consumes; none if they are not what it waits for.
 /// Answers and decisions that it does not wait for are consumed as well: they were meant for something else.
-fn fitting(
+pub(crate) fn fitting(
     mut resume: Resume,
     end: &End,
     loaded: &Loaded,
@@ -133,15 +139,15 @@ impl Signal {
     }
 }
 
-/// The engine of the run's agent.
-fn engine_of(loaded: &Loaded, agents: &BTreeMap<String, Engine>, run: &RunId) -> Result<Engine> {
+/// What makes the engine of the run's agent.
+fn make_of<'a>(loaded: &Loaded, agents: &'a Agents, run: &RunId) -> Result<&'a Make> {
     let name = loaded.about.options.get("agent").and_then(Value::as_str);
-    let engine = match name {
+    let make = match name {
         Some(name) => agents.get(name),
         None if agents.len() == 1 => agents.values().next(),
         None => None,
     };
-    engine.cloned().ok_or_else(|| {
+    make.map(|make| &**make).ok_or_else(|| {
         let known = agents.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         Error::invalid_option("agent", "unknown").with_message(format!(
             "validation failed: agent: run {run} needs the agent {}, and this worker has: {known}",

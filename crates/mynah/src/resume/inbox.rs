@@ -1,0 +1,61 @@
+//! The messages of a run's inbox, as what it continues with.
+
+use mynah_data::{Message, Result};
+use mynah_log::{Fact, RunStatus};
+
+use super::Resume;
+use crate::{
+    loaded::Loaded,
+    mailbox::MESSAGES,
+    worker::{Signal, fitting},
+};
+
+impl Resume {
+    /// Continues with the messages that were [delivered](crate::deliver) to the run, and consumes them in the commit of the facts
+    /// that they become.
+    ///
+    /// Answers and decisions that the run does not wait for are dropped. Of several messages of the user, one is taken at a time.
+    pub fn inbox(mut self) -> Self {
+        self.takes_inbox = true;
+        self
+    }
+
+    /// Takes the messages that fit the run as it was read.
+    pub(super) async fn take_messages(mut self, loaded: &Loaded) -> Result<Self> {
+        let inbox = self.log.inbox(&self.run, MESSAGES).await?;
+        let signals = inbox
+            .iter()
+            .filter_map(|message| Some((message.id.as_str(), Signal::read(&message.payload)?)));
+        let signals: Vec<(&str, Signal)> = signals.collect();
+        if let Some(Fact::Suspended(end)) = loaded.kept.last() {
+            let refusal = self.refused(RunStatus::Suspended, "its inbox lacks what it waits for");
+            let (resume, consumed) = fitting(self, end, loaded, &signals).ok_or(refusal)?;
+            return Ok(Self { consumed, ..resume });
+        }
+        let open = loaded.state().left_open();
+        for (id, signal) in signals {
+            let is_open = |call: &str| open.iter().any(|(open, _)| open.id == call);
+            match signal {
+                Signal::Message(text) if self.message.is_none() => {
+                    self.message = Some(Message::user(text));
+                }
+                Signal::Message(_) => continue,
+                Signal::Approve { call_id, arguments: None } if is_open(&call_id) => {
+                    self = self.approve(call_id);
+                }
+                Signal::Approve { call_id, arguments: Some(arguments) } if is_open(&call_id) => {
+                    self = self.approve_with(call_id, arguments);
+                }
+                Signal::Reject { call_id, reason } if is_open(&call_id) => {
+                    self = self.reject(call_id, reason);
+                }
+                Signal::ToolResult { call_id, content } if is_open(&call_id) => {
+                    self = self.tool_result(call_id, content);
+                }
+                _ => {}
+            }
+            self.consumed.push(id.to_owned());
+        }
+        Ok(self)
+    }
+}
