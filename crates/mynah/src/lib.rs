@@ -6,6 +6,8 @@ mod alone;
 mod answer;
 mod call;
 mod cancel;
+#[cfg(feature = "client")]
+pub mod client;
 mod code;
 mod context_policy;
 mod defaults;

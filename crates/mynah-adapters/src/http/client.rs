@@ -59,7 +59,8 @@ impl Http {
     }
 
     /// The client for this address.
-    pub(super) fn client(&self, url: &str) -> &Client {
+    #[doc(hidden)]
+    pub fn client(&self, url: &str) -> &Client {
         self.direct.as_ref().filter(|_| is_local(url)).unwrap_or(&self.client)
     }
 }

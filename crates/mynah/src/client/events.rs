@@ -1,0 +1,155 @@
+//! The events of a run over connections that may break.
+
+use std::{collections::VecDeque, time::Duration};
+
+use mynah_adapters::sse::{Framer as _, SseFramer};
+use mynah_data::RunId;
+use reqwest::{Method, Response, StatusCode, header};
+use tokio::time::{Instant, sleep};
+
+use super::{Client, ClientError, Result, send};
+use crate::{EventId, FollowedEvent};
+
+/// The pause after the first connection that broke, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// A server that sends nothing for so long is gone: it sends a comment every 15 seconds.
+const SILENCE: Duration = Duration::from_secs(45);
+
+/// The events of a run; see [`Client::events`].
+///
+/// If the connection breaks or the server is restarted, it connects again and continues after the last event, so each event comes once.
+#[derive(Debug)]
+pub struct Events {
+    client: Client,
+    run: RunId,
+    last: Option<EventId>,
+    patience: Duration,
+    open: Option<Open>,
+    ready: VecDeque<FollowedEvent>,
+    is_over: bool,
+    /// Since when no server answers, and the pause before the next attempt.
+    outage: Option<(Instant, Duration)>,
+}
+
+struct Open {
+    response: Response,
+    framer: SseFramer,
+}
+
+impl std::fmt::Debug for Open {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Open").finish_non_exhaustive()
+    }
+}
+
+impl Events {
+    pub(super) fn new(client: Client, run: RunId, last: Option<EventId>) -> Self {
+        Self {
+            client,
+            run,
+            last,
+            patience: Duration::from_secs(60),
+            open: None,
+            ready: VecDeque::new(),
+            is_over: false,
+            outage: None,
+        }
+    }
+
+    /// How long a server may be unreachable before that is an error. By default a minute.
+    pub fn patience(mut self, time: Duration) -> Self {
+        self.patience = time;
+        self
+    }
+
+    /// The id of the last event, for [`Client::events`].
+    pub fn last(&self) -> Option<EventId> {
+        self.last
+    }
+
+    /// The next event; none after the run's seal. Dropping the future loses no event.
+    ///
+    /// # Errors
+    /// The server refuses the request, or cannot be reached for longer than the [`patience`](Self::patience). The next call attempts it
+    /// again.
+    pub async fn next(&mut self) -> Result<Option<FollowedEvent>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                self.last = Some(event.id);
+                return Ok(Some(event));
+            }
+            if self.is_over {
+                return Ok(None);
+            }
+            if let Err(error) = self.advance().await {
+                self.open = None;
+                self.pause(error).await?;
+            }
+        }
+    }
+
+    /// Connects, or reads more.
+    async fn advance(&mut self) -> Result<()> {
+        let Some(open) = &mut self.open else { return self.connect().await };
+        let silent = || ClientError::local("unreachable", "the server sends nothing any more");
+        let chunk = tokio::time::timeout(SILENCE, open.response.chunk());
+        let chunk = chunk.await.map_err(|_| silent())?.map_err(ClientError::unreachable)?;
+        let Some(chunk) = chunk else {
+            // A stream has an end; a connection breaks.
+            return Err(ClientError::local("unreachable", "the connection was closed"));
+        };
+        self.outage = None;
+        let (ready, is_over) = (&mut self.ready, &mut self.is_over);
+        let mut problem = None;
+        let read = open.framer.push(&chunk, &mut |frame| {
+            match frame.event {
+                "end" => *is_over = true,
+                "problem" => problem = Some(ClientError::local("stream_problem", frame.data)),
+                _ => match serde_json::from_str(frame.data) {
+                    Ok(event) => ready.push_back(event),
+                    Err(error) => {
+                        problem = Some(ClientError::local("unexpected_answer", error));
+                    }
+                },
+            }
+            Ok(())
+        });
+        read.map_err(|error| ClientError::local("unexpected_answer", error))?;
+        match problem {
+            // What came before it is given first, and the next connection continues from there.
+            Some(_) if !self.ready.is_empty() => {
+                self.open = None;
+                Ok(())
+            }
+            Some(problem) => Err(problem),
+            None => Ok(()),
+        }
+    }
+
+    async fn connect(&mut self) -> Result<()> {
+        let request = self.client.request(Method::GET, &["v1", "runs", &self.run, "events"]);
+        let mut request = request.header(header::ACCEPT, "text/event-stream");
+        if let Some(last) = self.last {
+            request = request.header("last-event-id", last.to_string());
+        }
+        let response = send(request).await?;
+        match response.status() == StatusCode::NO_CONTENT {
+            true => self.is_over = true,
+            false => self.open = Some(Open { response, framer: SseFramer::new() }),
+        }
+        Ok(())
+    }
+
+    /// Waits before the next attempt, unless there is none.
+    async fn pause(&mut self, error: ClientError) -> Result<()> {
+        let (since, pause) = self.outage.unwrap_or_else(|| (Instant::now(), PAUSES.0));
+        if !error.is_temporary() || since.elapsed() >= self.patience {
+            self.outage = None;
+            return Err(error);
+        }
+        self.outage = Some((since, PAUSES.1.min(pause * 2)));
+        sleep(pause).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,377 @@
+//! A client of `mynah serve`: starts runs on a server, follows their events, and sends them signals.
+//!
+//! ```no_run
+//! use mynah::client::Client;
+//!
+//! # async fn example() -> Result<(), mynah::client::ClientError> {
+//! let client = Client::new("http://127.0.0.1:7878")?;
+//! let run = client.start("Refund order 17").key("order-17").send().await?;
+//! let mut events = client.events(&run.summary.run_id, None);
+//! while let Some(event) = events.next().await? {
+//!     println!("{} {:?}", event.id, event.event);
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! A stream of events reconnects by itself, and gives each event once. Requests that change something have keys, so they can be repeated.
+
+mod error;
+mod events;
+
+use std::{sync::Arc, time::Duration};
+
+use mynah_adapters::http::Http;
+use mynah_data::{Error, HaltReason, Metadata, RunId, ToolCall};
+use mynah_log::{RunFilter, RunSummary};
+use reqwest::{Method, RequestBuilder, Response, Url, header};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+pub use self::{error::ClientError, events::Events};
+use crate::{EventId, Signal};
+
+type Result<T> = std::result::Result<T, ClientError>;
+
+/// A client of one server. Clones share its connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: Http,
+    base: Url,
+    token: Option<Arc<SecretString>>,
+}
+
+/// A run as the server describes it.
+#[derive(Clone, Debug, Deserialize)]
+#[non_exhaustive]
+pub struct RunInfo {
+    /// What the log's index has.
+    #[serde(flatten)]
+    pub summary: RunSummary,
+    /// Whether it runs, and no process holds it.
+    pub abandoned: bool,
+    /// How it stopped; none while it runs.
+    #[serde(default)]
+    pub end: Option<RunEnd>,
+    /// The error that ended it.
+    #[serde(default)]
+    pub error: Option<Error>,
+    /// What it waits for, if it is suspended.
+    #[serde(default)]
+    pub waiting: Option<WaitsFor>,
+    /// The agent of the server that performs it.
+    #[serde(default)]
+    pub agent: Option<String>,
+}
+
+/// How a run stopped.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[non_exhaustive]
+pub struct RunEnd {
+    /// `suspended`, `completed`, `failed` or `cancelled`.
+    pub kind: String,
+    /// The record that says so.
+    pub seq: u64,
+    /// Why.
+    pub reason: HaltReason,
+    /// More on it.
+    #[serde(default)]
+    pub metadata: Metadata,
+    /// Milliseconds that the run was active.
+    #[serde(default)]
+    pub duration_ms: Option<u64>,
+}
+
+/// What a suspended run waits for.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "for", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum WaitsFor {
+    /// The answer to a question.
+    Answer {
+        /// The question.
+        question: Option<String>,
+    },
+    /// Decisions about calls.
+    Approval {
+        /// The calls.
+        calls: Vec<ToolCall>,
+    },
+    /// What came of calls that a process died in.
+    Outcome {
+        /// The calls.
+        calls: Vec<ToolCall>,
+    },
+    /// To be resumed, after its processes died several times.
+    Resume,
+}
+
+/// Runs of a log, newest first.
+#[derive(Clone, Debug, Deserialize)]
+#[non_exhaustive]
+pub struct RunList {
+    /// The runs.
+    pub runs: Vec<RunSummary>,
+    /// Where the next page begins, for [`RunFilter::after`]; none on the last.
+    pub next: Option<String>,
+}
+
+/// What came of a verification or a replay.
+#[derive(Clone, Debug, Deserialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// `verified`, `in_progress`, `corrupt` or `too_new`; of a replay `equal` or `differs`.
+    pub status: String,
+    /// The rest, as `docs/server.md` describes it.
+    #[serde(flatten)]
+    pub members: Metadata,
+}
+
+impl Client {
+    /// A client of the server at this address.
+    ///
+    /// # Errors
+    /// An address that is no URL, or a system whose trusted certificates cannot be read.
+    pub fn new(url: &str) -> Result<Self> {
+        let base = Url::parse(url).ok().filter(|url| url.has_host() && !url.cannot_be_a_base());
+        let base = base.ok_or_else(|| {
+            ClientError::local("invalid_url", format!("{url}: give a URL as http://127.0.0.1:7878"))
+        })?;
+        let http = Http::new().map_err(|error| ClientError::local("no_client", error))?;
+        Ok(Self { http, base, token: None })
+    }
+
+    /// The same with a token, which servers that other machines can reach demand.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(Arc::new(SecretString::from(token.into())));
+        self
+    }
+
+    /// Starts a run with this input of the user.
+    pub fn start(&self, input: impl Into<String>) -> StartRun<'_> {
+        let body = StartBody { input: input.into(), ..StartBody::default() };
+        StartRun { client: self, body, wait: None }
+    }
+
+    /// A run.
+    ///
+    /// # Errors
+    /// There is no such run, or the server cannot be reached.
+    pub async fn run(&self, run: impl AsRef<str>) -> Result<RunInfo> {
+        let request = self.request(Method::GET, &["v1", "runs", run.as_ref()]);
+        read(send(request).await?).await
+    }
+
+    /// The runs that a filter picks. `abandoned` of a filter is left out: its time is the server's.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or refuses the filter.
+    pub async fn runs(&self, filter: &RunFilter) -> Result<RunList> {
+        let number = |value: Option<i64>| value.map(|value| value.to_string());
+        let members = [
+            ("status", filter.status.map(|status| status.as_str().to_owned())),
+            ("model", filter.model.clone()),
+            ("session", filter.session.clone()),
+            ("prefix", filter.prefix.clone()),
+            ("since", number(filter.since)),
+            ("before", number(filter.before)),
+            ("order", filter.oldest_first.then(|| "oldest".to_owned())),
+            ("after", filter.after.clone()),
+            ("limit", (filter.limit > 0).then(|| filter.limit.to_string())),
+        ];
+        let mut url = self.url(&["v1", "runs"]);
+        let given = members.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        url.query_pairs_mut().extend_pairs(given);
+        read(send(self.request_to(Method::GET, url)).await?).await
+    }
+
+    /// The events of a run after one, or from its start, and those to come.
+    pub fn events(&self, run: impl AsRef<str>, after: impl Into<Option<EventId>>) -> Events {
+        Events::new(self.clone(), run.as_ref().into(), after.into())
+    }
+
+    /// Sends a signal to a run. A second one with the same key changes nothing.
+    ///
+    /// # Errors
+    /// The run has ended or does not wait for this, or the server cannot be reached.
+    pub async fn signal(
+        &self,
+        run: impl AsRef<str>,
+        key: impl AsRef<str>,
+        signal: &Signal,
+    ) -> Result<RunInfo> {
+        let mut body = match signal {
+            Signal::Answer(text) => json!({"answer": text}),
+            Signal::Message(text) => json!({"message": text}),
+            Signal::Approve { call_id, arguments: None } => json!({"approve": [call_id]}),
+            Signal::Approve { call_id, arguments: Some(arguments) } => {
+                json!({"approve_with": {call_id.as_str(): arguments}})
+            }
+            Signal::Reject { call_id, reason } => json!({"reject": {call_id.as_str(): reason}}),
+            Signal::ToolResult { call_id, content } => {
+                json!({"results": {call_id.as_str(): content}})
+            }
+            Signal::Cancel => json!({"cancel": true}),
+        };
+        body["key"] = Value::from(key.as_ref());
+        self.post(&["v1", "runs", run.as_ref(), "signals"], None, &body).await
+    }
+
+    /// The next turn of a session, or its first, with an agent; the only one if none is named.
+    ///
+    /// # Errors
+    /// The session's last turn has no end, or the server cannot be reached.
+    pub async fn say(
+        &self,
+        session: impl AsRef<str>,
+        agent: Option<&str>,
+        text: &str,
+    ) -> Result<RunInfo> {
+        let mut body = json!({"text": text});
+        if let Some(agent) = agent {
+            body["agent"] = Value::from(agent);
+        }
+        self.post(&["v1", "sessions", session.as_ref(), "messages"], None, &body).await
+    }
+
+    /// Copies a run up to a record into a new run with this id.
+    ///
+    /// # Errors
+    /// There is no such run or record, the id is taken, or the server cannot be reached.
+    pub async fn fork(&self, run: impl AsRef<str>, at: u64, key: &str) -> Result<RunInfo> {
+        let body = json!({"at": at, "key": key});
+        self.post(&["v1", "runs", run.as_ref(), "fork"], None, &body).await
+    }
+
+    /// Executes a run again from its records and compares.
+    ///
+    /// # Errors
+    /// There is no such run, or the server cannot be reached.
+    pub async fn replay(&self, run: impl AsRef<str>) -> Result<Report> {
+        self.post(&["v1", "runs", run.as_ref(), "replay"], None, &json!({})).await
+    }
+
+    /// Checks every record of a run.
+    ///
+    /// # Errors
+    /// There is no such run, or the server cannot be reached.
+    pub async fn verify(&self, run: impl AsRef<str>) -> Result<Report> {
+        self.post(&["v1", "runs", run.as_ref(), "verify"], None, &json!({})).await
+    }
+
+    async fn post<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        wait: Option<Duration>,
+        body: &impl Serialize,
+    ) -> Result<T> {
+        let mut url = self.url(path);
+        if let Some(wait) = wait {
+            url.query_pairs_mut().append_pair("wait", &wait.as_secs().to_string());
+        }
+        let body =
+            serde_json::to_vec(body).map_err(|error| ClientError::local("invalid_body", error))?;
+        let request = self.request_to(Method::POST, url).header("mynah-request", "1");
+        read(send(request.header(header::CONTENT_TYPE, "application/json").body(body)).await?).await
+    }
+
+    fn url(&self, path: &[&str]) -> Url {
+        let mut url = self.base.clone();
+        // A URL with a host has segments.
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        url
+    }
+
+    fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
+        self.request_to(method, self.url(path))
+    }
+
+    fn request_to(&self, method: Method, url: Url) -> RequestBuilder {
+        let request = self.http.client(url.as_str()).request(method, url);
+        match &self.token {
+            Some(token) => request.bearer_auth(token.expose_secret()),
+            None => request,
+        }
+    }
+}
+
+/// Sends a request. What the server refuses is an error.
+async fn send(request: RequestBuilder) -> Result<Response> {
+    let response = request.send().await.map_err(ClientError::unreachable)?;
+    match response.status().is_success() {
+        true => Ok(response),
+        false => Err(ClientError::refused(response).await),
+    }
+}
+
+async fn read<T: DeserializeOwned>(response: Response) -> Result<T> {
+    let bytes = response.bytes().await.map_err(ClientError::unreachable)?;
+    serde_json::from_slice(&bytes).map_err(|error| {
+        ClientError::local(
+            "unexpected_answer",
+            format!("the server's answer cannot be read: {error}"),
+        )
+    })
+}
+
+#[derive(Default, Serialize)]
+struct StartBody {
+    input: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<RunId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<String>,
+}
+
+/// A run to be started; see [`Client::start`].
+#[derive(Debug)]
+#[must_use = "a run is not started before it is sent"]
+pub struct StartRun<'c> {
+    client: &'c Client,
+    body: StartBody,
+    wait: Option<Duration>,
+}
+
+impl std::fmt::Debug for StartBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StartBody").field("agent", &self.agent).field("key", &self.key).finish()
+    }
+}
+
+impl StartRun<'_> {
+    /// The agent; needed if the server has several.
+    pub fn agent(mut self, name: impl Into<String>) -> Self {
+        self.body.agent = Some(name.into());
+        self
+    }
+
+    /// The id of the run. A second start with the same key and input attaches to the run.
+    pub fn key(mut self, key: impl Into<RunId>) -> Self {
+        self.body.key = Some(key.into());
+        self
+    }
+
+    /// Leaves the run to a worker of this queue.
+    pub fn queue(mut self, name: impl Into<String>) -> Self {
+        self.body.queue = Some(name.into());
+        self
+    }
+
+    /// Waits until the run has ended or waits, but no longer than this, in whole seconds up to 600.
+    pub fn wait(mut self, time: Duration) -> Self {
+        self.wait = Some(time);
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// The server refuses it or cannot be reached.
+    pub async fn send(self) -> Result<RunInfo> {
+        self.client.post(&["v1", "runs"], self.wait, &self.body).await
+    }
+}
