@@ -2,6 +2,7 @@
 //!
 //! `cargo xtask test` is everything a change must pass; continuous integration runs nothing else.
 
+mod api;
 mod docs;
 mod hygiene;
 mod interop;
@@ -71,6 +72,7 @@ const SLOW_TESTS: &[&str] = &[
     "inspector_views",
     "killed",
     "killed_approval",
+    "killed_server",
     "leases",
     "outlived",
     "outside",
@@ -101,6 +103,7 @@ const STAGES: &[Stage] = &[
     ("verifier", verifier::all),
     ("aimock", interop::aimock),
     ("mcp", mcp::conformance),
+    ("api", api::all),
     ("examples", examples),
     ("doc", docs::api),
     ("packages", release::packages),

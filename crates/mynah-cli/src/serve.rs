@@ -56,6 +56,15 @@ pub(crate) struct Arguments {
     agents: Vec<PathBuf>,
     #[command(flatten)]
     vars: VarArgs,
+    /// Perform runs of this queue; may be repeated. By default the queue is `default`.
+    #[arg(long = "queue", value_name = "NAME")]
+    queues: Vec<String>,
+    /// Perform at most this many runs of the queues at once.
+    #[arg(long, value_name = "RUNS", default_value_t = 64)]
+    concurrency: usize,
+    /// Keep answers in the log while they stream, so that other servers of the log show them.
+    #[arg(long)]
+    durable_events: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -97,7 +106,8 @@ struct ServerArgs {
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { log: LogArgs { log, json }, agents, vars, server } = arguments;
+    let Arguments { log: LogArgs { log, json }, agents, vars, server, .. } = arguments;
+    let (queues, concurrency) = (arguments.queues, arguments.concurrency);
     let place = LogLocation::parse(&log)?;
     server.serve(json, false, async || {
         let mut loaded: Vec<(String, Agent)> = Vec::new();
@@ -109,7 +119,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             }
             loaded.push((name, agent));
         }
-        let server = Server::new(place.open()?);
+        let server = Server::new(place.open()?).concurrency(concurrency);
+        let server = queues.into_iter().fold(server, Server::queue);
+        let server = if arguments.durable_events { server.durable_events() } else { server };
         Ok(loaded.into_iter().fold(server, |server, (_, agent)| server.agent(agent)))
     })
 }

@@ -1,6 +1,6 @@
 //! Requests that start, continue, end, fork and replay runs.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use axum::{
     body::Bytes,
@@ -9,13 +9,13 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use mynah::{
-    CancelHandle, Engine, ErrorKind, EventId, LogReason, Message, OnUncertain, RunEvent, RunId,
-    Session, SessionReason, SystemWorld, Thread, World as _, cancel_run, fork_run,
-    log::{Hash, Log, RunStatus},
+    CancelHandle, ErrorKind, EventId, LogReason, Message, RunEvent, RunId, Session, SessionReason,
+    SystemWorld, Thread, World as _, fork_run,
+    log::{Log, Queue, RunStatus},
     replay_run, restore_session,
 };
 use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use crate::{
     App, events,
@@ -24,10 +24,11 @@ use crate::{
     problem::{Problem, Result},
     query::{Id, Query},
     reply, runs,
+    signals::{self, Signal},
 };
 
 /// A body of JSON. No body is an empty object.
-pub(crate) struct Body<T>(T);
+pub(crate) struct Body<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     type Rejection = Problem;
@@ -51,7 +52,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     }
 }
 
-fn allowed(app: &App) -> Result<()> {
+pub(crate) fn allowed(app: &App) -> Result<()> {
     if app.stopping.is_cancelled() {
         let detail = "the server is stopping";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", detail));
@@ -63,7 +64,7 @@ fn allowed(app: &App) -> Result<()> {
 }
 
 /// How a request wants to be answered.
-enum Answer {
+pub(crate) enum Answer {
     /// At once.
     AtOnce,
     /// When the run has ended or waits, or after this time.
@@ -73,7 +74,7 @@ enum Answer {
 }
 
 impl Answer {
-    fn of(uri: &Uri, headers: &HeaderMap) -> Result<Self> {
+    pub(crate) fn of(uri: &Uri, headers: &HeaderMap) -> Result<Self> {
         let mut query = Query::of(uri);
         let wait = query.parsed::<u64>("wait", "a number of seconds")?;
         query.end()?;
@@ -86,7 +87,7 @@ impl Answer {
     }
 
     /// Answers with the run. `after` is the last event before this request.
-    async fn send(
+    pub(crate) async fn send(
         self,
         app: &App,
         id: &str,
@@ -164,7 +165,11 @@ pub(crate) struct Start {
     input: Input,
     key: Option<RunId>,
     session: Option<String>,
+    queue: Option<String>,
 }
+
+/// The queue of runs that name none. If their process dies, any server or worker continues them.
+const QUEUE: &str = "default";
 
 /// `POST /v1/runs`
 pub(crate) async fn start(
@@ -174,12 +179,15 @@ pub(crate) async fn start(
     Body(body): Body<Start>,
 ) -> Result {
     let answer = Answer::of(&uri, &headers)?;
-    let Start { agent, input, key, session } = body;
+    let Start { agent, input, key, session, queue } = body;
     allowed(&app)?;
     if let Some(session) = session {
-        return match (input, key) {
-            (Input::Text(text), None) => turn(&app, answer, agent.as_deref(), &session, text).await,
-            (Input::Text(_), Some(_)) => Err(Problem::bad("key: the turn of a session has none")),
+        return match (input, key, queue) {
+            (Input::Text(text), None, None) => {
+                turn(&app, answer, agent.as_deref(), &session, text).await
+            }
+            (_, Some(_), _) => Err(Problem::bad("key: the turn of a session has none")),
+            (_, _, Some(_)) => Err(Problem::bad("queue: the turn of a session has none")),
             _ => Err(Problem::bad("input: the turn of a session begins with a text")),
         };
     }
@@ -193,7 +201,12 @@ pub(crate) async fn start(
     let begun = log.head(&id).await?.is_some();
     let engine = agent.engine(&log, begun.then_some(&*id)).await?;
     let cancel = CancelHandle::new();
-    let chat = engine.chat(input.thread()).record(&log).run_id(&id).cancel_handle(&cancel);
+    let chat = engine.chat(input.thread()).record(&log).run_id(&id).agent(&agent.name);
+    if let Some(queue) = queue {
+        let id = chat.queue(Queue::new(queue)).enqueue().await?;
+        return answer.send(&app, &id, None, None).await;
+    }
+    let chat = chat.queue(Queue::new(QUEUE)).cancel_handle(&cancel);
     let events = match chat.in_flight(&app.live.in_flight).stream().started().await {
         Ok(events) => events,
         // Another process performs it.
@@ -258,6 +271,7 @@ async fn turn(
     };
     let cancel = CancelHandle::new();
     let turn = turn.record(&log).in_flight(&app.live.in_flight).cancel_handle(&cancel);
+    let turn = turn.agent(&agent.name).queue(Queue::new(QUEUE));
     let events = turn.stream().started().await?;
     let Some(id) = events.run_id().cloned() else {
         return Err(Problem::new(
@@ -286,119 +300,9 @@ async fn begun(app: &App, id: &str, live: &LiveRun) -> Result<()> {
 }
 
 /// The last event that a run has now.
-async fn last_event(app: &App, id: &str) -> Result<Option<EventId>> {
+pub(crate) async fn last_event(app: &App, id: &str) -> Result<Option<EventId>> {
     let head = app.log.head(id).await?;
     Ok(head.map(|head| EventId::recorded(head.seq, u64::MAX - 1)))
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Signal {
-    agent: Option<String>,
-    answer: Option<String>,
-    approve: Vec<String>,
-    approve_with: Map<String, Value>,
-    approve_digest: HashMap<String, Hash>,
-    reject: Map<String, Value>,
-    results: Map<String, Value>,
-    message: Option<String>,
-    cancel: bool,
-    resume: bool,
-    on_uncertain: Option<OnUncertain>,
-    allow_changed_agent: bool,
-}
-
-impl Signal {
-    /// Refuses what is no signal, or several.
-    fn check(&self) -> Result<()> {
-        let decides = !self.approve.is_empty()
-            || !self.approve_with.is_empty()
-            || !self.approve_digest.is_empty()
-            || !self.reject.is_empty()
-            || !self.results.is_empty();
-        let said =
-            [self.answer.is_some(), decides, self.message.is_some(), self.cancel, self.resume];
-        match said.into_iter().filter(|said| *said).count() {
-            1 => Ok(()),
-            0 => Err(Problem::bad(
-                "body: give one of answer, approve, reject, results, message, cancel, resume",
-            )),
-            _ => Err(Problem::bad("body: give one signal at a time")),
-        }
-    }
-}
-
-/// `POST /v1/runs/{id}/signals`
-pub(crate) async fn signal(
-    State(app): State<App>,
-    Id(id): Id,
-    uri: Uri,
-    headers: HeaderMap,
-    Body(signal): Body<Signal>,
-) -> Result {
-    let answer = Answer::of(&uri, &headers)?;
-    signal.check()?;
-    allowed(&app)?;
-    runs::found(&app, &id).await?;
-    let after = last_event(&app, &id).await?;
-    if signal.cancel {
-        let live = app.live.run(&id);
-        match &live {
-            Some(live) => live.cancel(),
-            None => drop(cancel_run(&runs::log(&app), &id).await?),
-        }
-        return answer.send(&app, &id, live, after).await;
-    }
-    if app.live.run(&id).is_some() {
-        let detail = format!("this server performs run {id} now; wait until it ends or waits");
-        return Err(Problem::new(StatusCode::CONFLICT, "run_is_live", detail));
-    }
-    let agent = app.agents.of_run(signal.agent.as_deref(), app.log.as_ref(), &id).await?;
-    let engine = agent.engine(&runs::log(&app), Some(&id)).await?;
-    let (id, live) = resume(&app, engine, &id, signal).await?;
-    answer.send(&app, &id, Some(live), after).await
-}
-
-/// Continues a run with what a signal says.
-async fn resume(app: &App, engine: Engine, id: &str, signal: Signal) -> Result<(RunId, LiveRun)> {
-    let log = runs::log(app);
-    let cancel = CancelHandle::new();
-    let mut resume = engine.resume(&log, id).in_flight(&app.live.in_flight).cancel_handle(&cancel);
-    if let Some(text) = signal.answer {
-        resume = resume.answer(text);
-    }
-    if let Some(text) = signal.message {
-        resume = resume.message(Message::user(text));
-    }
-    for call in signal.approve {
-        resume = resume.approve(call);
-    }
-    for (call, arguments) in signal.approve_with {
-        resume = resume.approve_with(call, arguments);
-    }
-    for (call, digest) in signal.approve_digest {
-        resume = resume.approve_digest(call, digest);
-    }
-    for (call, why) in signal.reject {
-        let Some(why) = why.as_str() else {
-            return Err(Problem::bad(format!("reject.{call}: give the reason as a text")));
-        };
-        resume = resume.reject(call, why);
-    }
-    for (call, result) in signal.results {
-        resume = resume.tool_result(call, result);
-    }
-    if let Some(policy) = signal.on_uncertain {
-        resume = resume.on_uncertain(policy);
-    }
-    if signal.allow_changed_agent {
-        resume = resume.allow_changed_engine();
-    }
-    let events = resume.stream().started().await?;
-    // A run that a model call ended is continued in another.
-    let id = events.run_id().cloned().unwrap_or_else(|| id.into());
-    let live = app.live.perform(&app.metrics, id.clone(), cancel, events);
-    Ok((id, live))
 }
 
 #[derive(Deserialize)]
@@ -438,12 +342,8 @@ pub(crate) async fn fork(
     let forked = copy.await?.run_id;
     if let Some(agent) = agent {
         let engine = agent.engine(&log, Some(&forked)).await?;
-        let signal = Signal {
-            message: fork.message,
-            allow_changed_agent: fork.allow_changed_agent,
-            ..Signal::default()
-        };
-        resume(&app, engine, &forked, signal).await?;
+        let signal = Signal::of_fork(fork.message, fork.allow_changed_agent);
+        signals::perform(&app, signal.apply(engine.resume(&log, &forked))?).await?;
     }
     respond(&app, StatusCode::CREATED, &forked).await
 }

@@ -25,12 +25,13 @@ pub struct Agent {
     pub(crate) name: String,
     engine: Engine,
     make: Option<Arc<Make>>,
+    pub(crate) keeps_events: bool,
 }
 
 impl Agent {
     /// An agent that performs every run with this engine.
     pub fn new(name: impl Into<String>, engine: Engine) -> Self {
-        Self { name: name.into(), engine, make: None }
+        Self { name: name.into(), engine, make: None, keeps_events: false }
     }
 
     /// Builds a new engine for each run: for the run with this id, or for a new one. A scripted
@@ -47,11 +48,19 @@ impl Agent {
     }
 
     /// The engine for a run, or for a new one.
-    pub(crate) async fn engine(&self, log: &Arc<dyn Log>, run: Option<&str>) -> Result<Engine> {
-        match &self.make {
-            Some(make) => Ok(make(Arc::clone(log), run.map(RunId::from)).await?),
-            None => Ok(self.engine.clone()),
-        }
+    pub(crate) async fn engine(
+        &self,
+        log: &Arc<dyn Log>,
+        run: Option<&str>,
+    ) -> MynahResult<Engine> {
+        let engine = match &self.make {
+            Some(make) => make(Arc::clone(log), run.map(RunId::from)).await?,
+            None => self.engine.clone(),
+        };
+        Ok(match self.keeps_events {
+            true => engine.defaults(Options::new().durable_events()),
+            false => engine,
+        })
     }
 
     fn described(&self) -> Value {
@@ -144,12 +153,12 @@ impl Agents {
         }
     }
 
+    /// The agent that the first record names; if it names none, the one with the run's model and tools.
     pub(crate) fn likely(&self, first: &Fact) -> Option<&Agent> {
-        match first {
-            Fact::RunStarted { about: Some(about), .. } => {
-                self.0.iter().find(|agent| agent.is_of(about))
-            }
-            _ => None,
+        let Fact::RunStarted { about: Some(about), .. } = first else { return None };
+        match about.options.get("agent").and_then(Value::as_str) {
+            Some(name) => self.0.iter().find(|agent| agent.name == name),
+            None => self.0.iter().find(|agent| agent.is_of(about)),
         }
     }
 }

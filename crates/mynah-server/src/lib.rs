@@ -31,7 +31,9 @@ mod routes;
 mod runs;
 mod search;
 mod sessions;
+mod signals;
 mod stats;
+mod work;
 
 use std::{future::Future, io, sync::Arc, time::Duration};
 
@@ -72,6 +74,9 @@ pub struct Server {
     allows_actions: bool,
     max_body: usize,
     drain: Duration,
+    queues: Vec<String>,
+    concurrency: usize,
+    keeps_events: bool,
 }
 
 impl Server {
@@ -84,6 +89,9 @@ impl Server {
             allows_actions: false,
             max_body: 4 << 20,
             drain: Duration::from_secs(30),
+            queues: Vec::new(),
+            concurrency: 64,
+            keeps_events: false,
         }
     }
 
@@ -96,6 +104,26 @@ impl Server {
     /// Allows clients to change something without an agent: to cancel and to fork runs.
     pub fn allow_actions(mut self) -> Self {
         self.allows_actions = true;
+        self
+    }
+
+    /// Performs runs that others put into this queue, with the agents of this server. May be called several times; without it, the
+    /// queue is `default`, in which the runs are that servers start.
+    pub fn queue(mut self, name: impl Into<String>) -> Self {
+        self.queues.push(name.into());
+        self
+    }
+
+    /// How many runs of its queues it performs at once. By default 64.
+    pub fn concurrency(mut self, runs: usize) -> Self {
+        self.concurrency = runs;
+        self
+    }
+
+    /// Keeps answers in the log while they stream, so that other servers of the log show them; see
+    /// [`durable_events`](mynah::Chat::durable_events).
+    pub fn durable_events(mut self) -> Self {
+        self.keeps_events = true;
         self
     }
 
@@ -133,7 +161,9 @@ impl Server {
         listener: TcpListener,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> io::Result<()> {
-        let Self { log, guard, agents, allows_actions, max_body, drain } = self;
+        let Self { log, guard, mut agents, allows_actions, max_body, drain, .. } = self;
+        let (queues, concurrency) = (self.queues, self.concurrency);
+        agents.0.iter_mut().for_each(|agent| agent.keeps_events = self.keeps_events);
         let stopping = CancellationToken::new();
         let app = Arc::new(Shared {
             changes: Changes::new(Arc::clone(&log)),
@@ -150,12 +180,17 @@ impl Server {
         let served = axum::serve(listener, router)
             .with_graceful_shutdown(stopping.clone().cancelled_owned());
         let mut served = tokio::spawn(served.into_future());
+        let worker = Arc::clone(&app);
+        let mut work =
+            tokio::spawn(async move { work::work(&worker, &queues, concurrency, drain).await });
         tokio::select! {
             served = &mut served => return served.map_err(io::Error::other)?,
             () = stop => stopping.cancel(),
         }
         let drained = async {
             app.live.drained().await;
+            // A worker that panicked has no runs left.
+            let _ = (&mut work).await;
             (&mut served).await.map_err(io::Error::other)?
         };
         let result = match tokio::time::timeout(drain, drained).await {
@@ -163,6 +198,7 @@ impl Server {
             // A client that does not read holds its connection.
             Err(_) => {
                 served.abort();
+                work.abort();
                 Ok(())
             }
         };

@@ -54,6 +54,15 @@ impl Live {
         locked(&self.runs).get(id).cloned()
     }
 
+    /// Notes that this process performs a run, until what it returns is dropped.
+    pub(crate) fn enter(&self, metrics: &Arc<Metrics>, id: RunId, cancel: CancelHandle) -> Leave {
+        let (done, receiver) = watch::channel(false);
+        locked(&self.runs).insert(id.clone(), LiveRun { cancel, done: receiver });
+        metrics.runs_started.fetch_add(1, Relaxed);
+        metrics.runs_live.fetch_add(1, Relaxed);
+        Leave { id, runs: Arc::clone(&self.runs), metrics: Arc::clone(metrics), done }
+    }
+
     /// Performs a run until it ends or waits.
     pub(crate) fn perform(
         &self,
@@ -62,12 +71,8 @@ impl Live {
         cancel: CancelHandle,
         events: impl Stream<Item = MynahResult<Event>> + Send + 'static,
     ) -> LiveRun {
-        let (done, receiver) = watch::channel(false);
-        let run = LiveRun { cancel, done: receiver };
-        locked(&self.runs).insert(id.clone(), run.clone());
-        metrics.runs_started.fetch_add(1, Relaxed);
-        metrics.runs_live.fetch_add(1, Relaxed);
-        let leave = Leave { id, runs: Arc::clone(&self.runs), metrics: Arc::clone(metrics), done };
+        let leave = self.enter(metrics, id, cancel.clone());
+        let run = LiveRun { cancel, done: leave.done.subscribe() };
         let mut tasks = locked(&self.tasks);
         // Finished ones are not kept.
         while tasks.try_join_next().is_some() {}
@@ -105,7 +110,7 @@ impl Live {
 }
 
 /// Takes a run out of the list when its task ends, however it does.
-struct Leave {
+pub(crate) struct Leave {
     id: RunId,
     runs: Arc<Mutex<HashMap<RunId, LiveRun>>>,
     metrics: Arc<Metrics>,

@@ -2,10 +2,8 @@
 
 use std::{
     io::{self, Write},
-    sync::{
-        Arc,
-        mpsc::{SyncSender, sync_channel},
-    },
+    sync::mpsc::{SyncSender, sync_channel},
+    time::Duration,
 };
 
 use axum::{
@@ -16,11 +14,17 @@ use axum::{
 };
 use futures_util::stream;
 use mynah::{
-    Error, ErrorKind, LogReason, Result as MynahResult,
-    log::{Auditor, Log, MAINTENANCE, RunFilter, RunStatus, SealedRun, bundle, merkle::Tree},
+    ErrorKind, LogReason, Result as MynahResult,
+    log::{
+        Auditor, Log, MAINTENANCE, RunFilter, RunPage, RunStatus, SealedRun, bundle, merkle::Tree,
+    },
 };
 use serde_json::{Value, json};
-use tokio::{runtime::Handle, sync::mpsc};
+use tokio::{
+    runtime::Handle,
+    sync::mpsc,
+    time::{error::Elapsed, timeout},
+};
 
 use crate::{
     App, now, page,
@@ -285,17 +289,22 @@ pub(crate) async fn ready(State(app): State<App>) -> Result {
         let detail = "the server is stopping";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", detail));
     }
-    app.log.runs(RunFilter::new().limit(1)).await.map_err(unready)?;
-    Ok("ok\n".into_response())
+    let detail = match read_log(&app).await {
+        Ok(Ok(_)) => return Ok("ok\n".into_response()),
+        Ok(Err(error)) => format!("the log cannot be read: {error}"),
+        Err(late) => format!("the log cannot be read: {late}"),
+    };
+    Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "log_unavailable", detail))
 }
 
-fn unready(error: Error) -> Problem {
-    let detail = format!("the log cannot be read: {error}");
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "log_unavailable", detail)
+/// Reads something from the log, within the time that a probe has.
+async fn read_log(app: &App) -> std::result::Result<mynah::Result<RunPage>, Elapsed> {
+    timeout(Duration::from_secs(3), app.log.runs(RunFilter::new().limit(1))).await
 }
 
 /// `GET /metrics`
 pub(crate) async fn metrics(State(app): State<App>) -> Response {
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    ([(header::CONTENT_TYPE, kind)], Arc::clone(&app.metrics).text()).into_response()
+    let is_up = matches!(read_log(&app).await, Ok(Ok(_)));
+    ([(header::CONTENT_TYPE, kind)], app.metrics.text(is_up)).into_response()
 }

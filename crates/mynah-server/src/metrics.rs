@@ -44,7 +44,7 @@ impl Metrics {
     }
 
     /// All of them, as text.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn text(&self, log_is_up: bool) -> String {
         let mut text = String::new();
         let mut family = |name: &str, kind: &str, help: &str, values: &[(String, u64)]| {
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -52,6 +52,10 @@ impl Metrics {
                 let _ = writeln!(text, "{name}{labels} {value}");
             }
         };
+        let version = format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"));
+        family("mynah_build_info", "gauge", "The version of the server.", &[(version, 1)]);
+        let up = [(String::new(), u64::from(log_is_up))];
+        family("mynah_log_up", "gauge", "Whether the log can be read.", &up);
         let answers = self
             .answers
             .iter()

@@ -9,7 +9,7 @@ use axum::{
 use crate::{
     App, actions, agents, changes, events, log_routes, openapi,
     problem::{Problem, Result},
-    records, runs, sessions, stats,
+    records, runs, sessions, signals, stats,
 };
 
 /// A path of the API.
@@ -158,6 +158,10 @@ fn of_runs() -> Vec<Route> {
                 ("input", "a text, or messages"),
                 ("key", "the id of the run"),
                 ("session", "the session that it is a turn of"),
+                (
+                    "queue",
+                    "the queue from which a worker takes it; this server performs it if left out",
+                ),
             ])
             .also(EVENTS),
         Route::at("/v1/runs/{id}").get("Describe a run", runs::one),
@@ -176,10 +180,11 @@ fn of_runs() -> Vec<Route> {
             ])
             .also(EVENTS),
         Route::at("/v1/runs/{id}/signals")
-            .post("Continue or end a run", actions::signal)
+            .post("Continue or end a run", signals::signal)
             .query(&WAIT)
             .body(&[
                 AGENT,
+                ("key", "a second signal with the same key changes nothing"),
                 ("answer", "the answer to its question"),
                 ("approve", "ids of calls that may run"),
                 ("approve_with", "ids of calls, each with other arguments to run it with"),

@@ -19,7 +19,8 @@ use mynah_server::Server;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::{
-    net::TcpListener,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
     sync::{Semaphore, oneshot},
     task::JoinHandle,
 };
@@ -209,4 +210,47 @@ pub(crate) fn paced(texts: usize) -> (Engine, Arc<Semaphore>) {
     let pieces = std::iter::once(Event::message_started()).chain(texts);
     let pieces = pieces.chain([Event::message_completed(None)]).collect();
     (Engine::new(Paced { pieces, permits: Arc::clone(&permits) }), permits)
+}
+
+/// A small generator of numbers that are the same in each run of the test.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// A proxy that cuts each connection after some bytes of the answer.
+pub(crate) async fn cutting(target: SocketAddr, seed: u64) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut numbers = Numbers(seed);
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut left = 150 + usize::try_from(numbers.below(900)).unwrap();
+            tokio::spawn(async move {
+                let mut server = TcpStream::connect(target).await.unwrap();
+                let (mut from_server, mut to_server) = server.split();
+                let (mut from_client, mut to_client) = client.split();
+                let answer = async {
+                    let mut buffer = [0; 256];
+                    while left > 0 {
+                        let Ok(read @ 1..) = from_server.read(&mut buffer).await else { break };
+                        let part = read.min(left);
+                        if to_client.write_all(&buffer[..part]).await.is_err() {
+                            break;
+                        }
+                        left -= part;
+                    }
+                };
+                let request = async {
+                    let _ = tokio::io::copy(&mut from_client, &mut to_server).await;
+                };
+                tokio::select! { () = answer => {}, () = request => {} }
+            });
+        }
+    });
+    address
 }

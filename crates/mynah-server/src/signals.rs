@@ -1,0 +1,255 @@
+//! Signals: what continues or ends a run.
+//!
+//! A signal goes into the run's inbox, so that it is not lost if this process dies, and counts once. If no other process performs the run, this
+//! one continues it at once.
+
+use std::collections::HashMap;
+
+use axum::{
+    extract::State,
+    http::{HeaderMap, StatusCode, Uri},
+};
+use mynah::{
+    CancelHandle, Engine, ErrorKind, LogReason, Message, OnUncertain, Resume, RunId, SystemWorld,
+    World as _, cancel_run, deliver,
+    log::{Hash, Log as _, RunStatus},
+};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::{
+    App,
+    actions::{Answer, Body, allowed, last_event},
+    live::LiveRun,
+    problem::{Problem, Result},
+    query::Id,
+    runs,
+};
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Signal {
+    agent: Option<String>,
+    key: Option<String>,
+    answer: Option<String>,
+    approve: Vec<String>,
+    approve_with: Map<String, Value>,
+    approve_digest: HashMap<String, Hash>,
+    reject: Map<String, Value>,
+    results: Map<String, Value>,
+    message: Option<String>,
+    cancel: bool,
+    resume: bool,
+    on_uncertain: Option<OnUncertain>,
+    allow_changed_agent: bool,
+}
+
+impl Signal {
+    /// What continues a fork.
+    pub(crate) fn of_fork(message: Option<String>, allow_changed_agent: bool) -> Self {
+        Self { message, allow_changed_agent, ..Self::default() }
+    }
+
+    /// Refuses what is no signal, or several.
+    fn check(&self) -> Result<()> {
+        let decides = !self.approve.is_empty()
+            || !self.approve_with.is_empty()
+            || !self.approve_digest.is_empty()
+            || !self.reject.is_empty()
+            || !self.results.is_empty();
+        let said =
+            [self.answer.is_some(), decides, self.message.is_some(), self.cancel, self.resume];
+        match said.into_iter().filter(|said| *said).count() {
+            1 => {}
+            0 => {
+                return Err(Problem::bad(
+                    "body: give one of answer, approve, reject, results, message, cancel, resume",
+                ));
+            }
+            _ => return Err(Problem::bad("body: give one signal at a time")),
+        }
+        // The messages of a signal have ids that begin with its key.
+        match self.key.as_ref().is_some_and(|key| key.is_empty() || key.len() > 200) {
+            true => Err(Problem::bad("key: give 1 to 200 bytes")),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether it says how this server has to continue the run, which no message can.
+    fn is_for_this_server(&self) -> bool {
+        self.resume
+            || self.on_uncertain.is_some()
+            || self.allow_changed_agent
+            || !self.approve_digest.is_empty()
+    }
+
+    /// The same as messages for the run's inbox.
+    fn messages(&self) -> Result<Vec<mynah::Signal>> {
+        use mynah::Signal as To;
+        let approved = self.approve.iter().map(|call| (call, None));
+        let edited = self.approve_with.iter().map(|(call, given)| (call, Some(given.clone())));
+        let mut list: Vec<To> = approved
+            .chain(edited)
+            .map(|(call, arguments)| To::Approve { call_id: call.clone(), arguments })
+            .collect();
+        for (call_id, why) in &self.reject {
+            let (call_id, reason) = (call_id.clone(), reason(call_id, why)?.to_owned());
+            list.push(To::Reject { call_id, reason });
+        }
+        list.extend(self.results.iter().map(|(call_id, content)| To::ToolResult {
+            call_id: call_id.clone(),
+            content: content.clone(),
+        }));
+        list.extend(self.answer.clone().map(To::Answer));
+        list.extend(self.message.clone().map(To::Message));
+        Ok(list)
+    }
+
+    /// Says it to a run that is resumed.
+    pub(crate) fn apply(self, mut resume: Resume) -> Result<Resume> {
+        if let Some(text) = self.answer {
+            resume = resume.answer(text);
+        }
+        if let Some(text) = self.message {
+            resume = resume.message(Message::user(text));
+        }
+        for call in self.approve {
+            resume = resume.approve(call);
+        }
+        for (call, arguments) in self.approve_with {
+            resume = resume.approve_with(call, arguments);
+        }
+        for (call, digest) in self.approve_digest {
+            resume = resume.approve_digest(call, digest);
+        }
+        for (call, why) in &self.reject {
+            resume = resume.reject(call, reason(call, why)?);
+        }
+        for (call, result) in self.results {
+            resume = resume.tool_result(call, result);
+        }
+        if let Some(policy) = self.on_uncertain {
+            resume = resume.on_uncertain(policy);
+        }
+        if self.allow_changed_agent {
+            resume = resume.allow_changed_engine();
+        }
+        Ok(resume)
+    }
+}
+
+fn reason<'a>(call: &str, why: &'a Value) -> Result<&'a str> {
+    why.as_str().ok_or_else(|| Problem::bad(format!("reject.{call}: give the reason as a text")))
+}
+
+/// `POST /v1/runs/{id}/signals`
+pub(crate) async fn signal(
+    State(app): State<App>,
+    Id(id): Id,
+    uri: Uri,
+    headers: HeaderMap,
+    Body(signal): Body<Signal>,
+) -> Result {
+    let answer = Answer::of(&uri, &headers)?;
+    signal.check()?;
+    allowed(&app)?;
+    let run = runs::found(&app, &id).await?;
+    let after = last_event(&app, &id).await?;
+    if signal.cancel {
+        let live = cancel(&app, &id, signal.key).await?;
+        return answer.send(&app, &id, live, after).await;
+    }
+    let log = runs::log(&app);
+    let agent = app.agents.of_run(signal.agent.as_deref(), app.log.as_ref(), &id).await?;
+    let engine = agent.engine(&log, Some(&id)).await?;
+    // A run that has ended has no inbox.
+    if signal.is_for_this_server() || run.seal.is_some() && signal.key.is_none() {
+        if app.live.run(&id).is_some() {
+            let detail = format!("this server performs run {id} now; wait until it ends or waits");
+            return Err(Problem::new(StatusCode::CONFLICT, "run_is_live", detail));
+        }
+        let (id, live) = perform(&app, signal.apply(engine.resume(&log, &id))?).await?;
+        return answer.send(&app, &id, Some(live), after).await;
+    }
+    let live = match delivered(&app, &engine, &id, signal).await? {
+        true => continued(&app, &engine, &id).await?,
+        false => app.live.run(&id),
+    };
+    answer.send(&app, &id, live, after).await
+}
+
+/// Ends a run, whichever process performs it.
+async fn cancel(app: &App, id: &str, key: Option<String>) -> Result<Option<LiveRun>> {
+    if let Some(live) = app.live.run(id) {
+        live.cancel();
+        return Ok(Some(live));
+    }
+    match cancel_run(&runs::log(app), id).await {
+        Ok(_) => Ok(None),
+        // The process that holds it reads its inbox.
+        Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => {
+            deliver(&app.log, id, &key.unwrap_or_else(new_key), &mynah::Signal::Cancel).await?;
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Puts a signal that fits the run into its inbox. Returns whether messages wait there.
+async fn delivered(app: &App, engine: &Engine, id: &str, mut signal: Signal) -> Result<bool> {
+    let key = signal.key.take();
+    let messages = signal.messages()?;
+    let is_known = async || match &key {
+        Some(key) => app.log.was_delivered(id, &format!("{key}.0")).await,
+        None => Ok(false),
+    };
+    if !is_known().await?
+        && let Err(refusal) = signal.apply(engine.resume(&runs::log(app), id))?.check().await
+        // The same signal may have come in between.
+        && !is_known().await?
+    {
+        return Err(refusal.into());
+    }
+    let key = key.unwrap_or_else(new_key);
+    for (n, message) in messages.iter().enumerate() {
+        deliver(&app.log, id, &format!("{key}.{n}"), message).await?;
+    }
+    Ok(!app.log.inbox(id, 1).await?.is_empty())
+}
+
+/// Continues a run with the messages in its inbox, unless another process does.
+async fn continued(app: &App, engine: &Engine, id: &str) -> Result<Option<LiveRun>> {
+    if let Some(live) = app.live.run(id) {
+        return Ok(Some(live));
+    }
+    match perform(app, engine.resume(&runs::log(app), id).inbox()).await {
+        Ok((_, live)) => Ok(Some(live)),
+        // What was delivered is taken by the process that has the run, or was taken already.
+        Err(_) if app.log.run(id).await?.is_some_and(|run| is_elsewhere(app, &run)) => {
+            Ok(app.live.run(id))
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+/// Whether a run has an owner or an end.
+fn is_elsewhere(app: &App, run: &mynah::log::RunSummary) -> bool {
+    app.live.run(&run.run_id).is_some()
+        || run.held_until.is_some()
+        || run.status != RunStatus::Suspended
+}
+
+/// Continues a run in this process.
+pub(crate) async fn perform(app: &App, resume: Resume) -> Result<(RunId, LiveRun)> {
+    let cancel = CancelHandle::new();
+    let resume = resume.in_flight(&app.live.in_flight).cancel_handle(&cancel);
+    let events = resume.stream().started().await?;
+    // A run that a model call ended is continued in another.
+    let id = events.run_id().cloned().unwrap_or_default();
+    let live = app.live.perform(&app.metrics, id.clone(), cancel, events);
+    Ok((id, live))
+}
+
+fn new_key() -> String {
+    SystemWorld.new_run_id().to_string()
+}

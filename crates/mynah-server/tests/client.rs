@@ -1,0 +1,164 @@
+//! The typed client, against a real server.
+
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+mod common;
+
+use std::{sync::Arc, time::Duration};
+
+use mynah::{
+    Engine, FollowedEvent, RunEvent, Signal,
+    client::{Client, WaitsFor},
+    log::{MemoryLog, RunFilter, RunStatus},
+    testing::Scripted,
+};
+use mynah_server::{Agent, Server};
+use serde_json::json;
+use tokio::{net::TcpListener, time::timeout};
+
+use crate::common::{Running, calls, cutting, engine, paced, sample, says};
+
+/// An agent that asks before it pays; one whose run exists has paid.
+fn cashier() -> Agent {
+    let make = |exists: bool| match exists {
+        false => engine([calls("pay")]),
+        true => engine([says("Paid.")]),
+    };
+    Agent::new("cashier", make(false)).made_by(move |_, run| {
+        let engine = make(run.is_some());
+        Box::pin(async move { Ok(engine) })
+    })
+}
+
+fn greeter() -> Agent {
+    let make = || Engine::new(Scripted::new([says("Hello!")]).unwrap());
+    Agent::new("greeter", make()).made_by(move |_, _| {
+        let engine = make();
+        Box::pin(async move { Ok(engine) })
+    })
+}
+
+async fn serving() -> (Running, Client, Arc<MemoryLog>) {
+    let log = Arc::new(MemoryLog::new());
+    let server = Server::new(Arc::clone(&log)).agent(cashier()).agent(greeter());
+    let server = Running::start(server).await;
+    let client = Client::new(&server.url("")).unwrap();
+    (server, client, log)
+}
+
+const LONG: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn runs_are_started_decided_followed_and_checked() {
+    let (_server, client, _) = serving().await;
+    let start = || client.start("Pay Ada").agent("cashier").key("pay 1/2").wait(LONG);
+    let run = start().send().await.unwrap();
+    assert_eq!((run.summary.status, run.agent.as_deref()), (RunStatus::Suspended, Some("cashier")));
+    let Some(WaitsFor::Approval { calls }) = &run.waiting else { panic!("{run:?}") };
+    assert_eq!((&*calls[0].name, &calls[0].arguments["euros"]), ("pay", &json!(7)));
+    assert_eq!(run.end.as_ref().unwrap().reason.as_str(), "manual_tool_calls");
+    assert_eq!(start().send().await.unwrap().summary.hash, run.summary.hash, "it attaches");
+
+    let approve = Signal::Approve { call_id: "c0".to_owned(), arguments: None };
+    client.signal("pay 1/2", "k", &approve).await.unwrap();
+    let mut events = client.events("pay 1/2", None);
+    let mut last = None;
+    while let Some(event) = timeout(LONG, events.next()).await.unwrap().unwrap() {
+        last = Some(event);
+    }
+    assert!(matches!(last.unwrap().event, RunEvent::Sealed { .. }));
+    client.signal("pay 1/2", "k", &approve).await.expect("the same key again");
+
+    let run = client.run("pay 1/2").await.unwrap();
+    assert_eq!((run.summary.status, run.error), (RunStatus::Completed, None));
+    assert_eq!(client.verify("pay 1/2").await.unwrap().status, "verified");
+    let replayed = client.replay("pay 1/2").await.unwrap();
+    assert_eq!(
+        (replayed.status.as_str(), replayed.members.contains_key("records")),
+        ("equal", true)
+    );
+    let fork = client.fork("pay 1/2", 2, "fork").await.unwrap();
+    assert!(fork.abandoned);
+    client.signal("fork", "stop", &Signal::Cancel).await.unwrap();
+
+    let said = client.say("s", Some("greeter"), "hi").await.unwrap();
+    assert_eq!(said.summary.session_id.as_deref(), Some("s"));
+    let list = client.runs(&RunFilter::new().limit(2)).await.unwrap();
+    assert_eq!(list.runs.len(), 2);
+    let filter = RunFilter::new().limit(2).after(list.next.unwrap());
+    assert_eq!(client.runs(&filter).await.unwrap().runs.len(), 1);
+    let cancelled = RunFilter::new().status(RunStatus::Cancelled);
+    assert_eq!(client.runs(&cancelled).await.unwrap().runs[0].run_id, "fork");
+}
+
+#[tokio::test]
+async fn what_the_server_refuses_is_an_error_with_its_code() {
+    let (_server, client, log) = serving().await;
+    sample(&log).await;
+    let error = client.run("none").await.unwrap_err();
+    assert_eq!((error.status, &*error.code), (Some(404), "log_error/run_not_found"));
+    assert_eq!(error.metadata["run_id"], "none");
+    assert!(!error.is_temporary());
+    let error = client.events("none", None).next().await.unwrap_err();
+    assert_eq!(error.status, Some(404));
+    let early = Signal::Answer("x".to_owned());
+    let error = client.signal("pays", "k", &early).await.unwrap_err();
+    assert_eq!(error.to_string().split(':').next(), Some("session_error/invalid_status (409)"));
+    let error = client.start("hi").send().await.unwrap_err();
+    assert_eq!(error.status, Some(400), "{error}");
+    assert_eq!(Client::new("nowhere").unwrap_err().code, "invalid_url");
+}
+
+#[tokio::test]
+async fn a_token_is_sent() {
+    let server = Server::new(MemoryLog::new()).token("0123456789abcdef");
+    let server = Running::start(server).await;
+    let client = Client::new(&server.url("/")).unwrap();
+    let error = client.runs(&RunFilter::new()).await.unwrap_err();
+    assert_eq!((error.status, &*error.code), (Some(401), "http_error/token_required"));
+    let client = client.token("0123456789abcdef");
+    assert_eq!(client.runs(&RunFilter::new()).await.unwrap().runs, []);
+    assert!(!format!("{client:?}").contains("0123456789abcdef"));
+}
+
+#[tokio::test]
+async fn events_continue_over_broken_connections() {
+    let log = Arc::new(MemoryLog::new());
+    let (slow, permits) = paced(60);
+    let server = Server::new(Arc::clone(&log)).agent(Agent::new("slow", slow));
+    let server = Running::start(server).await;
+    let proxy = cutting(server.address, 7).await;
+    let client = Client::new(&format!("http://{proxy}")).unwrap();
+    Client::new(&server.url("")).unwrap().start("hi").key("r").send().await.unwrap();
+    let reader = tokio::spawn(async move {
+        let (mut events, mut seen) = (client.events("r", None), Vec::new());
+        while let Some(event) = events.next().await.unwrap() {
+            seen.push(event);
+        }
+        seen
+    });
+    for _ in 0..62 {
+        permits.add_permits(1);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let seen = timeout(LONG, reader).await.unwrap().unwrap();
+    let only = |list: &[FollowedEvent]| list.iter().map(|e| e.event.clone()).collect::<Vec<_>>();
+    let (mut whole, mut events) = (Vec::new(), mynah::follow(&log, "r", None));
+    while let Some(event) = events.next().await.unwrap() {
+        whole.push(event);
+    }
+    assert_eq!(only(&seen), only(&whole));
+}
+
+#[tokio::test]
+async fn a_server_that_stays_away_is_an_error_after_a_while() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = Client::new(&format!("http://{address}")).unwrap();
+    let mut events = client.events("r", None).patience(Duration::from_millis(200));
+    let error = timeout(LONG, events.next()).await.unwrap().unwrap_err();
+    assert_eq!((&*error.code, error.is_temporary()), ("unreachable", true), "{error}");
+    assert!(error.detail.contains(&address.to_string()), "{error}");
+}

@@ -1,0 +1,169 @@
+//! Signals and queues: what one server gets, another may perform.
+
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+mod common;
+
+use std::{sync::Arc, time::Duration};
+
+use mynah::{
+    Engine, Signal, deliver,
+    log::{Log as _, MemoryLog, RunStatus},
+    testing::Scripted,
+};
+use mynah_server::{Agent, Server};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::common::{Running, calls, engine, json_of, paced, problem_of, says};
+
+/// An agent that pays, whose runs say so once it is approved.
+fn cashier() -> Agent {
+    let make = |begun: bool| match begun {
+        false => engine([calls("pay")]),
+        true => engine([says("Paid.")]),
+    };
+    let agent = Agent::new("cashier", make(false));
+    agent.made_by(move |log, run| {
+        Box::pin(async move {
+            let begun = match run {
+                Some(run) => log.head(&run).await?.is_some_and(|head| head.seq > 1),
+                None => false,
+            };
+            Ok(make(begun))
+        })
+    })
+}
+
+/// An agent that answers.
+fn greeter() -> Agent {
+    let make = || Engine::new(Scripted::new([says("Hello!")]).unwrap());
+    Agent::new("greeter", make()).made_by(move |_, _| {
+        let engine = make();
+        Box::pin(async move { Ok(engine) })
+    })
+}
+
+async fn kinds(log: &MemoryLog, run: &str) -> Vec<&'static str> {
+    let records = log.read(run, 1, 100).await.unwrap();
+    records.iter().map(|record| record.kind().name()).collect()
+}
+
+#[tokio::test]
+async fn a_signal_with_a_key_counts_once() {
+    let log = Arc::new(MemoryLog::new());
+    let server = Running::start(Server::new(Arc::clone(&log)).agent(cashier())).await;
+    let body = json!({"input": "pay", "key": "r"});
+    let waits = json_of(server.post("/v1/runs?wait=30", &body).await).await;
+    assert_eq!(waits["status"], "suspended");
+
+    let approve = json!({"approve": ["c0"], "key": "click-1"});
+    let (first, second) = tokio::join!(
+        server.post("/v1/runs/r/signals?wait=30", &approve),
+        server.post("/v1/runs/r/signals?wait=30", &approve)
+    );
+    for response in [first, second, server.post("/v1/runs/r/signals?wait=30", &approve).await] {
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(json_of(response).await["status"], "completed");
+    }
+    let resumed = kinds(&log, "r").await.iter().filter(|kind| **kind == "resumed").count();
+    assert_eq!(resumed, 1);
+    assert!(log.inbox("r", 9).await.unwrap().is_empty());
+    // Another click is another signal, and comes too late.
+    let other = json!({"approve": ["c0"], "key": "click-2"});
+    let refused = problem_of(server.post("/v1/runs/r/signals", &other).await).await;
+    assert_eq!(refused, (409, "log_error/sealed".to_owned()));
+    for key in [String::new(), "k".repeat(201)] {
+        let refused = server.post("/v1/runs/r/signals", &json!({"cancel": true, "key": key})).await;
+        assert_eq!(problem_of(refused).await.0, 400);
+    }
+}
+
+#[tokio::test]
+async fn a_signal_that_does_not_fit_leaves_nothing_in_the_inbox() {
+    let log = Arc::new(MemoryLog::new());
+    let server =
+        Running::start(Server::new(Arc::clone(&log)).agent(cashier()).agent(greeter())).await;
+    let body = json!({"input": "pay", "key": "r", "agent": "cashier"});
+    server.post("/v1/runs?wait=30", &body).await;
+    for (signal, status) in [
+        (json!({"answer": "two"}), 409),
+        (json!({"approve": ["c9"]}), 409),
+        (json!({"approve": ["c0"], "agent": "greeter"}), 422),
+    ] {
+        let refused = server.post("/v1/runs/r/signals", &signal).await;
+        assert_eq!(problem_of(refused).await.0, status, "{signal}");
+    }
+    assert!(log.inbox("r", 9).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_run_of_one_server_is_cancelled_through_another() {
+    let log = Arc::new(MemoryLog::new());
+    let (slow, permits) = paced(3);
+    let serve = async || {
+        Running::start(Server::new(Arc::clone(&log)).agent(Agent::new("slow", slow.clone()))).await
+    };
+    let (first, second) = (serve().await, serve().await);
+    permits.add_permits(2);
+    first.post("/v1/runs", &json!({"input": "hi", "key": "r"})).await;
+    let cancelled = second.post("/v1/runs/r/signals?wait=30", &json!({"cancel": true})).await;
+    assert_eq!(cancelled.status(), StatusCode::OK);
+    assert_eq!(json_of(cancelled).await["status"], "cancelled");
+}
+
+#[tokio::test]
+async fn a_message_from_elsewhere_continues_a_run_that_a_server_started() {
+    let log = Arc::new(MemoryLog::new());
+    let server = Running::start(Server::new(Arc::clone(&log)).agent(cashier())).await;
+    server.post("/v1/runs?wait=30", &json!({"input": "pay", "key": "r"})).await;
+    let approve = Signal::Approve { call_id: "c0".to_owned(), arguments: None };
+    assert!(deliver(&log, "r", "m1", &approve).await.unwrap());
+    let done = server.stream("/v1/runs/r/events");
+    let events = timeout(Duration::from_secs(30), done).await.unwrap();
+    assert_eq!(events.last().unwrap().event.as_deref(), Some("end"));
+    assert_eq!(log.run("r").await.unwrap().unwrap().status, RunStatus::Completed);
+}
+
+#[tokio::test]
+async fn an_enqueued_run_is_performed_by_the_server_that_has_its_queue() {
+    let log = Arc::new(MemoryLog::new());
+    let first = Running::start(Server::new(Arc::clone(&log)).agent(greeter())).await;
+    let body = json!({"input": "hi", "key": "r", "queue": "slow"});
+    let queued = first.post("/v1/runs", &body).await;
+    assert_eq!(queued.status(), StatusCode::ACCEPTED);
+    assert_eq!(json_of(first.post("/v1/runs?wait=1", &body).await).await["status"], "running");
+    let second = Running::start(Server::new(Arc::clone(&log)).agent(greeter()).queue("slow")).await;
+    let done = first.post("/v1/runs?wait=30", &body).await;
+    assert_eq!(done.status(), StatusCode::OK);
+    assert_eq!(json_of(done).await["status"], "completed");
+    let metrics = second.get("/metrics").await.text().await.unwrap();
+    assert!(metrics.contains("mynah_runs_started_total 1\n"), "{metrics}");
+    let of_session = json!({"input": "hi", "session": "s", "queue": "slow"});
+    assert_eq!(problem_of(first.post("/v1/runs", &of_session).await).await.0, 400);
+}
+
+#[tokio::test]
+async fn another_server_shows_an_answer_that_is_kept_while_it_streams() {
+    let log = Arc::new(MemoryLog::new());
+    let (slow, permits) = paced(3);
+    let first = Server::new(Arc::clone(&log)).agent(Agent::new("slow", slow)).durable_events();
+    let first = Running::start(first).await;
+    let second = Running::start(Server::new(Arc::clone(&log))).await;
+    first.post("/v1/runs", &json!({"input": "hi", "key": "r"})).await;
+    let request = second.request(reqwest::Method::GET, "/v1/runs/r/events");
+    let mut response = request.header("accept", "text/event-stream").send().await.unwrap();
+    permits.add_permits(3);
+    let mut text = String::new();
+    while !text.contains("id: 2~1.2\n") {
+        let chunk = timeout(Duration::from_secs(30), response.chunk()).await.unwrap();
+        text += std::str::from_utf8(&chunk.unwrap().unwrap()).unwrap();
+    }
+    permits.add_permits(9);
+    let rest = timeout(Duration::from_secs(30), response.text()).await.unwrap().unwrap();
+    let sent = common::parse(&(text + &rest));
+    let deltas = sent.iter().filter(|sent| sent.data["event"]["type"] == "text_delta");
+    let deltas: Vec<&Value> = deltas.map(|sent| &sent.data["event"]["delta"]).collect();
+    assert_eq!(deltas, ["0 ", "1 ", "2 "]);
+}
