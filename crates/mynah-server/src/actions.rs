@@ -143,7 +143,7 @@ async fn stopped(log: &dyn Log, id: &str) {
 
 /// What a run begins with.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "input: give a text or a list of messages")]
 enum Input {
     Text(String),
     Messages(Vec<Message>),
@@ -181,6 +181,9 @@ pub(crate) async fn start(
     let answer = Answer::of(&uri, &headers)?;
     let Start { agent, input, key, session, queue } = body;
     allowed(&app)?;
+    if queue.as_ref().is_some_and(String::is_empty) {
+        return Err(Problem::bad("queue: give the name of a queue"));
+    }
     if let Some(session) = session {
         return match (input, key, queue) {
             (Input::Text(text), None, None) => {

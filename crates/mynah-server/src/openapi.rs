@@ -55,7 +55,14 @@ fn path(route: &Route) -> Value {
 }
 
 fn operation(names: &[&str], described: &Described) -> Value {
-    let parameter = |name: &str, place: &str, required: bool, what: &str| json!({"name": name, "in": place, "required": required, "description": what, "schema": {"type": "string"}});
+    let parameter = |name: &str, place: &str, required: bool, what: &str| {
+        // Of a list, it says whether inputs are shown.
+        let schema = match (place, name) {
+            ("query", "input") => json!({"type": "boolean"}),
+            _ => schema_of(name),
+        };
+        json!({"name": name, "in": place, "required": required, "description": what, "schema": schema})
+    };
     let in_path = names.iter().map(|name| parameter(name, "path", true, "percent-encoded"));
     let in_query = described.query.iter().map(|(name, what)| parameter(name, "query", false, what));
     let parameters: Vec<Value> = in_path.chain(in_query).collect();
@@ -78,14 +85,52 @@ fn operation(names: &[&str], described: &Described) -> Value {
     });
     if !described.body.is_empty() {
         let members = described.body.iter();
-        let members =
-            members.map(|(name, what)| ((*name).to_owned(), json!({"description": what})));
+        let members = members.map(|(name, what)| {
+            let mut schema = schema_of(name);
+            schema["description"] = Value::from(*what);
+            ((*name).to_owned(), schema)
+        });
+        let names = described.body.iter().map(|(name, _)| *name);
         let schema = json!({
             "type": "object",
+            "required": names.filter(|name| REQUIRED.contains(name)).collect::<Vec<_>>(),
             "properties": members.collect::<Map<_, _>>(),
             "additionalProperties": false
         });
         operation["requestBody"] = json!({"content": {"application/json": {"schema": schema}}});
     }
     operation
+}
+
+/// The members that a body must have where it can have them.
+const REQUIRED: [&str; 4] = ["input", "text", "at", "token"];
+
+/// What a parameter or a member of a body may be. A name means the same everywhere.
+fn schema_of(name: &str) -> Value {
+    let texts = |values: &[&str]| json!({"type": "string", "enum": values});
+    match name {
+        "input" => json!({"oneOf": [
+            {"type": "string"},
+            {"type": "array", "items": {"type": "object"}, "minItems": 1}
+        ]}),
+        "cancel" | "resume" | "raw" | "rerun_tools" | "allow_changed_agent" => {
+            json!({"type": "boolean"})
+        }
+        "at" | "from" => json!({"type": "integer", "minimum": 1}),
+        "limit" | "buckets" => json!({"type": "integer", "minimum": 1, "maximum": 1000}),
+        "wait" => json!({"type": "integer", "minimum": 0, "maximum": 600}),
+        "since" | "before" => json!({"type": "integer", "format": "int64"}),
+        "approve" => json!({"type": "array", "items": {"type": "string"}}),
+        "approve_with" | "results" => json!({"type": "object"}),
+        "approve_digest" | "reject" => {
+            json!({"type": "object", "additionalProperties": {"type": "string"}})
+        }
+        "on_uncertain" => texts(&["suspend", "rerun", "fail"]),
+        "order" => texts(&["newest", "oldest"]),
+        "format" => texts(&["bundle", "html"]),
+        "status" => {
+            texts(&["running", "suspended", "completed", "failed", "cancelled", "abandoned"])
+        }
+        _ => json!({"type": "string"}),
+    }
 }

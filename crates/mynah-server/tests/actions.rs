@@ -307,6 +307,7 @@ async fn requests_that_do_not_fit_are_refused() {
         ("/v1/runs", json!({"agent": "greeter", "input": "hi", "key": ""}), 422),
         ("/v1/runs", json!({"agent": "greeter", "input": "hi", "key": "x".repeat(256)}), 422),
         ("/v1/runs", json!({"agent": "greeter", "input": "hi", "key": "k", "session": "s"}), 400),
+        ("/v1/runs", json!({"agent": "greeter", "input": "hi", "queue": ""}), 400),
         ("/v1/runs?wait=601", json!({"agent": "greeter", "input": "hi"}), 400),
         ("/v1/runs?wait=x", json!({"agent": "greeter", "input": "hi"}), 400),
         ("/v1/runs?odd=1", json!({"agent": "greeter", "input": "hi"}), 400),

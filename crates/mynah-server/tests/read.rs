@@ -471,9 +471,23 @@ async fn every_route_is_described_and_what_is_described_is_there() {
             if !path.contains("/sessions/") {
                 assert_ne!(status, StatusCode::NOT_FOUND, "{method} {path}");
             }
+            // So is each member of a body, and it has a type.
+            let schema = operation.pointer("/requestBody/content/application~1json/schema");
+            let members = schema.and_then(|schema| schema["properties"].as_object());
+            for (name, member) in members.into_iter().flatten() {
+                assert!(member["type"].is_string() || member["oneOf"].is_array(), "{name}");
+                let body = json!({name.as_str(): null});
+                let text = server.post(&path, &body).await.text().await.unwrap();
+                assert!(!text.contains("unknown field"), "{method} {path} {name}: {text}");
+            }
+            let required = schema.map(|schema| schema["required"].as_array().unwrap());
+            for name in required.into_iter().flatten() {
+                assert!(members.unwrap().contains_key(name.as_str().unwrap()), "{name}");
+            }
             // Each parameter is known: what is wrong is at most its value.
             for parameter in operation["parameters"].as_array().unwrap() {
                 let name = parameter["name"].as_str().unwrap();
+                assert!(parameter["schema"]["type"].is_string(), "{name}");
                 if parameter["in"] != "query" {
                     continue;
                 }
