@@ -10,7 +10,7 @@ pub const HANDOFF: &str = "handoff";
 
 /// Why a step ended early, as reported by its tools.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Halt {
     /// A tool wants a person to answer.

@@ -48,7 +48,7 @@ impl FinishReason {
 
 /// Tokens and costs. What was not reported is none, never zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct Usage {
     /// The whole prompt.
     pub input_tokens: Option<u64>,

@@ -505,7 +505,6 @@ impl<'de> Deserialize<'de> for ToolOutcome {
     /// Reads the members of all kinds at once. Those of another kind are rejected.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
         struct Wire {
             #[serde(default, deserialize_with = "json::present")]
             ok: Option<Value>,

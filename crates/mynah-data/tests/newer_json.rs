@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use mynah_data::{
     ChatResult, Error, Event, FinishReason, HaltReason, Message, Part, Response, Session,
-    StepResult, Thread, ToolCall, ToolReason,
+    StepResult, Thread, ToolCall, ToolOutcome, ToolReason, Usage,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Result, Value, json};
@@ -20,7 +20,6 @@ fn grow(value: &mut Value) {
                 "extra",
                 "tool_usage",
                 "turn_metadata",
-                "usage",
             ];
             map.iter_mut()
                 .filter(|(key, _)| !free.contains(&key.as_str()))
@@ -64,7 +63,13 @@ fn members_that_a_newer_version_added_are_ignored() -> Result<()> {
     for event in [
         Event::message_started(),
         Event::text_delta("a"),
-        Event::tool_call_completed(call),
+        Event::tool_call_completed(call.clone()),
+        Event::Usage { usage: Usage { input_tokens: Some(3), ..Usage::default() } },
+        Event::ToolExecutionCompleted {
+            id: call.id.clone(),
+            name: call.name.clone(),
+            result: ToolOutcome::ask("Which sky?"),
+        },
         Event::message_completed(Some(FinishReason::Stop)),
         Event::Error { error },
     ] {

@@ -16,6 +16,8 @@ use serde::{
 };
 use serde_json::{Value, json};
 
+use crate::input;
+
 /// A tool and what its calls come to.
 #[derive(Debug)]
 pub(super) struct SimulatedTool {
@@ -153,16 +155,15 @@ fn parse_return(value: Value) -> Result<Return, String> {
     let delay = u64::deserialize(delay).map_err(|error| format!("delay_ms: {error}"))?;
     let has = |names: &[&str]| map.keys().any(|key| names.contains(&key.as_str()));
     let form = if has(&OUTCOMES) {
-        ToolOutcome::deserialize(Value::Object(map)).map(Form::Outcome)
+        input::strict(Value::Object(map)).map(Form::Outcome)
     } else if has(&MADE) {
-        Form::deserialize(Value::Object(map))
+        Form::deserialize(Value::Object(map)).map_err(|error| error.to_string())
     } else {
         let found = map.keys().next().map_or("nothing", String::as_str);
         let known = [OUTCOMES.as_slice(), &MADE].concat().join(", ");
         return Err(format!("expected one of {known}, found {found}"));
     };
-    let form = form.map_err(|error| error.to_string())?;
-    Ok(Return { delay: Duration::from_millis(delay), form })
+    Ok(Return { delay: Duration::from_millis(delay), form: form? })
 }
 
 impl SimulatedTool {

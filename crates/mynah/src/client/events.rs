@@ -104,6 +104,8 @@ impl Events {
         let mut problem = None;
         let read = open.framer.push(&chunk, &mut |frame| {
             match frame.event {
+                // The next connection begins at the event that could not be read.
+                _ if problem.is_some() => {}
                 "end" => *is_over = true,
                 "problem" => problem = Some(ClientError::local("stream_problem", frame.data)),
                 _ => match serde_json::from_str(frame.data) {

@@ -97,13 +97,21 @@ pub enum WaitsFor {
         /// The calls.
         calls: Vec<ToolCall>,
     },
-    /// What came of calls that a process died in.
+    /// The outcome of calls whose process died while they ran.
     Outcome {
         /// The calls.
         calls: Vec<ToolCall>,
     },
     /// To be resumed, after its processes died several times.
     Resume,
+    /// A time.
+    Time {
+        /// When it comes, in milliseconds since 1970.
+        wake_at_ms: Option<u64>,
+    },
+    /// Something that this version does not know.
+    #[serde(other)]
+    Unknown,
 }
 
 /// Runs of a log, newest first.
@@ -116,10 +124,10 @@ pub struct RunList {
     pub next: Option<String>,
 }
 
-/// What came of a verification or a replay.
+/// The result of a verification or a replay.
 #[derive(Clone, Debug, Deserialize)]
 #[non_exhaustive]
-pub struct Report {
+pub struct CheckReport {
     /// `verified`, `in_progress`, `corrupt` or `too_new`; of a replay `equal` or `differs`.
     pub status: String,
     /// The rest, as `docs/server.md` describes it.
@@ -247,7 +255,7 @@ impl Client {
     ///
     /// # Errors
     /// There is no such run, or the server cannot be reached.
-    pub async fn replay(&self, run: impl AsRef<str>) -> Result<Report> {
+    pub async fn replay(&self, run: impl AsRef<str>) -> Result<CheckReport> {
         self.post(&["v1", "runs", run.as_ref(), "replay"], None, &json!({})).await
     }
 
@@ -255,7 +263,7 @@ impl Client {
     ///
     /// # Errors
     /// There is no such run, or the server cannot be reached.
-    pub async fn verify(&self, run: impl AsRef<str>) -> Result<Report> {
+    pub async fn verify(&self, run: impl AsRef<str>) -> Result<CheckReport> {
         self.post(&["v1", "runs", run.as_ref(), "verify"], None, &json!({})).await
     }
 

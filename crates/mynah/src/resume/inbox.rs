@@ -14,7 +14,7 @@ impl Resume {
     /// Continues with the messages that were [delivered](crate::deliver) to the run, and consumes them in the commit of the facts
     /// that they become.
     ///
-    /// Answers and decisions that the run does not wait for are dropped. Of several messages of the user, one is taken at a time.
+    /// A cancellation is left for a worker, and the run is not continued. Answers and decisions that the run does not wait for are dropped. Of several messages of the user, one is taken at a time.
     pub fn inbox(mut self) -> Self {
         self.takes_inbox = true;
         self
@@ -27,6 +27,12 @@ impl Resume {
             .iter()
             .filter_map(|message| Some((message.id.as_str(), Signal::read(&message.payload)?)));
         let signals: Vec<(&str, Signal)> = signals.collect();
+        if signals.iter().any(|(_, signal)| *signal == Signal::Cancel) {
+            let is_suspended = matches!(loaded.kept.last(), Some(Fact::Suspended(_)));
+            let status = if is_suspended { RunStatus::Suspended } else { RunStatus::Running };
+            let why = "a cancellation is in its inbox; a worker ends it, or `cancel_run`";
+            return Err(self.refused(status, why));
+        }
         if let Some(Fact::Suspended(end)) = loaded.kept.last() {
             let refusal = self.refused(RunStatus::Suspended, "its inbox lacks what it waits for");
             let (resume, consumed) = fitting(self, end, loaded, &signals).ok_or(refusal)?;
