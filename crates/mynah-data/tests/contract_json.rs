@@ -123,7 +123,6 @@ fn j02_outcomes_of_a_tool_have_the_form_of_a_scenario() {
         r#"{}"#,
         r#"{"ok":1,"error":2}"#,
         r#"{"ok":1,"transient":true}"#,
-        r#"{"ok":1,"more":2}"#,
         r#"{"error":1,"transient":"yes"}"#,
         r#"{"error":1,"transient":null}"#,
         r#"{"ask_user":"?","result":1}"#,

@@ -13,14 +13,7 @@ use serde_json::{Result, Value, json};
 fn grow(value: &mut Value) {
     match value {
         Value::Object(map) => {
-            let free = [
-                "metadata",
-                "arguments",
-                "context",
-                "extra",
-                "tool_usage",
-                "turn_metadata",
-            ];
+            let free = ["metadata", "arguments", "context", "extra", "tool_usage", "turn_metadata"];
             map.iter_mut()
                 .filter(|(key, _)| !free.contains(&key.as_str()))
                 .for_each(|(_, member)| grow(member));
@@ -64,7 +57,7 @@ fn members_that_a_newer_version_added_are_ignored() -> Result<()> {
         Event::message_started(),
         Event::text_delta("a"),
         Event::tool_call_completed(call.clone()),
-        Event::Usage { usage: Usage { input_tokens: Some(3), ..Usage::default() } },
+        Event::Usage { usage: Box::new(Usage { input_tokens: Some(3), ..Usage::default() }) },
         Event::ToolExecutionCompleted {
             id: call.id.clone(),
             name: call.name.clone(),
