@@ -13,7 +13,15 @@ use serde_json::{Result, Value, json};
 fn grow(value: &mut Value) {
     match value {
         Value::Object(map) => {
-            let free = ["metadata", "arguments", "context", "extra", "tool_usage", "turn_metadata"];
+            let free = [
+                "metadata",
+                "arguments",
+                "context",
+                "extra",
+                "opts",
+                "tool_usage",
+                "turn_metadata",
+            ];
             map.iter_mut()
                 .filter(|(key, _)| !free.contains(&key.as_str()))
                 .for_each(|(_, member)| grow(member));

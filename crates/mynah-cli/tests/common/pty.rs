@@ -142,8 +142,18 @@ impl Terminal {
     /// Waits for the end. Returns the exit code and all that was written.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let code = self.child.wait().unwrap().code();
-        let bytes = self.shown.0.lock().unwrap().bytes.clone();
-        (code, String::from_utf8_lossy(&bytes).into_owned())
+        let (shown, changed) = &*self.shown;
+        let mut shown = shown.lock().unwrap();
+        // The terminal may still hold what was written last.
+        loop {
+            let (before, pause) = (shown.bytes.len(), Duration::from_millis(200));
+            let is_same = |shown: &mut Shown| shown.bytes.len() == before;
+            let (now, waited) = changed.wait_timeout_while(shown, pause, is_same).unwrap();
+            shown = now;
+            if waited.timed_out() {
+                return (code, String::from_utf8_lossy(&shown.bytes).into_owned());
+            }
+        }
     }
 }
 
