@@ -350,7 +350,10 @@ async fn ids_that_are_not_given_again_are_those_of_runs_with_a_tombstone() {
     verify_seals(&book.log).await.expect("all is as it was");
     book.change("DELETE FROM pruned");
     let error = verify_seals(&book.log).await.expect_err("an id that could be given again");
-    assert!(error.to_string().contains("run quiet is gone, and its id could be"), "{error}");
+    assert!(
+        error.to_string().contains("it removes run quiet, and its id could be reused"),
+        "{error}"
+    );
     is_corrupt(error, MAINTENANCE, 2);
 }
 
