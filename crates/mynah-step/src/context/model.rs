@@ -62,6 +62,11 @@ impl Context {
     /// Also those of [`Context::now`].
     #[doc(alias = "LLMCall")]
     pub async fn llm_call(&self, request: Request) -> Result<ModelAnswer> {
+        // The future is large, and a loop may hold several of them.
+        Box::pin(self.call_model(request)).await
+    }
+
+    async fn call_model(&self, request: Request) -> Result<ModelAnswer> {
         let config = &self.0.config;
         let adapter = config.adapter.clone().ok_or_else(|| {
             Error::engine(EngineReason::MissingAdapter)
