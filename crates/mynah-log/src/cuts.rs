@@ -48,7 +48,7 @@ pub enum Cut {
     ),
 }
 
-/// Reads an event of which nothing may be lost: readers of JSON ignore members that they do not know.
+/// Reads an event, and refuses one with members that this version does not know. Readers of JSON ignore those.
 fn whole_event<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Event>, D::Error> {
     if deserializer.is_human_readable() {
         return Event::deserialize(deserializer).map(Box::new);

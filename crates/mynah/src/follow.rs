@@ -204,7 +204,7 @@ impl Follow {
         Ok(())
     }
 
-    /// Queues what the reader has not had of these events of the answer in flight, of which the first has this place. Returns
+    /// Queues those events of the answer in flight that the reader has not had. The first of them has this place. Returns
     /// whether there is something.
     fn take_off(&mut self, first: u64, answer: &[Event]) -> bool {
         if !self.in_turn {

@@ -114,7 +114,7 @@ fn child_process() -> Result<()> {
     Ok(())
 }
 
-/// Begins the run or goes on with it, and answers its question. Returns the conversation, if it
+/// Starts or resumes the run, and answers its question. Returns the conversation, if it
 /// went on.
 async fn perform((folder, before, killed_after): (PathBuf, u32, Option<u64>)) -> Result<Value> {
     let log = SqliteLog::open(folder.join("log.db"))?;

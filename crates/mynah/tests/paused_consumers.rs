@@ -209,7 +209,7 @@ fn run_of(stream: &EventStream) -> &str {
     stream.run_id().expect("it is kept")
 }
 
-/// An engine whose model makes these calls at once, all of which finish at once.
+/// An engine whose model makes these calls at once. All of them finish at once.
 fn working<const N: usize>(ids: [&str; N]) -> mynah::Result<Engine> {
     let work = Tool::new("work", "", json!({})).handler(async |_, _| "worked");
     Ok(Engine::new(Scripted::new([calls(ids), done()])?).tool(work))
