@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    Error, ListedTool, Progress,
+    ListedTool, McpError,
     client::{Calls, Client, Note},
     content, elicit,
 };
@@ -77,7 +77,7 @@ enum Answer {
 }
 
 impl Call {
-    async fn run(&self) -> Result<ToolOutcome, Error> {
+    async fn run(&self) -> Result<ToolOutcome, McpError> {
         let mut pending = Pending::default();
         if let Some(continued) = self.context.continuation() {
             pending = serde_json::from_value(continued.state.clone()).map_err(|error| {
@@ -133,7 +133,7 @@ impl Call {
         &self,
         peer: &Peer<RoleClient>,
         mut pending: Pending,
-    ) -> Result<ToolOutcome, Error> {
+    ) -> Result<ToolOutcome, McpError> {
         loop {
             let mut params = CallToolRequestParams::new(self.tool.name.clone());
             params.arguments = self.arguments.as_object().cloned();
@@ -176,18 +176,18 @@ impl Call {
     }
 
     /// Counts questions, which a server may not ask for ever.
-    fn count(&self, pending: &mut Pending, questions: usize) -> Result<(), Error> {
+    fn count(&self, pending: &mut Pending, questions: usize) -> Result<(), McpError> {
         let limit = self.client.server.limits.questions;
         pending.asked = pending.asked.saturating_add(u32::try_from(questions).unwrap_or(u32::MAX));
         let (server, what) = (self.client.server.name.clone(), "the number of questions");
-        (pending.asked <= limit).then_some(()).ok_or(Error::Limit {
+        (pending.asked <= limit).then_some(()).ok_or(McpError::Limit {
             server,
             what,
             limit: limit as usize,
         })
     }
 
-    fn questions(&self, requests: InputRequests) -> Result<Vec<(String, Value)>, Error> {
+    fn questions(&self, requests: InputRequests) -> Result<Vec<(String, Value)>, McpError> {
         let read = |(key, request): (String, InputRequest)| match request {
             InputRequest::Elicitation(request) => match elicit::refusal(&request.params) {
                 Some(why) => Err(self.broken(why)),
@@ -206,7 +206,7 @@ impl Call {
         task: String,
         mut pause: Duration,
         mut pending: Pending,
-    ) -> Result<ToolOutcome, Error> {
+    ) -> Result<ToolOutcome, McpError> {
         let wait = self.client.server.task_wait.unwrap_or(self.client.server.timeout);
         let end = Instant::now() + wait;
         let mut following = Following(Some((peer.clone(), task.clone())));
@@ -222,7 +222,7 @@ impl Call {
         (wait, end): (Duration, Instant),
         pause: &mut Duration,
         pending: &mut Pending,
-    ) -> Result<ToolOutcome, Error> {
+    ) -> Result<ToolOutcome, McpError> {
         loop {
             if !pause.is_zero() && (wait.is_zero() || Instant::now() + *pause > end) {
                 let question = serde_json::json!({"message": format!(
@@ -266,20 +266,19 @@ impl Call {
         content::outcome(&server.name, &self.tool, &server.limits, result)
     }
 
-    fn broken(&self, why: String) -> Error {
-        Error::Protocol { server: self.client.server.name.clone(), why }
+    fn broken(&self, why: String) -> McpError {
+        McpError::Protocol { server: self.client.server.name.clone(), why }
     }
 
     async fn in_time<T>(
         &self,
         method: &'static str,
         request: impl Future<Output = Result<T, ServiceError>>,
-    ) -> Result<T, Error> {
+    ) -> Result<T, McpError> {
         let limit = self.client.server.timeout;
         match tokio::time::timeout(limit, request).await {
-            Ok(answer) => {
-                answer.map_err(|error| Error::of_request(&self.client.server.name, method, error))
-            }
+            Ok(answer) => answer
+                .map_err(|error| McpError::of_request(&self.client.server.name, method, error)),
             Err(_) => Err(self.client.late(method, limit)),
         }
     }
@@ -290,9 +289,9 @@ impl Call {
         peer: &Peer<RoleClient>,
         params: CallToolRequestParams,
         answers: &[Value],
-    ) -> Result<Answer, Error> {
+    ) -> Result<Answer, McpError> {
         let server = &self.client.server;
-        let failed = |error| Error::of_request(&server.name, "tools/call", error);
+        let failed = |error| McpError::of_request(&server.name, "tools/call", error);
         let request = CallToolRequest::new(params);
         let request = ClientRequest::CallToolRequest(request);
         let mut handle = peer
@@ -344,20 +343,9 @@ impl Call {
     }
 
     fn report(&self, progress: rmcp::model::ProgressNotificationParam) {
-        let told = Progress {
-            server: self.client.server.name.clone(),
-            tool: self.tool.name.clone(),
-            call_id: self.context.call.id.clone(),
-            progress: progress.progress,
-            total: progress.total,
-            message: progress.message.map(|text| crate::error::cut(&text, 2000)),
-        };
-        let mut progress = ToolProgress::new(told.progress).total(told.total);
-        progress.message.clone_from(&told.message);
-        self.context.progress(progress);
-        if let Some(on_progress) = &self.client.server.on_progress {
-            on_progress(&told);
-        }
+        let mut report = ToolProgress::new(progress.progress).total(progress.total);
+        report.message = progress.message.map(|text| crate::error::cut(&text, 2000));
+        self.context.progress(report);
     }
 }
 

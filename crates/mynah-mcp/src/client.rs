@@ -29,7 +29,7 @@ use tokio::{
 };
 
 use crate::{
-    Era, Error, ListedTool, Listing, Server,
+    Era, ListedTool, Listing, McpError, Server,
     child::{DEPTH, Flood, Lines, Running},
     error::cut,
     http_client,
@@ -43,7 +43,7 @@ pub struct Connection {
     client: Arc<Client>,
     listing: Listing,
     tools: Vec<Tool>,
-    refused: Vec<Error>,
+    refused: Vec<McpError>,
     /// The changes that came before it.
     changes: watch::Receiver<u64>,
 }
@@ -69,7 +69,7 @@ impl Connection {
     }
 
     /// Why tools of the server are not among the [tools](Self::tools): each cannot be used, or is not as it was pinned.
-    pub fn refused(&self) -> &[Error] {
+    pub fn refused(&self) -> &[McpError] {
         &self.refused
     }
 
@@ -83,7 +83,7 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Server::connect`].
-    pub async fn refresh(&self) -> Result<Self, Error> {
+    pub async fn refresh(&self) -> Result<Self, McpError> {
         self.client.changes.send_modify(|count| *count += 1);
         let listing = self.client.listing().await?;
         Ok(Self::new(Arc::clone(&self.client), listing))
@@ -97,24 +97,6 @@ impl IntoIterator for Connection {
     fn into_iter(self) -> Self::IntoIter {
         self.tools.into_iter()
     }
-}
-
-/// How far a call has come, as the server reports it.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Progress {
-    /// The server's name.
-    pub server: String,
-    /// The tool, as the server names it.
-    pub tool: String,
-    /// The id of the call.
-    pub call_id: String,
-    /// How far it has come.
-    pub progress: f64,
-    /// How far it will have come at the end.
-    pub total: Option<f64>,
-    /// What it does now.
-    pub message: Option<String>,
 }
 
 /// A server, and the connection to it if there is one.
@@ -159,7 +141,7 @@ impl Drop for Live {
 }
 
 impl Client {
-    pub(crate) fn new(server: Server) -> Result<Self, Error> {
+    pub(crate) fn new(server: Server) -> Result<Self, McpError> {
         let http = match &server.place {
             Place::Http { url, .. } => Some(http_client::Bounded::new(&server, url)?),
             Place::Stdio(_) => None,
@@ -169,7 +151,7 @@ impl Client {
     }
 
     /// What the server lists now.
-    pub(crate) async fn listing(&self) -> Result<Listing, Error> {
+    pub(crate) async fn listing(&self) -> Result<Listing, McpError> {
         let mut state = self.state.lock().await;
         self.checked(&mut state).await?;
         Ok(state.listed.as_ref().map(|(_, listing)| listing.clone()).unwrap_or_default())
@@ -177,7 +159,7 @@ impl Client {
 
     /// A connection over which this tool may be called: the server still lists it with the same
     /// specification.
-    pub(crate) async fn peer(&self, tool: &ListedTool) -> Result<Peer<RoleClient>, Error> {
+    pub(crate) async fn peer(&self, tool: &ListedTool) -> Result<Peer<RoleClient>, McpError> {
         let mut state = self.state.lock().await;
         let peer = self.checked(&mut state).await?;
         let now = state.listed.as_ref().and_then(|(_, listing)| listing.get(&tool.name));
@@ -186,11 +168,11 @@ impl Client {
             return Ok(peer);
         }
         let (server, tool) = (self.server.name.clone(), tool.name.clone());
-        Err(Error::Changed { server, tool, approved, found })
+        Err(McpError::Changed { server, tool, approved, found })
     }
 
     /// A connection whose listing is known.
-    async fn checked(&self, state: &mut State) -> Result<Peer<RoleClient>, Error> {
+    async fn checked(&self, state: &mut State) -> Result<Peer<RoleClient>, McpError> {
         let changes = *self.changes.borrow();
         let connected = self.connected(state).await;
         let peer = connected.inspect_err(|error| state.last = error.to_string())?;
@@ -211,12 +193,12 @@ impl Client {
         Ok(peer)
     }
 
-    pub(crate) fn late(&self, method: &'static str, after: Duration) -> Error {
-        Error::Timeout { server: self.server.name.clone(), method, after }
+    pub(crate) fn late(&self, method: &'static str, after: Duration) -> McpError {
+        McpError::Timeout { server: self.server.name.clone(), method, after }
     }
 
     /// The connection there is, or a new one.
-    async fn connected(&self, state: &mut State) -> Result<Peer<RoleClient>, Error> {
+    async fn connected(&self, state: &mut State) -> Result<Peer<RoleClient>, McpError> {
         if let Some(live) = &state.live
             && !live.service.peer().is_transport_closed()
         {
@@ -229,7 +211,7 @@ impl Client {
         }
         if state.connects > limits.reconnects {
             let (server, connects) = (self.server.name.clone(), state.connects);
-            return Err(Error::GivenUp { server, connects, why: cut(&state.last, 500) });
+            return Err(McpError::GivenUp { server, connects, why: cut(&state.last, 500) });
         }
         if state.connects > 0 {
             let doubled = limits.reconnect_delay.saturating_mul(1 << (state.connects - 1).min(16));
@@ -239,7 +221,7 @@ impl Client {
         state.listed = None;
         let live = match self.open(state.legacy).await {
             // It may have ended because it was asked for something that it does not know.
-            Err(Error::Connect { .. }) if self.may_be_legacy(state) => {
+            Err(McpError::Connect { .. }) if self.may_be_legacy(state) => {
                 let live = self.open(true).await?;
                 state.legacy = true;
                 live
@@ -256,7 +238,7 @@ impl Client {
         self.server.era == Era::Auto && is_child && !state.legacy
     }
 
-    async fn open(&self, legacy: bool) -> Result<Live, Error> {
+    async fn open(&self, legacy: bool) -> Result<Live, McpError> {
         let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
         let mode = match (self.server.era, legacy) {
             (Era::Modern, _) => ClientLifecycleMode::Discover { preferred_versions },
@@ -276,7 +258,7 @@ impl Client {
         let limit = self.server.connect_timeout;
         let opened = match &self.server.place {
             Place::Stdio(start) => {
-                let (running, stdout, stdin) = start.spawn().map_err(|error| Error::Start {
+                let (running, stdout, stdin) = start.spawn().map_err(|error| McpError::Start {
                     server: self.server.name.clone(),
                     command: start.shown(),
                     why: error.to_string(),
@@ -303,7 +285,8 @@ impl Client {
                     None => cut(&error.to_string(), 2000),
                 };
                 let mut failed = self.no_connection(&why);
-                if let (Error::Connect { why, stderr, .. }, Some(child)) = (&mut failed, &mut child)
+                if let (McpError::Connect { why, stderr, .. }, Some(child)) =
+                    (&mut failed, &mut child)
                 {
                     // What it wrote last may still be on its way.
                     sleep(Duration::from_millis(50)).await;
@@ -337,17 +320,17 @@ impl Client {
         Some(tokio::spawn(listening).abort_handle())
     }
 
-    fn no_connection(&self, why: &str) -> Error {
+    fn no_connection(&self, why: &str) -> McpError {
         let (server, why) = (self.server.name.clone(), why.to_owned());
-        Error::Connect { server, why, stderr: String::new() }
+        McpError::Connect { server, why, stderr: String::new() }
     }
 
-    fn flooded(&self, flood: Flood) -> Error {
+    fn flooded(&self, flood: Flood) -> McpError {
         let (what, limit) = match flood {
             Flood::Long => ("the size of a message", self.server.limits.message_bytes),
             Flood::Deep => ("the depth of a message", DEPTH),
         };
-        Error::Limit { server: self.server.name.clone(), what, limit }
+        McpError::Limit { server: self.server.name.clone(), what, limit }
     }
 
     /// A call was answered: the connection is good.
@@ -356,23 +339,23 @@ impl Client {
     }
 
     /// The same error with details about a server that exited.
-    pub(crate) async fn explain(&self, error: Error) -> Error {
+    pub(crate) async fn explain(&self, error: McpError) -> McpError {
         sleep(Duration::from_millis(50)).await;
         self.explained(&mut *self.state.lock().await, error)
     }
 
-    fn explained(&self, state: &mut State, error: Error) -> Error {
+    fn explained(&self, state: &mut State, error: McpError) -> McpError {
         let Some(live) = &mut state.live else { return error };
         match error {
-            Error::Closed { server, why, .. } => {
+            McpError::Closed { server, why, .. } => {
                 if let Some(flood) = live.flooded.get() {
                     return self.flooded(*flood);
                 }
                 let Some(child) = &mut live.child else {
-                    return Error::Closed { server, why, stderr: String::new() };
+                    return McpError::Closed { server, why, stderr: String::new() };
                 };
                 let why = child.ended().unwrap_or(why);
-                Error::Closed { server, why, stderr: child.stderr() }
+                McpError::Closed { server, why, stderr: child.stderr() }
             }
             error => error,
         }

@@ -3,13 +3,13 @@
 use mynah_data::{Image, Part, ToolOutcome};
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 
-use crate::{Error, Limits, ListedTool};
+use crate::{ListedTool, McpError, ServerLimits};
 
 /// The outcome of a call that the server completed.
 pub(crate) fn outcome(
     server: &str,
     tool: &ListedTool,
-    limits: &Limits,
+    limits: &ServerLimits,
     result: CallToolResult,
 ) -> ToolOutcome {
     if result.is_error == Some(true) {
@@ -22,7 +22,7 @@ pub(crate) fn outcome(
         {
             let why =
                 format!("the result of {:?} does not fit its output schema: {error}", tool.name);
-            return Error::Protocol {
+            return McpError::Protocol {
                 server: server.to_owned(),
                 why: crate::error::cut(&why, 2000),
             }
@@ -39,7 +39,7 @@ pub(crate) fn outcome(
         }
     } else if tool.output_schema.is_some() {
         let why = format!("the result of {:?} lacks its structured content", tool.name);
-        return Error::Protocol { server: server.to_owned(), why }.into();
+        return McpError::Protocol { server: server.to_owned(), why }.into();
     }
     let mut parts = read(result.content, limits);
     if parts.iter().all(|part| matches!(part, Part::Text { .. })) {
@@ -72,7 +72,7 @@ fn capped(text: String, most: usize) -> String {
     format!("{}\n[truncated: {shown} of {} bytes shown]", &text[..shown], text.len())
 }
 
-fn read(content: Vec<ContentBlock>, limits: &Limits) -> Vec<Part> {
+fn read(content: Vec<ContentBlock>, limits: &ServerLimits) -> Vec<Part> {
     let blob = |kind: &str, mime: Option<&str>, base64: &str| {
         let bytes = base64.len() / 4 * 3;
         Part::text(format!("[{kind} {}, about {bytes} bytes, not shown]", mime.unwrap_or("data")))

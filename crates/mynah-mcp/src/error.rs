@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use mynah_data::ToolOutcome;
+use mynah_data::{ErrorKind, ToolOutcome, ToolReason, ValidationReason};
 use rmcp::ServiceError;
 use serde_json::json;
 
 /// Why a server, or one of its tools, cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum McpError {
     /// The settings of a server are invalid.
     #[error("the settings of MCP server {server:?} are invalid: {why}")]
     Settings {
@@ -125,7 +125,7 @@ pub enum Error {
     },
 }
 
-impl Error {
+impl McpError {
     /// The kind of the error: one word, for programs.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -170,10 +170,25 @@ impl Error {
 }
 
 /// The error of a failed call, for the model and the record.
-impl From<Error> for ToolOutcome {
-    fn from(error: Error) -> Self {
+impl From<McpError> for ToolOutcome {
+    fn from(error: McpError) -> Self {
         let told = json!({"mcp": error.kind(), "message": error.to_string()});
         if error.is_transient() { Self::transient(told) } else { Self::error(told) }
+    }
+}
+
+/// For `?` in functions that return [`mynah_data::Result`]. The error is the cause of the other.
+impl From<McpError> for mynah_data::Error {
+    fn from(error: McpError) -> Self {
+        let kind = match error {
+            McpError::Settings { .. } => ErrorKind::Validation(ValidationReason::InvalidOptions),
+            McpError::Tool { .. } | McpError::Changed { .. } => {
+                ErrorKind::Validation(ValidationReason::InvalidTool)
+            }
+            McpError::Timeout { .. } => ErrorKind::Tool(ToolReason::Timeout),
+            _ => ErrorKind::Tool(ToolReason::Failed),
+        };
+        Self::new(kind).with_message(error.to_string()).with("mcp", error.kind()).caused_by(error)
     }
 }
 

@@ -22,7 +22,7 @@ use rustls_platform_verifier::BuilderVerifierExt;
 use secrecy::ExposeSecret as _;
 use sse_stream::{Sse, SseStream};
 
-use crate::{Error, Server, server::Place};
+use crate::{McpError, Server, server::Place};
 
 const EVENTS: &str = "text/event-stream";
 const JSON: &str = "application/json";
@@ -38,8 +38,8 @@ pub(crate) struct Bounded {
 type Failed = StreamableHttpError<reqwest::Error>;
 
 impl Bounded {
-    pub(crate) fn new(server: &Server, url: &str) -> Result<Self, Error> {
-        let invalid = |why: String| Error::Settings { server: server.name.clone(), why };
+    pub(crate) fn new(server: &Server, url: &str) -> Result<Self, McpError> {
+        let invalid = |why: String| McpError::Settings { server: server.name.clone(), why };
         let parsed = Url::parse(url).map_err(|error| invalid(format!("{url}: {error}")))?;
         if !matches!(parsed.scheme(), "http" | "https") {
             return Err(invalid(format!("{url} is neither http nor https")));
@@ -73,17 +73,17 @@ impl Bounded {
     pub(crate) fn transport(
         &self,
         server: &Server,
-    ) -> Result<StreamableHttpClientTransport<Self>, Error> {
+    ) -> Result<StreamableHttpClientTransport<Self>, McpError> {
         let Place::Http { url, token, headers } = &server.place else {
             let why = "it has no address".to_owned();
-            return Err(Error::Settings { server: server.name.clone(), why });
+            return Err(McpError::Settings { server: server.name.clone(), why });
         };
         let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
             .max_sse_event_size(self.most);
         config.auth_header = token.as_ref().map(|token| token.expose_secret().to_owned());
         for (name, value) in headers {
             let header = name.parse().ok().zip(value.expose_secret().parse().ok());
-            let (name, value) = header.ok_or_else(|| Error::Settings {
+            let (name, value) = header.ok_or_else(|| McpError::Settings {
                 server: server.name.clone(),
                 why: format!("the header {name:?} is none"),
             })?;

@@ -3,7 +3,7 @@
 //! A [`Server`] is started or called, its tools are checked, and come out as ordinary [`Tool`](mynah_step::Tool)s:
 //!
 //! ```no_run
-//! # async fn f() -> Result<(), mynah_mcp::Error> {
+//! # async fn f() -> Result<(), mynah_mcp::McpError> {
 //! let time = mynah_mcp::Server::stdio(["python", "-m", "mcp_server_time"]).name("time").connect().await?;
 //! let tools = time.tools();
 //! # Ok(()) }
@@ -13,7 +13,7 @@
 //!
 //! # Trust
 //!
-//! A server is a stranger. What it lists is bounded by [`Limits`] and checked before a model sees it. What it claims of its
+//! A server is a stranger. What it lists is bounded by [`ServerLimits`] and checked before a model sees it. What it claims of its
 //! tools counts only if it is [trusted](Server::trusted): otherwise each call waits for a person. A tool whose description changes
 //! after it was handed out is not called any more. A server that dies is started again, a few times.
 //!
@@ -43,9 +43,9 @@ mod listing;
 mod serve;
 mod server;
 
-pub use client::{Connection, Progress};
-pub use error::Error;
+pub use client::Connection;
+pub use error::McpError;
 pub use listing::{Hints, ListedTool, Listing};
 pub use mynah_step::Approval;
 pub use serve::{ToolServer, serve};
-pub use server::{Era, Limits, Server};
+pub use server::{Era, Server, ServerLimits};

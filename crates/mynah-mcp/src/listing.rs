@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::{Error, Limits};
+use crate::{McpError, ServerLimits};
 
 /// The tools of a server, as it listed them. Can be stored, so that tools are there without the server.
 ///
@@ -95,7 +95,7 @@ impl ListedTool {
     }
 
     /// Why the tool cannot be offered to a model, if so.
-    pub(crate) fn problem(&self, limits: &Limits) -> Option<String> {
+    pub(crate) fn problem(&self, limits: &ServerLimits) -> Option<String> {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/');
         if self.name.is_empty() || self.name.len() > 128 || !self.name.chars().all(legal) {
             return Some("its name is not 1 to 128 of letters, digits, _ - . and /".to_owned());
@@ -140,9 +140,9 @@ impl Listing {
     pub(crate) async fn fetch(
         peer: &Peer<RoleClient>,
         server: &str,
-        limits: &Limits,
-    ) -> Result<Self, Error> {
-        let exceeded = |what, limit| Error::Limit { server: server.to_owned(), what, limit };
+        limits: &ServerLimits,
+    ) -> Result<Self, McpError> {
+        let exceeded = |what, limit| McpError::Limit { server: server.to_owned(), what, limit };
         let (mut tools, mut bytes, mut cursors) = (Vec::new(), 0, HashSet::new());
         let mut cursor: Option<String> = None;
         for _ in 0..limits.pages {
@@ -151,7 +151,7 @@ impl Listing {
             let page = peer
                 .list_tools(Some(params))
                 .await
-                .map_err(|error| Error::of_request(server, "tools/list", error))?;
+                .map_err(|error| McpError::of_request(server, "tools/list", error))?;
             for tool in page.tools {
                 bytes += serde_json::to_string(&tool).map_or(0, |text| text.len());
                 if bytes > limits.listing_bytes {
@@ -166,7 +166,7 @@ impl Listing {
                 None => return Ok(Self { tools }),
                 Some(next) if !cursors.insert(next.clone()) => {
                     let why = "tools/list gives a page twice".to_owned();
-                    return Err(Error::Protocol { server: server.to_owned(), why });
+                    return Err(McpError::Protocol { server: server.to_owned(), why });
                 }
                 next => next,
             };

@@ -6,7 +6,7 @@ use mynah_step::{Approval, Tool};
 use secrecy::SecretString;
 
 use crate::{
-    Connection, Error, Listing, Progress, call, child::Start, client::Client, listing::ListedTool,
+    Connection, Listing, McpError, call, child::Start, client::Client, listing::ListedTool,
 };
 
 /// A server that offers tools: a command that speaks MCP on its standard input and output, or an address.
@@ -15,7 +15,7 @@ use crate::{
 /// use std::time::Duration;
 /// use mynah_mcp::{Approval, Server};
 ///
-/// # async fn f() -> Result<(), mynah_mcp::Error> {
+/// # async fn f() -> Result<(), mynah_mcp::McpError> {
 /// let git = Server::stdio(["python", "-m", "mcp_server_git"])
 ///     .name("git")
 ///     .exclude(["git_reset"])
@@ -32,20 +32,17 @@ pub struct Server {
     pub(crate) name: String,
     pub(crate) prefix: Option<String>,
     pub(crate) era: Era,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ServerLimits,
     pub(crate) timeout: Duration,
     pub(crate) max_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) task_wait: Option<Duration>,
-    pub(crate) on_progress: Option<OnProgress>,
     include: Option<Vec<String>>,
     exclude: Vec<String>,
     trusted: bool,
     approval: Approval,
     pins: Option<BTreeMap<String, String>>,
 }
-
-pub(crate) type OnProgress = Arc<dyn Fn(&Progress) + Send + Sync>;
 
 #[derive(Clone)]
 pub(crate) enum Place {
@@ -69,7 +66,7 @@ pub enum Era {
 /// Limits on what a server may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Limits {
+pub struct ServerLimits {
     /// Pages of the list of tools: 100.
     pub pages: usize,
     /// Tools: 500.
@@ -99,7 +96,7 @@ pub struct Limits {
     pub questions: u32,
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             pages: 100,
@@ -141,12 +138,11 @@ impl Server {
             name,
             prefix: None,
             era: Era::Auto,
-            limits: Limits::default(),
+            limits: ServerLimits::default(),
             timeout: Duration::from_secs(60),
             max_timeout: Duration::from_secs(600),
             connect_timeout: Duration::from_secs(30),
             task_wait: None,
-            on_progress: None,
             include: None,
             exclude: Vec::new(),
             trusted: false,
@@ -265,7 +261,7 @@ impl Server {
     /// ```
     /// let server = mynah_mcp::Server::http("https://mcp.example.com/mcp").limits(|limits| limits.tools = 20);
     /// ```
-    pub fn limits(mut self, change: impl FnOnce(&mut Limits)) -> Self {
+    pub fn limits(mut self, change: impl FnOnce(&mut ServerLimits)) -> Self {
         change(&mut self.limits);
         self
     }
@@ -288,18 +284,12 @@ impl Server {
         self
     }
 
-    /// Calls this function with the progress that the server reports.
-    pub fn on_progress(mut self, told: impl Fn(&Progress) + Send + Sync + 'static) -> Self {
-        self.on_progress = Some(Arc::new(told));
-        self
-    }
-
     /// Connects to the server and asks for its tools.
     ///
     /// # Errors
     /// A server that cannot be reached, or exceeds a limit. A single tool that cannot be used is no error; see
     /// [`Connection::refused`].
-    pub async fn connect(self) -> Result<Connection, Error> {
+    pub async fn connect(self) -> Result<Connection, McpError> {
         let client = Arc::new(Client::new(self)?);
         let listing = client.listing().await?;
         Ok(Connection::new(client, listing))
@@ -310,19 +300,19 @@ impl Server {
     ///
     /// # Errors
     /// Invalid settings.
-    pub fn with_listing(self, listing: Listing) -> Result<Connection, Error> {
+    pub fn with_listing(self, listing: Listing) -> Result<Connection, McpError> {
         Ok(Connection::new(Arc::new(Client::new(self)?), listing))
     }
 
     /// The tools for the model, and the reasons for leaving others away.
-    pub(crate) fn offered(client: &Arc<Client>, listing: &Listing) -> (Vec<Tool>, Vec<Error>) {
+    pub(crate) fn offered(client: &Arc<Client>, listing: &Listing) -> (Vec<Tool>, Vec<McpError>) {
         let server = &client.server;
-        let (mut tools, mut refused): (Vec<Tool>, Vec<Error>) = Default::default();
+        let (mut tools, mut refused): (Vec<Tool>, Vec<McpError>) = Default::default();
         let mut seen = std::collections::HashSet::new();
         for listed in &listing.tools {
             let refuse = |why: String| {
                 let (server, tool) = (server.name.clone(), listed.name.clone());
-                Error::Tool { server, tool, why }
+                McpError::Tool { server, tool, why }
             };
             let wanted = server.include.as_ref().is_none_or(|names| names.contains(&listed.name));
             if !seen.insert(&listed.name) {
@@ -345,12 +335,12 @@ impl Server {
     }
 
     /// The refusal of a tool that is not pinned as it is.
-    fn unpinned(&self, listed: &ListedTool) -> Option<Error> {
+    fn unpinned(&self, listed: &ListedTool) -> Option<McpError> {
         let pins = self.pins.as_ref()?;
         let (found, approved) = (listed.digest(), pins.get(&listed.name).cloned());
         let approved = approved.unwrap_or_default();
         let (server, tool) = (self.name.clone(), listed.name.clone());
-        (approved != found).then_some(Error::Changed { server, tool, approved, found })
+        (approved != found).then_some(McpError::Changed { server, tool, approved, found })
     }
 
     fn tool(&self, client: &Arc<Client>, listed: &ListedTool) -> Tool {

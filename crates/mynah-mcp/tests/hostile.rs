@@ -8,16 +8,13 @@
 
 mod common;
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::time::Duration;
 
 use common::{asked, call, failed, hostile, ok, proceed};
 use futures_util::StreamExt as _;
 use mynah::log::Log as _;
 use mynah_data::{Event, Part, ToolOutcome};
-use mynah_mcp::{Approval, Error, Server};
+use mynah_mcp::{Approval, McpError, Server};
 use mynah_step::{
     Tool,
     layers::{OutputCap, RedactOutput, Timeout},
@@ -30,7 +27,7 @@ use tokio::{
     net::TcpListener,
 };
 
-type Tested = Result<(), Error>;
+type Tested = Result<(), McpError>;
 
 fn short(server: Server) -> Server {
     server.connect_timeout(Duration::from_secs(3)).limits(|limits| {
@@ -84,7 +81,7 @@ async fn a_tool_that_cannot_be_used_is_refused_and_the_others_stay() -> Tested {
     let connection = hostile("bad_tools", None).connect().await?;
     let names: Vec<String> = connection.tools().iter().map(|tool| tool.name().to_owned()).collect();
     assert_eq!(names, ["good", "same", "a_b"]);
-    let refused: Vec<String> = connection.refused().iter().map(Error::to_string).collect();
+    let refused: Vec<String> = connection.refused().iter().map(McpError::to_string).collect();
     for (tool, why) in [
         ("deep", "levels"),
         ("wide", "values"),
@@ -105,7 +102,7 @@ async fn a_tool_that_cannot_be_used_is_refused_and_the_others_stay() -> Tested {
 
 #[tokio::test]
 async fn tools_are_included_excluded_and_prefixed() -> Tested {
-    let names = async |server: Server| -> Result<Vec<String>, Error> {
+    let names = async |server: Server| -> Result<Vec<String>, McpError> {
         let tools = server.connect().await?.tools();
         Ok(tools.iter().map(|tool| tool.name().to_owned()).collect())
     };
@@ -119,7 +116,7 @@ async fn tools_are_included_excluded_and_prefixed() -> Tested {
 
 #[tokio::test]
 async fn hints_count_for_trusted_servers_alone() -> Tested {
-    let specs = async |server: Server| -> Result<Vec<(bool, bool)>, Error> {
+    let specs = async |server: Server| -> Result<Vec<(bool, bool)>, McpError> {
         let tools = server.connect().await?.tools();
         assert!(tools.iter().all(|tool| tool.is_recorded()));
         let spec = |tool: &Tool| (tool.spec().approval == Approval::Ask, tool.spec().idempotent);
@@ -204,8 +201,9 @@ async fn a_server_that_died_is_connected_to_after_a_pause_that_doubles_up_to_a_l
 
 #[tokio::test]
 async fn layers_work_on_the_tools_of_a_server() -> Tested {
-    let tool =
-        async |mode: &str| Ok::<_, Error>(hostile(mode, None).connect().await?.tools().remove(0));
+    let tool = async |mode: &str| {
+        Ok::<_, McpError>(hostile(mode, None).connect().await?.tools().remove(0))
+    };
     let capped = tool("large").await?.layer(OutputCap::new(4));
     let expected = "yyyy\n[truncated: the first 4 of ";
     assert!(ok(call(&capped, json!({})).await).starts_with(expected));
@@ -246,16 +244,27 @@ async fn await_note(notes: &NamedTempFile, word: &str, times: usize) {
 }
 
 #[tokio::test]
-async fn progress_puts_a_timeout_off_and_is_heard() -> Tested {
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&heard);
-    let server = hostile("progress", None)
-        .timeout(Duration::from_millis(1500))
-        .on_progress(move |progress| told.lock().unwrap().push(progress.progress));
+async fn progress_puts_a_timeout_off() -> Tested {
+    let server = hostile("progress", None).timeout(Duration::from_millis(1500));
     let tools = server.connect().await?.tools();
     assert_eq!(ok(call(&tools[0], json!({})).await), "done");
-    assert_eq!(heard.lock().unwrap().last(), Some(&7.0));
     Ok(())
+}
+
+/// As in a program whose `main` returns it.
+#[tokio::test]
+async fn an_error_becomes_one_of_mynah() {
+    async fn connected(server: Server) -> mynah::Result<()> {
+        server.connect().await?;
+        Ok(())
+    }
+    let error = connected(Server::stdio(["/nowhere/at/all"]).name("none")).await.unwrap_err();
+    let cause = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref());
+    assert!(matches!(cause, Some(McpError::Start { .. })), "{error:#?}");
+    assert_eq!((error.reason(), &error.metadata()["mcp"]), ("failed", &json!("start")));
+    assert!(error.to_string().starts_with("MCP server \"none\" cannot be started"), "{error}");
+    let error = connected(Server::http("nowhere").name("none")).await.unwrap_err();
+    assert!(error.is_validation(), "{error:#?}");
 }
 
 #[tokio::test]
