@@ -63,11 +63,7 @@ impl Decoder for Squawk {
             }
             "trouble" => return Err(failure::in_stream(&said)),
             "end" => {
-                draft.usage(Usage {
-                    input_tokens: said["seeds"].as_u64(),
-                    output_tokens: said["words"].as_u64(),
-                    ..Usage::default()
-                });
+                draft.usage(Usage::new(said["seeds"].as_u64(), said["words"].as_u64()));
                 let why = match text("why") {
                     "cage covered" => FinishReason::Length,
                     _ => FinishReason::Stop,

@@ -315,7 +315,8 @@ impl Draft {
 
     /// With the total of what the provider counted, where it does not say it.
     fn tell_usage(&mut self) {
-        let usage = Usage { total_tokens: self.usage.total(), ..self.usage.clone() };
+        let mut usage = self.usage.clone();
+        usage.total_tokens = usage.total();
         self.wait(Waiting::Usage(Box::new(usage)));
         self.begin();
     }

@@ -318,11 +318,7 @@ impl Script {
     /// # Ok::<(), mynah_data::Error>(())
     /// ```
     pub fn usage(self, input_tokens: u64, output_tokens: u64) -> Self {
-        self.with(Entry::Usage(Box::new(Usage {
-            input_tokens: Some(input_tokens),
-            output_tokens: Some(output_tokens),
-            ..Usage::default()
-        })))
+        self.with(Entry::Usage(Box::new(Usage::new(input_tokens, output_tokens))))
     }
 
     /// The script of a call that fails before it answers: its provider is down, say.

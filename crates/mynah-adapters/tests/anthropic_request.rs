@@ -84,7 +84,8 @@ fn n05_n06_n07_n22_results_of_tools_come_together_and_before_what_the_user_says(
 fn n03_each_choice_of_a_tool_has_its_form() {
     let sent = |choice, options: Value| {
         let options = options.as_object().unwrap().clone();
-        let request = Request { tool_choice: choice, options, ..Request::from("hi") };
+        let mut request = Request::from("hi").with_options(options);
+        request.tool_choice = choice;
         body(request.with_tools([search()])).get("tool_choice").cloned()
     };
     let tool = || Some(ToolChoice::Tool("search".to_owned()));
@@ -106,8 +107,7 @@ fn n03_each_choice_of_a_tool_has_its_form() {
 
 #[test]
 fn n04_a_tool_that_must_be_called_must_be_there() {
-    let request = Request { tool_choice: Some(ToolChoice::Required), ..Request::from("hi") }
-        .with_model("claude-x");
+    let request = Request::from("hi").with_tool_choice(ToolChoice::Required).with_model("claude-x");
     let error = Anthropic::default().body(&request, &ModelCall::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::UnsupportedFeature));
 }
@@ -306,7 +306,7 @@ fn a_model_that_decides_itself_is_not_made_to_call_a_tool() {
             let body = Anthropic::default().body(&request, &ModelCall::default());
             body.err().map(|error| error.kind())
         };
-        let choose = |choice| kind(Request { tool_choice: Some(choice), ..Request::from("hi") });
+        let choose = |choice| kind(Request::from("hi").with_tool_choice(choice));
         [
             choose(ToolChoice::Required),
             choose(ToolChoice::Tool("search".to_owned())),
@@ -410,7 +410,8 @@ fn a_call_that_gives_the_form_describes_the_tools_as_they_were() {
         let first = Anthropic::default()
             .body(&first.with_tools([search()]), &ModelCall::default())
             .unwrap();
-        let to = ModelCall { former_tools: vec![search().into()], ..ModelCall::default() };
+        let mut to = ModelCall::default();
+        to.former_tools = vec![search().into()];
         let second = Anthropic::default().body(&second, &to).unwrap();
         for prefix in ["system", "tools", "messages"] {
             assert_eq!(second.get(prefix), first.get(prefix));
@@ -422,7 +423,8 @@ fn a_call_that_gives_the_form_describes_the_tools_as_they_were() {
 
 #[test]
 fn a_tool_that_gives_the_form_stands_behind_the_others_and_outdates_thoughts() {
-    let to = ModelCall { former_tools: vec![search().into()], ..ModelCall::default() };
+    let mut to = ModelCall::default();
+    to.former_tools = vec![search().into()];
     for (model, blocks) in [("claude-haiku-5-5", 1), ("claude-haiku-4-5", 2)] {
         let request = Request::new(called_after_a_thought())
             .with_model(model)

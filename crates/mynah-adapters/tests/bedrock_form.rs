@@ -19,7 +19,7 @@ use common::{events, folded};
 use futures_util::StreamExt as _;
 use mynah_adapters::{
     bedrock::Bedrock,
-    conformance::{Reply, Server},
+    conformance::{Reply, TestServer},
     format::{Delivery, Format},
     http::HttpAdapter,
 };
@@ -211,7 +211,7 @@ fn a_form_is_given_after_the_tools_were_called() {
         let sent = body(&request).unwrap();
         assert_eq!(names(&sent), ["search", FORM], "{model}");
         assert_eq!(sent["toolConfig"].get("toolChoice"), choice.as_ref(), "{model}");
-        let barred = Request { tool_choice: Some(ToolChoice::None), ..both };
+        let barred = both.with_tool_choice(ToolChoice::None);
         assert!(!needs(&barred), "{model}");
         // The form alone can keep it from the others.
         let sent = body(&barred).ok();
@@ -351,7 +351,7 @@ fn a_model_that_does_not_stream_its_calls_is_asked_for_a_whole_answer() {
     };
     let asked = || Request::from("hi");
     let call = Message::assistant_parts([Part::tool_call(ToolCall::new("c", "search", "{}"))]);
-    let barred = Request { tool_choice: Some(ToolChoice::None), ..asked() }.with_tools([search()]);
+    let barred = asked().with_tool_choice(ToolChoice::None).with_tools([search()]);
     for (request, whole) in [
         (asked(), false),
         (barred, false),
@@ -376,7 +376,7 @@ fn a_model_that_does_not_stream_its_calls_is_asked_for_a_whole_answer() {
 
 #[tokio::test]
 async fn an_answer_of_a_form_comes_over_the_wire_in_pieces_or_whole() {
-    let server = Server::start(|received| match received.path.rsplit('/').next() {
+    let server = TestServer::start(|received| match received.path.rsplit('/').next() {
         Some("converse") => Reply::json(200, whole().to_string()),
         _ => {
             let lines = [start(0, FORM), input(0, "{\"n\""), input(0, ": 1}"), close(0)];
@@ -498,7 +498,8 @@ fn told(request: &Request, lines: &[String], reason: &str) -> Vec<Event> {
 async fn call(url: &str, request: Request) -> Response {
     let adapter = HttpAdapter::named("bedrock").unwrap().with_base_url(url).unwrap();
     let key = Some(SecretString::from("key"));
-    let to = ModelCall { api_key: key, ..ModelCall::default() };
+    let mut to = ModelCall::default();
+    to.api_key = key;
     let stream = Arc::new(adapter).open(request, to).await.unwrap();
     let events: Vec<Event> = stream.map(|event| event.unwrap()).collect().await;
     folded(&events)

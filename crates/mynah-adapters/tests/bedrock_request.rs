@@ -18,7 +18,7 @@ use std::{
 use asked::{cached, marked, search, with_blanks, with_options};
 use mynah_adapters::{
     bedrock::Bedrock,
-    conformance::{Reply, Server},
+    conformance::{Reply, TestServer},
     format::{Format, Outgoing},
     http::HttpAdapter,
     keys::Keys,
@@ -172,7 +172,7 @@ fn images_go_as_their_bytes_or_from_the_providers_own_store() {
 #[test]
 fn each_choice_of_a_tool_has_its_form() {
     let asked = |choice: ToolChoice, tools: Vec<ToolSpec>| {
-        Request { tool_choice: Some(choice), ..Request::from("hi") }.with_tools(tools)
+        Request::from("hi").with_tool_choice(choice).with_tools(tools)
     };
     let tool = || ToolChoice::Tool("search".to_owned());
     for (choice, expected) in [
@@ -196,14 +196,15 @@ fn each_choice_of_a_tool_has_its_form() {
     let answered = Request::new([called, Message::tool_result("c", "found")]);
     let sent = body(answered.clone());
     assert_eq!(sent["toolConfig"]["tools"][0]["toolSpec"]["name"], "search", "described again");
-    let to = ModelCall { former_tools: vec![search().into()], ..ModelCall::default() };
+    let mut to = ModelCall::default();
+    to.former_tools = vec![search().into()];
     for (model, described) in [("us.anthropic.claude-opus-5-5", Some("finds")), ("m", None)] {
         let sent = Bedrock::default().body(&answered.clone().with_model(model), &to).unwrap();
         let tool = &sent["toolConfig"]["tools"][0]["toolSpec"];
         let description = tool.get("description").and_then(Value::as_str);
         assert_eq!(description, described, "as it was, where thinking depends on it");
     }
-    let barred = Request { tool_choice: Some(ToolChoice::None), ..answered };
+    let barred = answered.with_tool_choice(ToolChoice::None);
     assert_eq!(refused(barred.with_tools([search()])).kind(), unsupported);
 }
 
@@ -255,8 +256,8 @@ fn each_model_gets_the_cache_points_that_it_takes() {
     let call = Message::assistant_parts([Part::tool_call(ToolCall::new("c1", "search", "{}"))]);
     let asked = marked(&mark);
     let said = asked.messages.iter().map(|message| Message::clone(message));
-    let request =
-        Request { tools: asked.tools.clone(), ..Request::new(said.chain([call, result])) };
+    let mut request = Request::new(said.chain([call, result]));
+    request.tools = asked.tools.clone();
     let points = |model: &str| {
         let request = request.clone().with_model(model);
         let body = Bedrock::default().body(&request, &ModelCall::default()).unwrap();
@@ -379,7 +380,7 @@ async fn what_a_call_is_signed_with_is_in_no_error() {
     let body = json!({"message": told}).to_string();
     let kind = "InvalidSignatureException:http://internal.amazon.com/coral/";
     let reply = Reply::json(403, body).with_header("x-amzn-errortype", kind);
-    let server = Server::start(move |_| reply.clone()).await.unwrap();
+    let server = TestServer::start(move |_| reply.clone()).await.unwrap();
     let adapter = adapter(&secrets).with_base_url(server.url()).unwrap();
     let error = open(adapter).await;
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::AuthenticationFailed));
@@ -402,7 +403,7 @@ async fn a_profile_has_what_the_variables_do_not_say() {
     std::fs::write(home.path().join(".aws/credentials"), credentials).unwrap();
     std::fs::write(home.path().join(".aws/config"), config).unwrap();
     let home = home.path().to_str().unwrap();
-    let server = Server::start(|_| Reply::json(404, r#"{"message": "no session-of-dev"}"#));
+    let server = TestServer::start(|_| Reply::json(404, r#"{"message": "no session-of-dev"}"#));
     let server = server.await.unwrap();
     let signed = async |variables: &[(&str, &str)]| {
         let variables = [&[("HOME", home)], variables].concat();
@@ -441,7 +442,7 @@ async fn a_profile_has_what_the_variables_do_not_say() {
 async fn the_bearer_token_comes_before_what_signs_and_the_region_names_the_server() {
     let token = [("AWS_BEARER_TOKEN_BEDROCK", "token"), ("AWS_ACCESS_KEY_ID", "a")];
     let reply = Reply::json(404, r#"{"message": "no"}"#);
-    let server = Server::start(move |_| reply.clone()).await.unwrap();
+    let server = TestServer::start(move |_| reply.clone()).await.unwrap();
     open(adapter(&token).with_base_url(server.url()).unwrap()).await;
     let received = server.received().pop().unwrap();
     assert_eq!(received.header("authorization"), Some("Bearer token"));

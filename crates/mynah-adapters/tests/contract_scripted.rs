@@ -183,7 +183,7 @@ async fn x14_the_last_usage_counts_and_counters_that_nobody_knows_are_kept() {
 async fn x15_every_call_is_kept_with_its_request_before_its_script_is_looked_at() {
     let model = Scripted::default();
     let request = Request::new([Message::user("hello")]).with_model("m").with_temperature(0.5);
-    let call = ModelCall { request_id: "r1".to_owned(), ..ModelCall::default() };
+    let call = ModelCall::new("r1");
     let opened = Arc::new(model.clone()).open(request.clone(), call);
     assert!(opened.await.is_err());
     assert_eq!(model.requests(), [request]);

@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use mynah_adapters::{
-    conformance::{Received, Reply, Server},
+    conformance::{Received, Reply, TestServer},
     embed::Embedder,
     http::{HttpAdapter, HttpEmbedder},
     keys::Keys,
@@ -20,7 +20,7 @@ const KEY: &str = "sk-of-the-embedder";
 
 #[tokio::test]
 async fn openai_is_asked_in_its_shape_and_its_order_does_not_matter() {
-    let server = Server::start(|_| {
+    let server = TestServer::start(|_| {
         let data =
             json!([{"index": 1, "embedding": [3.5, 0]}, {"index": 0, "embedding": [1.0, -2]}]);
         let usage = json!({"prompt_tokens": 5, "total_tokens": 5});
@@ -31,7 +31,8 @@ async fn openai_is_asked_in_its_shape_and_its_order_does_not_matter() {
     let found = Arc::new(embedder).embed(vec!["a".into(), "b".into()]).await.unwrap();
     assert_eq!(found.vectors, [[1.0, -2.0], [3.5, 0.0]]);
     assert_eq!(found.model.as_deref(), Some("small-1"));
-    let usage = Usage { input_tokens: Some(5), total_tokens: Some(5), ..Usage::default() };
+    let mut usage = Usage::new(5, None);
+    usage.total_tokens = Some(5);
     assert_eq!(found.usage, usage);
     let [asked] = &server.received()[..] else { panic!("one call") };
     assert_eq!(asked.path, "/v1/embeddings");
@@ -44,7 +45,7 @@ async fn openai_is_asked_in_its_shape_and_its_order_does_not_matter() {
 
 #[tokio::test]
 async fn gemini_is_asked_in_its_shape() {
-    let server = Server::start(|_| {
+    let server = TestServer::start(|_| {
         let embeddings = json!([{"values": [3.0, 4.0]}]);
         answer(json!({"embeddings": embeddings, "usageMetadata": {"promptTokenCount": 3}}))
     });
@@ -66,7 +67,7 @@ async fn gemini_is_asked_in_its_shape() {
 
 #[tokio::test]
 async fn the_whole_name_of_a_model_of_gemini_is_its_id() {
-    let server = Server::start(|_| answer(json!({"embeddings": [{"values": [1.0]}]})));
+    let server = TestServer::start(|_| answer(json!({"embeddings": [{"values": [1.0]}]})));
     let server = server.await.unwrap();
     let keys = Keys::new().with_environment(|_| Some(KEY.to_owned()));
     let adapter = HttpAdapter::named("gemini").unwrap().with_base_url(server.url()).unwrap();
@@ -78,7 +79,7 @@ async fn the_whole_name_of_a_model_of_gemini_is_its_id() {
 
 #[tokio::test]
 async fn mistral_has_its_own_word_for_dimensions() {
-    let server = Server::start(lengths).await.unwrap();
+    let server = TestServer::start(lengths).await.unwrap();
     embedder(&server, "mistral").with_dimensions(2).vectors(["a"]).await.unwrap();
     let [asked] = &server.received()[..] else { panic!("one call") };
     assert_eq!(
@@ -89,7 +90,7 @@ async fn mistral_has_its_own_word_for_dimensions() {
 
 #[tokio::test]
 async fn no_wait_is_begun_that_the_policy_has_no_time_for() {
-    let server = Server::start(|_| Reply::json(503, "")).await.unwrap();
+    let server = TestServer::start(|_| Reply::json(503, "")).await.unwrap();
     let mut policy = RetryPolicy::attempts(4);
     policy.max_elapsed_ms = Some(1);
     let error = embedder(&server, "openai-chat").with_retry(policy).vectors(["a"]).await;
@@ -100,7 +101,7 @@ async fn no_wait_is_begun_that_the_policy_has_no_time_for() {
 
 #[tokio::test]
 async fn ollama_is_asked_in_its_shape() {
-    let server = Server::start(|_| {
+    let server = TestServer::start(|_| {
         answer(json!({"model": "m", "embeddings": [[0.25, 1]], "prompt_eval_count": 4}))
     });
     let server = server.await.unwrap();
@@ -112,7 +113,7 @@ async fn ollama_is_asked_in_its_shape() {
 
 #[tokio::test]
 async fn many_texts_go_out_in_batches_and_long_ones_alone() {
-    let server = Server::start(lengths).await.unwrap();
+    let server = TestServer::start(lengths).await.unwrap();
     let texts: Vec<String> = (0..5000).map(|n| "x".repeat(n % 7)).collect();
     let found = embedder(&server, "openai-chat").vectors(texts.clone()).await.unwrap();
     let expected: Vec<Vec<f32>> = texts.iter().map(|text| vec![text.len() as f32]).collect();
@@ -120,7 +121,7 @@ async fn many_texts_go_out_in_batches_and_long_ones_alone() {
     assert_eq!(sizes(&server), [2048, 2048, 904]);
     assert_eq!(found.usage.input_tokens, Some(3));
 
-    let server = Server::start(lengths).await.unwrap();
+    let server = TestServer::start(lengths).await.unwrap();
     let texts = [200_000, 100_000, 1, 400_000, 1].map(|length| "x".repeat(length));
     let found = embedder(&server, "openai-chat").vectors(texts).await.unwrap();
     assert_eq!(found.vectors.len(), 5);
@@ -133,7 +134,7 @@ async fn many_texts_go_out_in_batches_and_long_ones_alone() {
 #[tokio::test]
 async fn q19_q20_each_batch_is_counted_and_named_and_a_failure_tells_how_many_came_before() {
     let calls = AtomicUsize::new(0);
-    let server = Server::start(move |asked| match calls.fetch_add(1, Ordering::Relaxed) {
+    let server = TestServer::start(move |asked| match calls.fetch_add(1, Ordering::Relaxed) {
         number @ 0..4 => lengths(asked).with_header("x-request-id", &format!("r{number}")),
         _ => Reply::json(400, "{}"),
     });
@@ -152,12 +153,12 @@ async fn q19_q20_each_batch_is_counted_and_named_and_a_failure_tells_how_many_ca
 
 #[tokio::test]
 async fn a_batch_is_as_large_as_the_provider_takes_it_or_as_it_is_told() {
-    let server = Server::start(lengths).await.unwrap();
+    let server = TestServer::start(lengths).await.unwrap();
     embedder(&server, "mistral").vectors(vec!["x"; 600]).await.unwrap();
     embedder(&server, "mistral").vectors(vec!["x".repeat(6_000); 3]).await.unwrap();
     assert_eq!(sizes(&server), [512, 88, 2, 1]);
 
-    let server = Server::start(lengths).await.unwrap();
+    let server = TestServer::start(lengths).await.unwrap();
     for most in [2, 0] {
         let embedder = embedder(&server, "openai-chat").with_max_batch(most);
         assert_eq!(embedder.vectors(["a"; 5]).await.unwrap().vectors.len(), 5);
@@ -169,7 +170,7 @@ async fn a_batch_is_as_large_as_the_provider_takes_it_or_as_it_is_told() {
 async fn failures_are_typed_and_tried_again_where_they_may_pass() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    let server = Server::start(move |asked| match counted.fetch_add(1, Ordering::Relaxed) {
+    let server = TestServer::start(move |asked| match counted.fetch_add(1, Ordering::Relaxed) {
         0 => Reply::json(503, ""),
         1 => lengths(asked),
         _ => Reply::json(401, format!(r#"{{"error": {{"message": "no such key: {KEY}"}}}}"#)),
@@ -197,7 +198,7 @@ async fn an_answer_that_does_not_fit_is_malformed() {
         r#"{"data": [{"embedding": [1]}, {"embedding": [1, 2]}]}"#,
         r#"{"data": [{"embedding": []}, {"embedding": []}]}"#,
     ] {
-        let server = Server::start(move |_| Reply::json(200, wrong)).await.unwrap();
+        let server = TestServer::start(move |_| Reply::json(200, wrong)).await.unwrap();
         let error = embedder(&server, "openai-chat").vectors(["a", "b"]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse), "{wrong}");
     }
@@ -206,7 +207,7 @@ async fn an_answer_that_does_not_fit_is_malformed() {
 #[tokio::test]
 async fn vectors_have_one_length_over_all_batches() {
     let calls = AtomicUsize::new(0);
-    let server = Server::start(move |_| {
+    let server = TestServer::start(move |_| {
         let length = 1 + calls.fetch_add(1, Ordering::Relaxed);
         answer(json!({"data": [{"embedding": vec![1.0; length]}]}))
     });
@@ -220,7 +221,7 @@ async fn vectors_have_one_length_over_all_batches() {
 #[tokio::test]
 async fn a_failure_under_a_status_of_success_is_told_in_the_providers_words() {
     let said = r#"{"error": {"message": "no such model", "code": 404}}"#;
-    let server = Server::start(move |_| Reply::json(200, said)).await.unwrap();
+    let server = TestServer::start(move |_| Reply::json(200, said)).await.unwrap();
     let error = embedder(&server, "openai-chat").vectors(["a"]).await.unwrap_err();
     assert_eq!(
         (error.kind(), error.message().into_owned().as_str()),
@@ -231,14 +232,14 @@ async fn a_failure_under_a_status_of_success_is_told_in_the_providers_words() {
 #[tokio::test]
 async fn vectors_without_a_place_are_in_order() {
     let data = json!([{"index": null, "embedding": [1]}, {"embedding": [2]}]);
-    let server = Server::start(move |_| answer(json!({"data": data}))).await.unwrap();
+    let server = TestServer::start(move |_| answer(json!({"data": data}))).await.unwrap();
     let found = embedder(&server, "openai-chat").vectors(["a", "b"]).await.unwrap();
     assert_eq!(found.vectors, [[1.0], [2.0]]);
 }
 
 #[tokio::test]
 async fn a_named_embedder_can_call_another_server_and_a_provider_without_embeddings_is_refused() {
-    let server = Server::start(lengths).await.unwrap();
+    let server = TestServer::start(lengths).await.unwrap();
     let embedder = HttpEmbedder::named("llamacpp:m").unwrap().with_base_url(server.url()).unwrap();
     assert_eq!(embedder.vectors(["abc"]).await.unwrap().vectors, [[3.0]]);
     assert!(HttpEmbedder::named("llamacpp:m").unwrap().with_base_url("nowhere").is_err());
@@ -255,7 +256,7 @@ fn lengths(asked: &Received) -> Reply {
     answer(json!({"data": data.collect::<Vec<_>>(), "usage": {"prompt_tokens": 1}}))
 }
 
-fn sizes(server: &Server) -> Vec<usize> {
+fn sizes(server: &TestServer) -> Vec<usize> {
     let asked = server.received();
     asked.iter().map(|asked| asked.body["input"].as_array().unwrap().len()).collect()
 }
@@ -264,7 +265,7 @@ fn answer(body: Value) -> Reply {
     Reply::json(200, body.to_string())
 }
 
-fn embedder(server: &Server, adapter: &str) -> HttpEmbedder {
+fn embedder(server: &TestServer, adapter: &str) -> HttpEmbedder {
     let keys = Keys::new().with_environment(|_| Some(KEY.to_owned()));
     let adapter = HttpAdapter::named(adapter).unwrap().with_base_url(server.url()).unwrap();
     HttpEmbedder::new(adapter.with_keys(keys), "m")

@@ -194,8 +194,7 @@ fn an_answer_that_stops_at_the_limit_of_a_request_goes_on() {
     let spent = folded(&stopped("MAX_TOKENS", "t2".into()));
     assert_eq!(spent.finish_reason, Some(FinishReason::Length));
     assert_eq!(spent.metadata["continuation_token"], "t2", "for whoever asks with more tokens");
-    let more =
-        Request { options: spent.metadata, ..Request::from("hi") }.with_model("gemini-4-argon");
+    let more = Request::from("hi").with_options(spent.metadata).with_model("gemini-4-argon");
     let body = Gemini::default().body(&more, &ModelCall::default()).unwrap();
     assert_eq!(body["continuationToken"], "t2");
     let lost = read(&stream(&[said(json!([{"text": "Hel"}])), finished("CONTINUATION")]));

@@ -179,7 +179,7 @@ fn i03_schemas_are_written_in_the_dialect_where_that_can_hold_them() {
 #[test]
 fn i04_i05_each_choice_of_a_tool_has_its_form() {
     let sent = |choice: ToolChoice, tools: Vec<ToolSpec>| {
-        let request = Request { tool_choice: Some(choice), ..Request::from("hi") };
+        let request = Request::from("hi").with_tool_choice(choice);
         body(request.with_tools(tools)).get("toolConfig").cloned()
     };
     let own = json!({"mode": "VALIDATED"});
@@ -346,11 +346,9 @@ fn the_callers_own_params_are_passed_on_to_their_places() {
         "toolConfig": {"retrievalConfig": {"languageCode": "en"}},
         "generationConfig": {"seed": 7},
     });
-    let request = Request {
-        options: options.as_object().unwrap().clone(),
-        tool_choice: Some(ToolChoice::Auto),
-        ..Request::from("hi")
-    };
+    let request = Request::from("hi")
+        .with_options(options.as_object().unwrap().clone())
+        .with_tool_choice(ToolChoice::Auto);
     let sent = body(request.with_tools([search()]));
     assert_eq!(
         sent["generationConfig"],

@@ -13,14 +13,14 @@ use std::{
 
 use futures_util::StreamExt as _;
 use mynah_adapters::{
-    conformance::{Received, Reply, Server},
+    conformance::{Received, Reply, TestServer},
     http::{Http, HttpAdapter},
     keys::Keys,
     presets::{PRESETS, Preset},
 };
 use mynah_data::{
-    AdapterReason, EngineReason, Error, ErrorKind, Event, FinishReason, Metadata, Request,
-    Response, ResponseFormat, Result, ToolChoice, ToolSpec,
+    AdapterReason, EngineReason, Error, ErrorKind, Event, FinishReason, Request, Response,
+    ResponseFormat, Result, ToolChoice, ToolSpec,
 };
 use mynah_step::{Adapter, Fallback, ModelCall, RetryPolicy, SystemWorld, open_model};
 use rcgen::{
@@ -28,7 +28,6 @@ use rcgen::{
     generate_simple_self_signed,
 };
 use rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
-use secrecy::SecretString;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::{
@@ -147,11 +146,13 @@ fn presets_have_names_of_their_own() {
 #[tokio::test]
 async fn o26_headers_and_keys_go_where_each_format_wants_them() {
     let headers = |name: &'static str| async move {
-        let server = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+        let server =
+            TestServer::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
         let adapter = HttpAdapter::named(name).unwrap().with_base_url(server.url()).unwrap();
         let adapter = adapter.with_header("x-mine", "1").unwrap();
         let opts = json!({"organization": "org-1", "headers": {"x-yours": "2"}});
-        let call = ModelCall { adapter_opts: opts.as_object().unwrap().clone(), ..call() };
+        let mut call = call();
+        call.adapter_opts = opts.as_object().unwrap().clone();
         hear(adapter, call).await.ok();
         server.received().pop().unwrap()
     };
@@ -180,18 +181,18 @@ async fn o26_headers_and_keys_go_where_each_format_wants_them() {
 
 #[tokio::test]
 async fn options_under_the_name_of_an_adapter_are_for_that_one_alone() {
-    let busy = Server::start(|_| Reply::json(529, "{}")).await.unwrap();
-    let free = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let busy = TestServer::start(|_| Reply::json(529, "{}")).await.unwrap();
+    let free = TestServer::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
     let first = HttpAdapter::named("anthropic").unwrap().with_base_url(busy.url()).unwrap();
     let next = HttpAdapter::named("vllm").unwrap().with_base_url(free.url()).unwrap();
     let options = json!({
         "anthropic": {"thinking": {"type": "adaptive"}, "top_p": 0.5}, "vllm": {"min_p": 0.1},
         "openai": {"verbosity": "low"}, "top_p": 0.9, "together": "no map, and so no adapter's",
     });
-    let request = Request { options: options.as_object().unwrap().clone(), ..Request::from("hi") };
+    let request = Request::from("hi").with_options(options.as_object().unwrap().clone());
     let both = Arc::new(Fallback::new(first).or(next, "small"));
     let _ = both.open(request.with_model("claude"), call()).await.unwrap();
-    let sent = |server: &Server| {
+    let sent = |server: &TestServer| {
         let body = server.received().pop().unwrap().body;
         let names = ["anthropic", "vllm", "openai", "thinking", "min_p", "verbosity", "top_p"];
         let sent = names.into_iter().filter_map(|name| Some((name, body.get(name)?.clone())));
@@ -204,7 +205,7 @@ async fn options_under_the_name_of_an_adapter_are_for_that_one_alone() {
 
 #[tokio::test]
 async fn k05_a_missing_key_is_told_before_anything_is_sent() {
-    let server = Server::start(|_| Reply::json(500, "{}")).await.unwrap();
+    let server = TestServer::start(|_| Reply::json(500, "{}")).await.unwrap();
     let adapter = |url: &str| HttpAdapter::named("groq").unwrap().with_base_url(url).unwrap();
     let keys = Keys::new().with_environment(|_| None).with_dotenv("no such file");
     // A server on this machine needs none.
@@ -222,14 +223,15 @@ async fn k05_a_missing_key_is_told_before_anything_is_sent() {
 
 #[tokio::test]
 async fn what_cannot_be_sent_is_known_before_the_call() {
-    let server = Server::start(|_| Reply::json(500, "{}")).await.unwrap();
+    let server = TestServer::start(|_| Reply::json(500, "{}")).await.unwrap();
     let request = Request::from("hi").with_model("m");
     let keyless = Keys::new().with_environment(|_| None);
     let groq = || HttpAdapter::named("groq").unwrap().with_base_url(server.url()).unwrap();
     let nowhere = || HttpAdapter::new("acme", Preset::named("groq").unwrap().format());
-    let with_headers = |headers: Value| ModelCall {
-        adapter_opts: Metadata::from_iter([("headers".to_owned(), headers)]),
-        ..call()
+    let with_headers = |headers: Value| {
+        let mut call = call();
+        call.adapter_opts.insert("headers".to_owned(), headers);
+        call
     };
     assert_eq!(groq().preflight(&request, &call()), Ok(()));
     for (adapter, call, reason) in [
@@ -240,7 +242,7 @@ async fn what_cannot_be_sent_is_known_before_the_call() {
         ),
         (nowhere(), call(), "invalid_options"),
         (groq(), with_headers(json!({"x y": "z"})), "invalid_options"),
-        (groq(), ModelCall { api_key: Some("two\nlines".into()), ..call() }, "invalid_options"),
+        (groq(), call().with_api_key("two\nlines"), "invalid_options"),
     ] {
         let known = adapter.preflight(&request, &call).unwrap_err();
         assert_eq!(known.reason(), reason, "{known}");
@@ -252,9 +254,9 @@ async fn what_cannot_be_sent_is_known_before_the_call() {
 #[tokio::test]
 async fn a_word_in_the_place_of_a_key_is_no_secret() {
     let said = r#"{"error":{"message":"none of the models takes sk-call"}}"#;
-    let server = Server::start(move |_| Reply::json(400, said)).await.unwrap();
+    let server = TestServer::start(move |_| Reply::json(400, said)).await.unwrap();
     let told = async |key: &str| {
-        let call = ModelCall { api_key: Some(SecretString::from(key)), ..call() };
+        let call = call().with_api_key(key);
         hear(chat(&server), call).await.unwrap_err().message().into_owned()
     };
     assert_eq!(told("none").await, "none of the models takes sk-call");
@@ -268,7 +270,7 @@ async fn only_a_key_is_taken_out_of_an_answer() {
     let piece = json!({"choices": [{"index": 0, "delta": {"content": format!("I am {WORD}.")}, "finish_reason": "stop"}]});
     let answer = format!("data: {piece}\n\ndata: [DONE]\n\n");
     let told = json!({"error": {"message": format!("no {WORD} here")}}).to_string();
-    let server = Server::start(move |asked| match asked.header("x-refuse") {
+    let server = TestServer::start(move |asked| match asked.header("x-refuse") {
         None => Reply::stream("text/event-stream", [answer.clone()]),
         Some(_) => Reply::json(400, told.clone()),
     });
@@ -291,7 +293,7 @@ async fn only_a_key_is_taken_out_of_an_answer() {
 
 #[tokio::test]
 async fn a_server_of_ones_own_needs_no_key_unless_one_is_named() {
-    let server = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let server = TestServer::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
     let adapter = HttpAdapter::named("llamacpp").unwrap().with_base_url(server.url()).unwrap();
     hear(adapter.clone(), ModelCall::default()).await.unwrap();
     let named = Keys::new().with_environment(|_| None).with_variable("MY_KEY");
@@ -307,10 +309,11 @@ async fn a_server_of_ones_own_needs_no_key_unless_one_is_named() {
 
 #[tokio::test]
 async fn a_redirect_is_not_followed() {
-    let other = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let other = TestServer::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
     let place = other.url().to_owned();
-    let server =
-        Server::start(move |_| Reply::json(307, "").with_header("location", &place)).await.unwrap();
+    let server = TestServer::start(move |_| Reply::json(307, "").with_header("location", &place))
+        .await
+        .unwrap();
     let error = hear(chat(&server), call()).await.unwrap_err();
     assert_eq!(error.metadata()["status"], 307);
     assert!(other.received().is_empty(), "the key went nowhere");
@@ -318,7 +321,7 @@ async fn a_redirect_is_not_followed() {
 
 #[tokio::test]
 async fn connections_are_used_again() {
-    let server = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let server = TestServer::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
     let proxy = counting_proxy(server.url().trim_start_matches("http://").to_owned()).await;
     let adapter = HttpAdapter::named("vllm").unwrap().with_base_url(&proxy.0).unwrap();
     for _ in 0..5 {
@@ -331,7 +334,7 @@ async fn connections_are_used_again() {
 async fn an_answer_needs_no_more_of_its_body_than_the_end_mark() {
     let answer = Reply::stream("text/event-stream", [ANSWER]);
     for reply in [answer.clone().then_hang(), answer.then_break()] {
-        let server = Server::start(move |_| reply.clone()).await.unwrap();
+        let server = TestServer::start(move |_| reply.clone()).await.unwrap();
         let heard = tokio::time::timeout(Duration::from_secs(5), hear(chat(&server), call()));
         let events = heard.await.expect("the end mark ends it").unwrap();
         assert!(matches!(events.last(), Some(Event::MessageCompleted { .. })));
@@ -341,7 +344,7 @@ async fn an_answer_needs_no_more_of_its_body_than_the_end_mark() {
 #[tokio::test]
 async fn an_answer_that_fails_before_its_first_event_is_told_apart_from_a_refusal() {
     let failed = |reply: Reply| async move {
-        let server = Server::start(move |_| reply.clone()).await.unwrap();
+        let server = TestServer::start(move |_| reply.clone()).await.unwrap();
         hear(chat(&server), call()).await.unwrap_err()
     };
     for body in ["", "data: {\"choi", "data: {\"error\":{\"code\":529}}\n\n"] {
@@ -358,8 +361,9 @@ async fn an_answer_that_fails_before_its_first_event_is_told_apart_from_a_refusa
 async fn what_a_prompt_that_is_blocked_cost_is_told() {
     let blocked = r#"{"promptFeedback":{"blockReason":"SAFETY"},"usageMetadata":{"promptTokenCount":4,"totalTokenCount":4}}"#;
     let body = format!("data: {blocked}\n\n");
-    let server =
-        Server::start(move |_| Reply::stream("text/event-stream", [body.as_str()])).await.unwrap();
+    let server = TestServer::start(move |_| Reply::stream("text/event-stream", [body.as_str()]))
+        .await
+        .unwrap();
     let gemini = HttpAdapter::named("gemini").unwrap().with_base_url(server.url()).unwrap();
     let error = hear(gemini, call()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::ContentFilter));
@@ -372,9 +376,10 @@ async fn a_model_that_fails_before_its_first_word_is_replaced() {
     let start = r#"{"type":"message_start","message":{"id":"msg-1","model":"claude","usage":{"input_tokens":11}}}"#;
     let failure = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
     let busy = format!("data: {start}\n\ndata: {{\"type\":\"ping\"}}\n\ndata: {failure}\n\n");
-    let busy =
-        Server::start(move |_| Reply::stream("text/event-stream", [busy.as_str()])).await.unwrap();
-    let free = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let busy = TestServer::start(move |_| Reply::stream("text/event-stream", [busy.as_str()]))
+        .await
+        .unwrap();
+    let free = TestServer::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
     let first = HttpAdapter::named("anthropic").unwrap().with_base_url(busy.url()).unwrap();
     let next = HttpAdapter::named("vllm").unwrap().with_base_url(free.url()).unwrap();
 
@@ -395,7 +400,7 @@ async fn a_model_that_fails_before_its_first_word_is_replaced() {
 #[tokio::test]
 async fn a_server_may_be_silent_for_five_minutes() {
     let keep_alive = ANSWER.split_inclusive("\n\n").next().unwrap().to_owned() + ": still here\n\n";
-    let server = Server::start(move |_| {
+    let server = TestServer::start(move |_| {
         Reply::stream("text/event-stream", [keep_alive.as_str()]).then_hang()
     });
     let server = server.await.unwrap();
@@ -418,7 +423,8 @@ async fn keep_alives_are_not_listened_to_for_ever() {
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Timeout), "{error:?}");
     assert!(error.message().into_owned().contains("nothing but keep-alives for 1800 s"), "{error}");
     // A call that says how long the server may be silent is not held to that.
-    let patient = ModelCall { stream_timeout: Some(Duration::from_secs(7200)), ..call() };
+    let mut patient = call();
+    patient.stream_timeout = Some(Duration::from_secs(7200));
     assert_eq!(after_keep_alives(patient).await.unwrap().type_name(), "message_started");
 }
 
@@ -452,11 +458,15 @@ async fn after_keep_alives(call: ModelCall) -> Result<Event> {
 async fn a_server_that_answers_nothing_or_half_an_error_is_not_waited_for() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let patience = || ModelCall { stream_timeout: Some(Duration::from_millis(200)), ..call() };
+    let patience = || {
+        let mut call = call();
+        call.stream_timeout = Some(Duration::from_millis(200));
+        call
+    };
     let mute = HttpAdapter::named("openai-chat").unwrap().with_base_url(&url).unwrap();
     let error = hear(mute, patience()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Timeout), "{error:?}");
-    let server = Server::start(|_| Reply::json(500, "{\"error\":").then_hang()).await.unwrap();
+    let server = TestServer::start(|_| Reply::json(500, "{\"error\":").then_hang()).await.unwrap();
     let adapter = chat(&server);
     let error = hear(adapter.clone(), patience()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::ProviderUnavailable), "{error:?}");
@@ -464,10 +474,9 @@ async fn a_server_that_answers_nothing_or_half_an_error_is_not_waited_for() {
     let request = Request::from("hi").with_model("m");
     let (adapter, retry) = (Arc::new(adapter), Arc::new(RetryPolicy::never()));
     let limit = Duration::from_secs(4);
-    for limited in [
-        ModelCall { stream_timeout: Some(limit), ..call() },
-        ModelCall { request_timeout: Some(limit), ..call() },
-    ] {
+    let (mut silent, mut slow) = (call(), call());
+    (silent.stream_timeout, slow.request_timeout) = (Some(limit), Some(limit));
+    for limited in [silent, slow] {
         let (adapter, retry, world) = (adapter.clone(), retry.clone(), Arc::new(SystemWorld));
         let tried = open_model(adapter, request.clone(), limited, retry, world);
         let tried = tokio::time::timeout(limit, tried).await.unwrap();
@@ -479,7 +488,7 @@ async fn a_server_that_answers_nothing_or_half_an_error_is_not_waited_for() {
 async fn what_is_packed_is_named_and_not_told_as_text() {
     let failed = |status: u16| async move {
         let packed = Reply::json(status, "\u{1f}\u{8b}").with_header("content-encoding", "gzip");
-        let server = Server::start(move |_| packed.clone()).await.unwrap();
+        let server = TestServer::start(move |_| packed.clone()).await.unwrap();
         hear(chat(&server), call()).await.unwrap_err()
     };
     let refused = failed(401).await;
@@ -494,7 +503,7 @@ async fn what_is_packed_is_named_and_not_told_as_text() {
 
 #[tokio::test]
 async fn calls_go_through_a_proxy() {
-    let proxy = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let proxy = TestServer::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
     let http = Http::builder().proxy(proxy.url()).build().unwrap();
     let adapter =
         HttpAdapter::named("vllm").unwrap().with_base_url("http://models.invalid").unwrap();
@@ -529,7 +538,7 @@ async fn tools_and_a_form_that_a_model_cannot_have_in_one_call_are_refused_befor
         assert_eq!(error.metadata()["provider"], name);
     }
     for (name, model) in [("anthropic", "claude-3-5-haiku-20241022"), ("ollama", "qwen3:4b")] {
-        let barred = Request { tool_choice: Some(ToolChoice::None), ..both.clone() };
+        let barred = both.clone().with_tool_choice(ToolChoice::None);
         let error = open(name, &barred.with_model(model)).await;
         assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError), "{name}: sent");
     }
@@ -622,16 +631,12 @@ async fn counting_proxy(to: String) -> (String, Arc<Mutex<usize>>) {
     (url, count)
 }
 
-fn chat(server: &Server) -> HttpAdapter {
+fn chat(server: &TestServer) -> HttpAdapter {
     HttpAdapter::named("openai-chat").unwrap().with_base_url(server.url()).unwrap()
 }
 
 fn call() -> ModelCall {
-    ModelCall {
-        api_key: Some(SecretString::from("sk-call")),
-        adapter_opts: Metadata::new(),
-        ..ModelCall::default()
-    }
+    ModelCall::default().with_api_key("sk-call")
 }
 
 async fn hear(adapter: HttpAdapter, call: ModelCall) -> Result<Vec<Event>, Error> {

@@ -10,7 +10,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
 use mynah_adapters::{
-    conformance::{Reply, Server},
+    conformance::{Reply, TestServer},
     http::{Http, HttpAdapter, HttpEmbedder},
     keys::Keys,
 };
@@ -28,7 +28,7 @@ const SECRET: &str = "s3cr3t-word";
 #[tokio::test]
 async fn the_environment_may_name_a_server_and_the_key_that_it_was_started_with() {
     let server =
-        Server::start(|_| Reply::json(401, r#"{"error": "who is there?"}"#)).await.unwrap();
+        TestServer::start(|_| Reply::json(401, r#"{"error": "who is there?"}"#)).await.unwrap();
     let port = server.url().rsplit(':').next().unwrap().to_owned();
     let set = |variables: &[(&'static str, &str)]| {
         let variables: HashMap<_, _> =
@@ -124,9 +124,9 @@ async fn a_server_that_does_not_speak_tls_is_told_from_one_that_is_not_there() {
 
 #[tokio::test]
 async fn a_server_whose_answer_is_not_understood_to_its_end_is_named() {
-    let server = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let server = TestServer::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
     let other = HttpAdapter::named("anthropic").unwrap().with_base_url(server.url()).unwrap();
-    let call = ModelCall { api_key: Some("k".into()), ..ModelCall::default() };
+    let call = ModelCall::default().with_api_key("k");
     let error = hear(other, call).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError));
     assert_eq!(error.metadata()["server"], server.url());
@@ -134,9 +134,10 @@ async fn a_server_whose_answer_is_not_understood_to_its_end_is_named() {
 
 #[tokio::test]
 async fn a_server_that_is_silent_is_named() {
-    let server = Server::start(|_| Reply::silence()).await.unwrap();
+    let server = TestServer::start(|_| Reply::silence()).await.unwrap();
     let stream_timeout = Some(Duration::from_millis(100));
-    let call = ModelCall { stream_timeout, ..ModelCall::default() };
+    let mut call = ModelCall::default();
+    call.stream_timeout = stream_timeout;
     let error = hear(vllm(server.url()), call).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::Timeout));
     assert_eq!(error.metadata()["server"], server.url());
@@ -145,7 +146,7 @@ async fn a_server_that_is_silent_is_named() {
 #[tokio::test]
 async fn an_error_without_words_names_the_address_without_its_query() {
     let failed = async |status: u16, body: &'static str| {
-        let server = Server::start(move |_| Reply::json(status, body)).await.unwrap();
+        let server = TestServer::start(move |_| Reply::json(status, body)).await.unwrap();
         let adapter = vllm(&format!("{}/api?key={SECRET}", server.url()));
         let error = hear(adapter, ModelCall::default()).await.unwrap_err();
         assert_secret(&format!("{error} {error:?} {}", error.to_value()));
@@ -189,7 +190,7 @@ async fn the_proxy_that_was_asked_is_named_without_its_password() {
 
 #[tokio::test]
 async fn calls_go_through_a_socks_proxy() {
-    let server = Server::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let server = TestServer::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
     let proxy = socks(server.url().strip_prefix("http://").unwrap().to_owned()).await;
     let http = Http::builder().proxy(proxy).build().unwrap();
     hear(vllm("http://models.invalid").with_http(http), ModelCall::default()).await.unwrap();

@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 fn effort_says_whether_to_think_and_how_much_where_there_are_levels() {
     let sent = |model: &str, options: Value| {
         let options = options.as_object().unwrap().clone();
-        let request = Request { options, ..Request::from("hi").with_model(model) };
+        let request = Request::from("hi").with_model(model).with_options(options);
         Ollama::default().body(&request, &ModelCall::default()).unwrap()
     };
     for (effort, level, switch) in [
@@ -68,7 +68,7 @@ fn a_question_is_a_model_and_messages_with_the_models_options_aside() {
         "top_p": 0.5, "stop": "x", "options": {"num_ctx": 8192}, "keep_alive": "10m", "think": "high", "truncate": false,
     });
     let request = Request::new([Message::system("Be brief."), Message::user("hi")]);
-    let request = Request { options: options.as_object().unwrap().clone(), ..request };
+    let request = request.with_options(options.as_object().unwrap().clone());
     assert_eq!(
         body(request.with_temperature(0.5).with_max_tokens(64)),
         json!({
@@ -133,9 +133,8 @@ fn tools_calls_results_and_thinking() {
 
 #[test]
 fn a_tool_may_be_kept_back_and_cannot_be_demanded() {
-    let asked = |choice| Request {
-        tool_choice: Some(choice),
-        ..Request::from("hi").with_tools([ToolSpec::new("f", "", json!({}))])
+    let asked = |choice| {
+        Request::from("hi").with_tools([ToolSpec::new("f", "", json!({}))]).with_tool_choice(choice)
     };
     assert!(body(asked(ToolChoice::Auto)).get("tools").is_some());
     assert_eq!(body(asked(ToolChoice::None)).get("tools"), None);
@@ -223,21 +222,15 @@ fn each_reason_to_stop_has_its_meaning() {
 
 #[test]
 fn tokens_and_times_are_counted_at_the_end() {
-    let expected = Usage {
-        input_tokens: Some(11),
-        output_tokens: Some(7),
-        total_tokens: Some(18),
-        extra: json!({"total_duration": 30, "load_duration": 1})
-            .as_object()
-            .unwrap()
-            .clone()
-            .into(),
-        ..Usage::default()
-    };
+    let mut expected = Usage::new(11, 7);
+    expected.total_tokens = Some(18);
+    expected.extra =
+        json!({"total_duration": 30, "load_duration": 1}).as_object().unwrap().clone().into();
     assert_eq!(read(&[last("stop")]).usage, expected);
     let mut cached = last("stop");
     cached["prompt_eval_cached_count"] = 9.into();
-    let expected = Usage { cached_input_tokens: Some(9), ..expected };
+    let mut expected = expected;
+    expected.cached_input_tokens = Some(9);
     assert_eq!(read(&[cached]).usage, expected);
 }
 

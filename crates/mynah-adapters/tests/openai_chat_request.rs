@@ -52,10 +52,8 @@ fn o03_the_limit_has_the_name_that_the_model_knows() {
     {
         assert_eq!(limit(model, ChatDialect::OPENAI), [Some(9), None], "{model}");
     }
-    let azure = ChatDialect {
-        max_completion_tokens: CompletionTokens::NotTheOldest,
-        ..ChatDialect::OPENAI
-    };
+    let mut azure = ChatDialect::OPENAI;
+    azure.max_completion_tokens = CompletionTokens::NotTheOldest;
     for (model, expected) in [
         ("my-deployment", [None, Some(9)]),
         ("o4-mini", [None, Some(9)]),
@@ -145,7 +143,9 @@ fn ids_of_calls_fit_the_server_and_their_results() {
     let request = Request::new([calls].into_iter().chain(results));
     let sent = |short_call_ids, model: &str| {
         let request = request.clone().with_model(model);
-        let format = OpenAiChat::new(ChatDialect { short_call_ids, ..ChatDialect::COMPATIBLE });
+        let mut dialect = ChatDialect::COMPATIBLE;
+        dialect.short_call_ids = short_call_ids;
+        let format = OpenAiChat::new(dialect);
         let messages = format.body(&request, &ModelCall::default()).unwrap()["messages"].take();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let calls = messages[0]["tool_calls"].as_array().unwrap();
@@ -222,8 +222,9 @@ fn o09_each_form_of_answer_has_its_form() {
         ),
         "what cannot be closed cannot be strict"
     );
-    let deepseek =
-        OpenAiChat::new(ChatDialect { json_schema: JsonSchemas::Never, ..ChatDialect::COMPATIBLE });
+    let mut dialect = ChatDialect::COMPATIBLE;
+    dialect.json_schema = JsonSchemas::Never;
+    let deepseek = OpenAiChat::new(dialect);
     let request = Request::from("hi")
         .with_model("m")
         .with_response_format(ResponseFormat::json_schema("p", schema));
@@ -248,10 +249,9 @@ fn groq_gives_an_answer_the_form_of_a_schema_in_one_piece_and_without_tools() {
     assert_eq!(asked(&object), streamed);
     assert_eq!(asked(&formed), [Some(json!(false)), None]);
 
-    let own_tool = Request {
-        options: with_options(&json!({"tools": [{"type": "browser_search"}]})).options,
-        ..formed.clone()
-    };
+    let own_tool = formed
+        .clone()
+        .with_options(with_options(&json!({"tools": [{"type": "browser_search"}]})).options);
     for (request, expected) in [
         (plain.with_tools([search()]), false),
         (object.with_tools([search()]), false),
@@ -276,7 +276,9 @@ fn reasoning_goes_back_as_each_server_wants_it() {
     };
     let request = Request::new([Message::assistant_parts([thought, Part::text("so")])]);
     let sent_to = |model: &str, reasoning_back| {
-        let format = OpenAiChat::new(ChatDialect { reasoning_back, ..ChatDialect::COMPATIBLE });
+        let mut dialect = ChatDialect::COMPATIBLE;
+        dialect.reasoning_back = reasoning_back;
+        let format = OpenAiChat::new(dialect);
         let request = request.clone().with_model(model);
         format.body(&request, &ModelCall::default()).unwrap()["messages"][0].clone()
     };
@@ -372,7 +374,7 @@ fn retention_is_for_models_before_breakpoints_and_marks_are_for_those_after() {
         ("gpt-6-luna", true),
         ("openai/gpt-6.1-sol", true),
     ] {
-        let request = Request { prompt_cache: Some(cache.clone()), ..marked() };
+        let request = marked().with_prompt_cache(cache.clone());
         let body = OpenAiChat::default().body(&request.with_model(model), &ModelCall::default());
         let body = body.unwrap();
         assert_eq!(body.get("prompt_cache_retention").is_some(), !is_new, "{model}");
@@ -384,7 +386,9 @@ fn retention_is_for_models_before_breakpoints_and_marks_are_for_those_after() {
 #[test]
 fn places_up_to_which_to_cache_are_marked_as_the_server_takes_it() {
     let sent = |prompt_cache| {
-        let format = OpenAiChat::new(ChatDialect { prompt_cache, ..ChatDialect::OPENAI });
+        let mut dialect = ChatDialect::OPENAI;
+        dialect.prompt_cache = prompt_cache;
+        let format = OpenAiChat::new(dialect);
         let request = marked().with_model("gpt-5.6-sol");
         format.body(&request, &ModelCall::default()).unwrap()["messages"].clone()
     };
@@ -410,12 +414,11 @@ fn places_up_to_which_to_cache_are_marked_as_the_server_takes_it() {
 fn a_whole_prompt_is_cached_for_claude_behind_a_gateway() {
     let mut cache = PromptCache::default();
     cache.retention = CacheRetention::Long;
-    let format = OpenAiChat::new(ChatDialect {
-        prompt_cache: PromptCaching::CacheControl,
-        ..ChatDialect::COMPATIBLE
-    });
+    let mut dialect = ChatDialect::COMPATIBLE;
+    dialect.prompt_cache = PromptCaching::CacheControl;
+    let format = OpenAiChat::new(dialect);
     let sent = |model: &str| {
-        let request = Request { prompt_cache: Some(cache.clone()), ..Request::from("hi") };
+        let request = Request::from("hi").with_prompt_cache(cache.clone());
         let body = format.body(&request.with_model(model), &ModelCall::default()).unwrap();
         body.get("cache_control").cloned()
     };

@@ -20,17 +20,13 @@ fn o20_usage_counts_the_whole_prompt_and_the_whole_output() {
         "prompt_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 2},
         "completion_tokens_details": {"reasoning_tokens": 3},
     });
-    let expected = Usage {
-        input_tokens: Some(10),
-        output_tokens: Some(5),
-        total_tokens: Some(15),
-        cached_input_tokens: Some(4),
-        cache_write_tokens: Some(2),
-        reasoning_tokens: Some(3),
-        total_cost: Some(0.25),
-        extra: json!({"cost": 0.25, "queue_time": 0.1}).as_object().unwrap().clone().into(),
-        ..Usage::default()
-    };
+    let mut expected = Usage::new(10, 5);
+    expected.total_tokens = Some(15);
+    expected.cached_input_tokens = Some(4);
+    expected.cache_write_tokens = Some(2);
+    expected.reasoning_tokens = Some(3);
+    expected.total_cost = Some(0.25);
+    expected.extra = json!({"cost": 0.25, "queue_time": 0.1}).as_object().unwrap().clone().into();
     let finish =
         json!({"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]});
     let mut with_finish = finish.clone();
@@ -68,14 +64,10 @@ fn usage_may_stand_in_the_choice_and_its_details_beside_the_other_counters() {
     let usage = json!({"prompt_tokens": 19, "completion_tokens": 13, "cached_tokens": 12, "reasoning_tokens": 7});
     let choice =
         json!({"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop", "usage": usage});
-    let expected = Usage {
-        input_tokens: Some(19),
-        output_tokens: Some(13),
-        cached_input_tokens: Some(12),
-        reasoning_tokens: Some(7),
-        total_tokens: Some(32),
-        ..Usage::default()
-    };
+    let mut expected = Usage::new(19, 13);
+    expected.cached_input_tokens = Some(12);
+    expected.reasoning_tokens = Some(7);
+    expected.total_tokens = Some(32);
     assert_eq!(read(&[json!({"choices": [choice]})]), expected);
 }
 

@@ -103,22 +103,18 @@ fn o20_usage_counts_the_whole_prompt_and_the_whole_output() {
         "completed",
         json!({"output": [], "usage": usage, "service_tier": "flex", "reasoning": {"effort": "low", "summary": null}, "tool_usage": {"web_search": {"num_requests": 1}}}),
     );
-    let expected = Usage {
-        input_tokens: Some(10),
-        output_tokens: Some(5),
-        total_tokens: Some(15),
-        cached_input_tokens: Some(4),
-        cache_write_tokens: Some(2),
-        reasoning_tokens: Some(3),
-        total_cost: Some(0.25),
-        tool_usage: json!({"web_search": {"num_requests": 1}}).as_object().unwrap().clone(),
-        extra: json!({"cost": 0.25, "num_sources_used": 2, "service_tier": "flex"})
-            .as_object()
-            .unwrap()
-            .clone()
-            .into(),
-        ..Usage::default()
-    };
+    let mut expected = Usage::new(10, 5);
+    expected.total_tokens = Some(15);
+    expected.cached_input_tokens = Some(4);
+    expected.cache_write_tokens = Some(2);
+    expected.reasoning_tokens = Some(3);
+    expected.total_cost = Some(0.25);
+    expected.tool_usage = json!({"web_search": {"num_requests": 1}}).as_object().unwrap().clone();
+    expected.extra = json!({"cost": 0.25, "num_sources_used": 2, "service_tier": "flex"})
+        .as_object()
+        .unwrap()
+        .clone()
+        .into();
     let response = read(&body(&[json!({"type": "response.completed", "response": reply})]));
     assert_eq!(response.usage, expected);
     assert_eq!(

@@ -64,7 +64,8 @@ fn models_that_reason_are_asked_for_their_reasoning() {
     {
         assert_eq!(include(model, ResponsesDialect::OPENAI), None, "{model}");
     }
-    let xai = ResponsesDialect { always_encrypted: true, ..ResponsesDialect::OPENAI };
+    let mut xai = ResponsesDialect::OPENAI;
+    xai.always_encrypted = true;
     assert_eq!(include("grok-4", xai), asked);
     for how in [json!({"reasoning_effort": "low"}), json!({"reasoning": {"summary": "auto"}})] {
         let request = with_options(&how).with_model("my-deployment");
@@ -181,7 +182,7 @@ fn reasoning_goes_back_where_the_provider_can_read_it() {
     let said = Message::assistant_parts([encrypted, readable, kept, foreign, call]);
     let input = |options: Value| {
         let options = options.as_object().unwrap().clone();
-        asked_of("gpt-5.2", Request { options, ..Request::new([said.clone()]) })["input"].clone()
+        asked_of("gpt-5.2", Request::new([said.clone()]).with_options(options))["input"].clone()
     };
     let item = json!({"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"});
     let first =
@@ -240,7 +241,7 @@ fn a_deployment_that_is_asked_for_its_reasoning_gets_it_back() {
         (json!({}), &["message"]),
     ] {
         let options = with_options(&options).options;
-        let request = Request { options, ..Request::new([said.clone()]) };
+        let request = Request::new([said.clone()]).with_options(options);
         let body = azure.body(&request.with_model("gpt-4o"), &ModelCall::default()).unwrap();
         let items = body["input"].as_array().unwrap().iter();
         let types: Vec<&str> = items.map(|item| item["type"].as_str().unwrap()).collect();
@@ -301,7 +302,8 @@ fn q17_a_prompt_is_cached_under_its_key_or_the_session() {
     let sent =
         |dialect| cache_members(&OpenAiResponses::new(dialect), cached(CacheRetention::Long));
     assert_eq!(sent(ResponsesDialect::OPENAI), [Some(json!("s1")), Some(json!("24h"))]);
-    let xai = ResponsesDialect { cache_retention: false, ..ResponsesDialect::OPENAI };
+    let mut xai = ResponsesDialect::OPENAI;
+    xai.cache_retention = false;
     assert_eq!(sent(xai), [Some(json!("s1")), None]);
 }
 
@@ -370,10 +372,9 @@ fn q18_what_was_sent_before_is_sent_again_byte_for_byte() {
 
 #[test]
 fn o26_keys_and_organizations_go_in_headers() {
-    let own = OpenAiResponses::new(ResponsesDialect {
-        key_header: Some("api-key"),
-        ..ResponsesDialect::OPENAI
-    });
+    let mut dialect = ResponsesDialect::OPENAI;
+    dialect.key_header = Some("api-key");
+    let own = OpenAiResponses::new(dialect);
     assert_eq!(own.key_header("k"), ("api-key", "k".to_owned()));
     assert_eq!(
         OpenAiResponses::default().key_header("k"),

@@ -90,11 +90,8 @@ fn a_tool_that_is_changed_is_sent_as_it_is_then() {
 fn one_call_at_a_time_is_asked_for_or_refused() {
     let sent = |name: &str, model: &str, parallel: bool, choice: Option<ToolChoice>| {
         let options = json!({"parallel_tool_calls": parallel});
-        let request = Request {
-            options: options.as_object().unwrap().clone(),
-            tool_choice: choice,
-            ..request(name, "tools")
-        };
+        let mut request = request(name, "tools").with_options(options.as_object().unwrap().clone());
+        request.tool_choice = choice;
         let format = Preset::named(name).unwrap().format();
         format.body(&request.with_model(model), &ModelCall::default())
     };
@@ -128,7 +125,7 @@ fn tools_among_the_options_follow_the_others() {
         let place = if name == "bedrock" { "/toolConfig/tools" } else { "/tools" };
         let sent = |asked: Request, own: &Value| {
             let options = Metadata::from_iter([("tools".to_owned(), own.clone())]);
-            let request = Request { options, ..asked }.with_model(model);
+            let request = asked.with_options(options).with_model(model);
             let format = Preset::named(name).unwrap().format();
             format.body(&request, &ModelCall::default())
         };
@@ -143,7 +140,7 @@ fn tools_among_the_options_follow_the_others() {
         assert_eq!(tools(ours(), &Value::Null), described, "{name}");
         assert_eq!(tools(request(name, "text"), &own), slice::from_ref(&own), "{name}");
         assert_eq!(tools(request(name, "tool result"), &own), slice::from_ref(&own), "{name}");
-        let choosing = |choice| Request { tool_choice: Some(choice), ..request(name, "text") };
+        let choosing = |choice| request(name, "text").with_tool_choice(choice);
         let demanded = sent(choosing(ToolChoice::Required), &own);
         assert_eq!(demanded.is_ok(), name != "ollama", "{name}: there is a tool to call");
         let barred = sent(choosing(ToolChoice::None), &own).unwrap().to_string();
@@ -335,10 +332,7 @@ fn request(name: &str, cell: &str) -> Request {
         "system" => Request::new([Message::system("be brief"), Message::user("hi")]),
         "image by address" => picture(Image::from_url(URL)),
         "image by bytes" => picture(Image::from_binary(b"bird".to_vec(), "image/png")),
-        "tools" => Request {
-            tools: vec![ToolSpec::new("search", "Finds", schema).into()],
-            ..Request::from("hi")
-        },
+        "tools" => Request::from("hi").with_tools([ToolSpec::new("search", "Finds", schema)]),
         "tool call" | "tool result" => answered(Message::tool_result("call_1", "found")),
         "failed tool result" => answered(Message::tool_error("call_1", "broke")),
         "reasoning" => {
@@ -358,18 +352,15 @@ fn request(name: &str, cell: &str) -> Request {
             let result = Message::tool_result("call_1", "found");
             Request::new(asked(vec![thought, call()]).into_iter().chain([result]))
         }
-        "structured output" => Request {
-            response_format: Some(ResponseFormat::JsonSchema {
+        "structured output" => {
+            Request::from("hi").with_response_format(ResponseFormat::JsonSchema {
                 name: "form".to_owned(),
                 schema,
                 strict: true,
-            }),
-            ..Request::from("hi")
-        },
-        "caching" => Request {
-            prompt_cache: Some(cache),
-            ..Request::new([Message::system("be brief"), Message::user("hi")])
-        },
+            })
+        }
+        "caching" => Request::new([Message::system("be brief"), Message::user("hi")])
+            .with_prompt_cache(cache),
         cell => panic!("no request for {cell}"),
     }
 }

@@ -10,7 +10,7 @@
 mod subjects;
 
 use futures_util::StreamExt as _;
-use mynah_adapters::conformance::{Reply, Scenario, Server, Subject};
+use mynah_adapters::conformance::{Reply, Scenario, Subject, TestServer};
 use mynah_data::{Message, Part, Request, ResponseBuilder};
 use mynah_step::ModelCall;
 use secrecy::SecretString;
@@ -139,9 +139,10 @@ async fn ask_model(
 ) -> (Message, String) {
     let body = pieces.iter().map(|piece| subject.frame(piece));
     let reply = Reply::stream(subject.content_type(), body);
-    let server = Server::start(move |_| reply.clone()).await.unwrap();
+    let server = TestServer::start(move |_| reply.clone()).await.unwrap();
     let key = Some(SecretString::from("key"));
-    let call = ModelCall { api_key: key, ..ModelCall::default() };
+    let mut call = ModelCall::default();
+    call.api_key = key;
     let opened = subject.adapter(server.url()).open(request.with_model(model), call).await;
     let mut stream = opened.unwrap();
     let mut answer = ResponseBuilder::new();

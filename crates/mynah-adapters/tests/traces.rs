@@ -16,14 +16,13 @@ use std::{
 
 use futures_util::StreamExt as _;
 use mynah_adapters::{
-    conformance::{Reply, Scenario, Server},
+    conformance::{Reply, Scenario, TestServer},
     http::HttpAdapter,
     keys::Keys,
     presets::Preset,
 };
 use mynah_data::{Image, ImageDetail, Message, Part, Request};
 use mynah_step::{Adapter, ModelCall};
-use secrecy::SecretString;
 use subjects::subjects;
 use tracing::{
     Event, Metadata, Subscriber,
@@ -77,8 +76,8 @@ async fn no_key_is_logged_at_any_level() {
         let body = subject.answer(Scenario::Text).unwrap();
         let body: Vec<Vec<u8>> = body.iter().map(|piece| subject.frame(piece)).collect();
         for reply in [Reply::stream(subject.content_type(), body), Reply::json(401, "{}")] {
-            let server = Server::start(move |_| reply.clone()).await.unwrap();
-            let call = ModelCall { api_key: Some(SecretString::from(KEY)), ..ModelCall::default() };
+            let server = TestServer::start(move |_| reply.clone()).await.unwrap();
+            let call = ModelCall::default().with_api_key(KEY);
             listen(subject.adapter(server.url()), call).await;
             let received = server.received().pop().unwrap();
             assert!(received.headers.iter().any(|(_, value)| value.contains(KEY)), "it was sent");
@@ -90,7 +89,7 @@ async fn no_key_is_logged_at_any_level() {
         "AWS_SECRET_ACCESS_KEY" | "AWS_SESSION_TOKEN" => Some(KEY.to_owned()),
         _ => None,
     });
-    let server = Server::start(|_| Reply::json(401, "{}")).await.unwrap();
+    let server = TestServer::start(|_| Reply::json(401, "{}")).await.unwrap();
     let adapter = HttpAdapter::named("bedrock").unwrap().with_base_url(server.url()).unwrap();
     listen(Arc::new(adapter.with_keys(keys)), ModelCall::default()).await;
     let heard = heard.0.lock().unwrap();

@@ -272,7 +272,7 @@ impl Exchange {
 
 mod embeddings {
     use mynah_adapters::{
-        conformance::{Reply, Server},
+        conformance::{Reply, TestServer},
         http::{HttpAdapter, HttpEmbedder},
         keys::Keys,
     };
@@ -288,7 +288,7 @@ mod embeddings {
         let reply = Reply::json(exchange.status, exchange.body.clone());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let embedded = runtime.block_on(async {
-            let server = Server::start(move |_| reply.clone()).await.unwrap();
+            let server = TestServer::start(move |_| reply.clone()).await.unwrap();
             let keys = Keys::new().with_environment(|_| Some("a-key".to_owned()));
             let adapter = HttpAdapter::named(adapter).unwrap().with_base_url(server.url()).unwrap();
             let embedder = HttpEmbedder::new(adapter.with_keys(keys), "asked");

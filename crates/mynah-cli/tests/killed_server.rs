@@ -124,7 +124,7 @@ fn kept(events: &[FollowedEvent]) -> Vec<RunEvent> {
     for FollowedEvent { id, event, .. } in events {
         match (id.attempt, last) {
             // The first event of an answer in flight, and each that follows it.
-            (Some(_), Some(EventId { seq, attempt, index })) => {
+            (Some(_), Some(EventId { seq, attempt, index, .. })) => {
                 let next = if attempt.is_some() && seq == id.seq { index + 1 } else { 0 };
                 assert_eq!(id.index, next, "{id} after {last:?}");
                 answer.get_or_insert((kept.len(), 0)).1 = id.index + 1;

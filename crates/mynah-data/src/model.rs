@@ -230,7 +230,7 @@ impl Pricing {
     ///
     /// ```
     /// use mynah_data::{Pricing, Usage};
-    /// let mut usage = Usage { input_tokens: Some(1000), output_tokens: Some(500), ..Usage::default() };
+    /// let mut usage = Usage::new(1000, 500);
     /// Pricing::new(0.15, 0.6).apply(&mut usage);
     /// assert_eq!(usage.total_cost, Some(0.00045));
     /// ```

@@ -11,11 +11,13 @@ use crate::{Message, Messages, Metadata, ModelRef, Thread, ToolSpec, tool::Share
 ///
 /// ```
 /// use mynah_data::{Message, Request};
-/// let request = Request::new([Message::user("hi")]);
-/// assert!(request.tools.is_empty() && !request.stream);
+/// let mut request = Request::new([Message::user("hi")]).with_model("gpt-5.4-mini");
+/// request.stream = true;
+/// assert!(request.tools.is_empty());
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Request {
     /// The model; the engine's where it is none.
     #[serde(default)]
@@ -84,9 +86,27 @@ impl Request {
         self
     }
 
+    /// The same request, in which the model must or must not call a tool.
+    pub fn with_tool_choice(mut self, choice: ToolChoice) -> Self {
+        self.tool_choice = Some(choice);
+        self
+    }
+
     /// The same request for an answer in this form.
     pub fn with_response_format(mut self, format: ResponseFormat) -> Self {
         self.response_format = Some(format);
+        self
+    }
+
+    /// The same request with these parameters of the provider, in place of others.
+    pub fn with_options(mut self, options: Metadata) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// The same request with a cached prompt.
+    pub fn with_prompt_cache(mut self, cache: PromptCache) -> Self {
+        self.prompt_cache = Some(cache);
         self
     }
 }

@@ -47,8 +47,17 @@ impl FinishReason {
 }
 
 /// Tokens and costs. What was not reported is none, never zero.
+///
+/// ```
+/// use mynah_data::Usage;
+/// let mut usage = Usage::new(1_000, 20);
+/// usage.cached_input_tokens = Some(900);
+/// assert_eq!(usage.total(), Some(1_020));
+/// assert_eq!(Usage::new(1_000, None).total(), None);
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Usage {
     /// The whole prompt.
     pub input_tokens: Option<u64>,
@@ -101,6 +110,15 @@ impl Default for Usage {
 }
 
 impl Usage {
+    /// The tokens of a prompt and of its answer. The other counters are fields.
+    pub fn new(
+        input_tokens: impl Into<Option<u64>>,
+        output_tokens: impl Into<Option<u64>>,
+    ) -> Self {
+        let (input_tokens, output_tokens) = (input_tokens.into(), output_tokens.into());
+        Self { input_tokens, output_tokens, ..Self::default() }
+    }
+
     /// No further counters, which most answers have: one for all.
     fn nothing() -> Arc<Metadata> {
         static NOTHING: LazyLock<Arc<Metadata>> = LazyLock::new(Arc::default);

@@ -307,6 +307,7 @@ pub enum ToolOutcome {
 /// A time that was waited for is recorded as the time when it is over, so that a crash does not begin it anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Wait {
     /// So many milliseconds from now on.
     ForMs(u64),

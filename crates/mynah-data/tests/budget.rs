@@ -109,13 +109,9 @@ fn a_list_of_messages_knows_its_size_as_it_grows() {
 
 #[test]
 fn cache_tokens_are_priced_as_the_parts_of_the_prompt_that_they_are() {
-    let usage = Usage {
-        input_tokens: Some(1_000_000),
-        cached_input_tokens: Some(600_000),
-        cache_write_tokens: Some(300_000),
-        output_tokens: Some(0),
-        ..Usage::default()
-    };
+    let mut usage = Usage::new(1_000_000, 0);
+    usage.cached_input_tokens = Some(600_000);
+    usage.cache_write_tokens = Some(300_000);
     let cost = |pricing: Pricing| {
         let mut usage = usage.clone();
         pricing.apply(&mut usage);
@@ -132,7 +128,8 @@ fn cache_tokens_are_priced_as_the_parts_of_the_prompt_that_they_are() {
     ] {
         for retention in [CacheRetention::Short, CacheRetention::Long] {
             let extra = told.as_object().unwrap().clone().into();
-            let mut usage = Usage { extra, ..usage.clone() };
+            let mut usage = usage.clone();
+            usage.extra = extra;
             pricing.for_retention(retention).apply(&mut usage);
             let expected = 0.1 * 3.0 + 0.6 * 0.3 + 0.1 * 3.75 + 0.2 * 6.0;
             close(usage.total_cost.unwrap(), expected);
@@ -145,8 +142,7 @@ fn a_long_prompt_has_the_prices_of_long_prompts_for_all_its_tokens() {
     let catalog = Catalog::built_in();
     let pricing = catalog.get("gemini-3.1-pro-preview").unwrap().pricing.unwrap();
     let cost = |input: u64| {
-        let mut usage =
-            Usage { input_tokens: Some(input), output_tokens: Some(1_000_000), ..Usage::default() };
+        let mut usage = Usage::new(input, 1_000_000);
         pricing.apply(&mut usage);
         (usage.input_cost.unwrap(), usage.output_cost.unwrap())
     };
@@ -170,8 +166,8 @@ fn what_is_not_served_at_list_prices_has_no_costs() {
     let cost = |said: serde_json::Value| {
         let extra = said.as_object().unwrap().clone().into();
         let tokens = Some(1_000_000);
-        let mut usage =
-            Usage { input_tokens: tokens, output_tokens: tokens, extra, ..Usage::default() };
+        let mut usage = Usage::new(tokens, tokens);
+        usage.extra = extra;
         Pricing::new(5.0, 25.0).apply(&mut usage);
         usage.total_cost
     };
@@ -195,17 +191,13 @@ fn what_is_not_served_at_list_prices_has_no_costs() {
 #[test]
 fn no_cost_is_negative_or_not_a_number() {
     for price in [f64::NAN, -1.0, f64::NEG_INFINITY] {
-        let mut usage = Usage { input_tokens: Some(9), output_tokens: Some(0), ..Usage::default() };
+        let mut usage = Usage::new(9, 0);
         Pricing::new(price, price).apply(&mut usage);
         assert!(usage.total_cost.is_some_and(|cost| cost >= 0.0), "{price}: {usage:?}");
         assert_eq!(Pricing::new(price, 1.0).errors()[0].to_string(), "input: out_of_range");
     }
-    let mut usage = Usage {
-        input_tokens: Some(1_000_000),
-        output_tokens: Some(0),
-        input_cost: Some(-5.0),
-        ..Usage::default()
-    };
+    let mut usage = Usage::new(1_000_000, 0);
+    usage.input_cost = Some(-5.0);
     Pricing::new(1.0, 1.0).apply(&mut usage);
     assert_eq!(usage.total_cost, Some(1.0));
 }

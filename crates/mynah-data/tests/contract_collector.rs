@@ -174,8 +174,8 @@ fn e16_an_error_is_on_the_answer_not_instead_of_it() {
 
 #[test]
 fn e17_the_last_usage_wins_whole() {
-    let first = Usage { input_tokens: Some(1), output_tokens: Some(2), ..Usage::default() };
-    let second = Usage { output_tokens: Some(5), ..Usage::default() };
+    let first = Usage::new(1, 2);
+    let second = Usage::new(None, 5);
     let response = answered([usage(first), usage(second.clone())]);
     assert_eq!(response.usage, second);
 }
@@ -509,7 +509,7 @@ fn a_sealed_answer_is_the_answer() {
     let before = builder.response();
     assert_eq!(builder.seal(), before.message);
     assert_eq!(builder.response(), before);
-    builder.apply(&usage(Usage { input_tokens: Some(1), ..Usage::default() }));
+    builder.apply(&usage(Usage::new(1, None)));
     assert_eq!(builder.response().message, before.message);
     builder.apply(&broken(AdapterReason::NetworkError));
     let failed = builder.response();

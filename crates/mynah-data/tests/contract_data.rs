@@ -78,8 +78,8 @@ fn a06_a07_a_json_schema_is_strict_unless_it_is_lenient() {
 #[test]
 fn a08_a_request_asks_for_nothing_but_an_answer() {
     let request = Request::new([Message::user("hi")]);
-    let plain =
-        Request { messages: [Message::user("hi")].into_iter().collect(), ..Request::default() };
+    let mut plain = Request::default();
+    plain.messages = [Message::user("hi")].into_iter().collect();
     assert_eq!(request, plain);
     assert!(!request.stream && !request.structured_finalize);
     assert!(request.tools.is_empty() && request.options.is_empty());
@@ -337,7 +337,7 @@ fn a_halt_may_not_use_a_reason_of_the_loop() {
 
 #[test]
 fn p05_prices_fill_in_the_costs_that_were_not_reported() {
-    let mut usage = tokens(1000, 500);
+    let mut usage = Usage::new(1000, 500);
     Pricing::new(0.15, 0.6).apply(&mut usage);
     assert_eq!(usage.input_cost, Some(0.00015));
     assert_eq!(usage.output_cost, Some(0.0003));
@@ -346,10 +346,12 @@ fn p05_prices_fill_in_the_costs_that_were_not_reported() {
 
 #[test]
 fn p05_a_reported_cost_is_never_overwritten() {
-    let mut usage = Usage { input_cost: Some(7.0), ..tokens(1000, 500) };
+    let mut usage = Usage::new(1000, 500);
+    usage.input_cost = Some(7.0);
     Pricing::new(0.15, 0.6).apply(&mut usage);
     assert_eq!((usage.input_cost, usage.total_cost), (Some(7.0), Some(7.0003)));
-    let reported = Usage { total_cost: Some(1.0), ..tokens(1000, 500) };
+    let mut reported = Usage::new(1000, 500);
+    reported.total_cost = Some(1.0);
     let mut usage = reported.clone();
     Pricing::new(0.15, 0.6).apply(&mut usage);
     assert_eq!(usage.total_cost, reported.total_cost);
@@ -357,7 +359,7 @@ fn p05_a_reported_cost_is_never_overwritten() {
 
 #[test]
 fn p05_what_was_not_counted_has_no_cost() {
-    let mut usage = Usage { input_tokens: Some(1000), ..Usage::default() };
+    let mut usage = Usage::new(1000, None);
     Pricing::new(0.15, 0.6).apply(&mut usage);
     assert_eq!(
         (usage.input_cost, usage.output_cost, usage.total_cost),
@@ -367,8 +369,9 @@ fn p05_what_was_not_counted_has_no_cost() {
 
 #[test]
 fn p05_cached_tokens_have_their_own_price() {
-    let usage =
-        Usage { cached_input_tokens: Some(600), cache_write_tokens: Some(300), ..tokens(1000, 0) };
+    let mut usage = Usage::new(1000, 0);
+    usage.cached_input_tokens = Some(600);
+    usage.cache_write_tokens = Some(300);
     let cost = |pricing: Pricing| {
         let mut usage = usage.clone();
         pricing.apply(&mut usage);
@@ -383,33 +386,37 @@ fn p05_cached_tokens_have_their_own_price() {
 
 #[test]
 fn p05_counters_that_contradict_each_other_have_a_price_too() {
-    let mut usage = Usage {
-        cached_input_tokens: Some(u64::MAX),
-        cache_write_tokens: Some(600),
-        ..tokens(1000, 0)
-    };
+    let mut usage = Usage::new(1000, 0);
+    usage.cached_input_tokens = Some(u64::MAX);
+    usage.cache_write_tokens = Some(600);
     Pricing::new(1.0, 1.0).with_cached_input(0.5).apply(&mut usage);
     assert_eq!(usage.input_cost, Some(0.0005));
-    let mut usage =
-        Usage { cached_input_tokens: Some(600), cache_write_tokens: Some(600), ..tokens(1000, 0) };
+    let mut usage = Usage::new(1000, 0);
+    usage.cached_input_tokens = Some(600);
+    usage.cache_write_tokens = Some(600);
     Pricing::new(1.0, 1.0).with_cached_input(0.5).apply(&mut usage);
     assert_eq!(usage.input_cost, Some(0.0007));
 }
 
 #[test]
 fn the_total_of_a_usage_is_reported_or_added_up() {
-    assert_eq!(tokens(2, 3).total(), Some(5));
-    assert_eq!(Usage { total_tokens: Some(9), ..tokens(2, 3) }.total(), Some(9));
-    assert_eq!(Usage { input_tokens: Some(2), ..Usage::default() }.total(), None);
-    assert_eq!(tokens(u64::MAX, 1).total(), Some(u64::MAX));
+    assert_eq!(Usage::new(2, 3).total(), Some(5));
+    let mut reported = Usage::new(2, 3);
+    reported.total_tokens = Some(9);
+    assert_eq!(reported.total(), Some(9));
+    assert_eq!(Usage::new(2, None).total(), None);
+    assert_eq!(Usage::new(u64::MAX, 1).total(), Some(u64::MAX));
 }
 
 #[test]
 fn usages_add_up_whichever_of_them_reported_a_total() {
-    let reported = Usage { total_tokens: Some(10), ..tokens(4, 6) };
-    for (first, second) in
-        [(tokens(4, 6), tokens(1, 2)), (reported.clone(), tokens(1, 2)), (tokens(1, 2), reported)]
-    {
+    let mut reported = Usage::new(4, 6);
+    reported.total_tokens = Some(10);
+    for (first, second) in [
+        (Usage::new(4, 6), Usage::new(1, 2)),
+        (reported.clone(), Usage::new(1, 2)),
+        (Usage::new(1, 2), reported),
+    ] {
         let mut sum = first.clone();
         sum.add(&second);
         assert_eq!((sum.input_tokens, sum.output_tokens), (Some(5), Some(8)));
@@ -419,8 +426,8 @@ fn usages_add_up_whichever_of_them_reported_a_total() {
 
 #[test]
 fn usages_add_up_without_overflow() {
-    let mut sum = tokens(u64::MAX, u64::MAX);
-    sum.add(&tokens(1, 1));
+    let mut sum = Usage::new(u64::MAX, u64::MAX);
+    sum.add(&Usage::new(1, 1));
     assert_eq!((sum.input_tokens, sum.total()), (Some(u64::MAX), Some(u64::MAX)));
 }
 
@@ -441,10 +448,6 @@ fn a_session_is_made_from_anything_that_makes_a_thread() {
     assert_eq!(Session::from(vec![Message::user("hi")]), expected);
     assert_eq!(Session::from([Message::user("hi")]), expected);
     assert_eq!(Session::from(Thread::from("hi")), expected);
-}
-
-fn tokens(input: u64, output: u64) -> Usage {
-    Usage { input_tokens: Some(input), output_tokens: Some(output), ..Usage::default() }
 }
 
 fn no_file(path: &Path) -> io::Result<Vec<u8>> {

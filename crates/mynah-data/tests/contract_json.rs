@@ -37,7 +37,7 @@ fn j01_j02_each_type_has_one_form_with_its_empty_members() {
         r#"{"model":null,"messages":[],"tools":[],"tool_choice":null,"temperature":null,"max_tokens":null,"stream":false,"response_format":null,"structured_finalize":false,"options":{},"prompt_cache":null,"metadata":{}}"#,
     );
     assert_form(
-        &Usage { input_tokens: Some(9), ..Usage::default() },
+        &Usage::new(9, None),
         r#"{"input_tokens":9,"output_tokens":null,"cached_input_tokens":null,"cache_write_tokens":null,"reasoning_tokens":null,"total_tokens":null,"input_cost":null,"output_cost":null,"total_cost":null,"tool_usage":{},"extra":{}}"#,
     );
     assert_form(&Thread::new(), r#"{"messages":[],"metadata":{}}"#);
@@ -279,11 +279,13 @@ fn j21_members_of_metadata_keep_their_names_and_their_order() {
     let order = json!({"z": 1, "a": {"y": 2, "b": [{"x": 3, "c": 4}]}, "m": null});
     let text = order.to_string();
     let metadata = map(order.clone());
-    let mut request = Request { options: metadata.clone(), ..Request::default() };
+    let mut request = Request::default().with_options(metadata.clone());
     request.metadata = metadata.clone();
     let mut session = Session::new().with_context(metadata.clone());
     session.metadata = metadata.clone();
     session.state = SessionState::Failed { error: order.clone() };
+    let mut usage = Usage::default();
+    usage.extra = metadata.clone().into();
     let forms = [
         form(&Message::user("x").with_metadata("k", order.clone())),
         form(&Part::Text { text: "x".to_owned(), metadata: metadata.clone() }),
@@ -291,7 +293,7 @@ fn j21_members_of_metadata_keep_their_names_and_their_order() {
         form(&ToolSpec::new("echo", "d", order.clone())),
         form(&request),
         form(&session),
-        form(&Usage { extra: metadata.clone().into(), ..Usage::default() }),
+        form(&usage),
         form(&Error::adapter(AdapterReason::Unknown).with("k", order.clone())),
         form(&ToolOutcome::ask_with("?", metadata)),
         form(&Event::RawChunk { chunk: order.clone() }),
@@ -402,7 +404,8 @@ fn j28_a_session_in_any_status_goes_on_after_loading_as_before() {
 #[test]
 fn numbers_come_back_to_the_last_bit() {
     for number in [0.1 + 0.2, 5e-324, f64::MAX, f64::MIN_POSITIVE, -0.0, 1.0, 1e21, 1.0 / 3.0] {
-        let usage = Usage { total_cost: Some(number), ..Usage::default() };
+        let mut usage = Usage::default();
+        usage.total_cost = Some(number);
         let back = through_json(&usage).total_cost.unwrap();
         assert_eq!(back.to_bits(), number.to_bits(), "{number:e}");
         // Enums with a tag are read by way of a buffer.

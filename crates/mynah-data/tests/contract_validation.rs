@@ -147,8 +147,11 @@ fn v14_a_response_format_is_text_or_an_object() {
 
 #[test]
 fn v15_an_answer_is_given_its_form_by_a_schema_only() {
-    let finalizing =
-        |format| Request { structured_finalize: true, response_format: format, ..asking() };
+    let finalizing = |format| {
+        let mut request = asking();
+        (request.structured_finalize, request.response_format) = (true, format);
+        request
+    };
     for format in [None, Some(ResponseFormat::Text), Some(ResponseFormat::JsonObject)] {
         let result = validate::request(&finalizing(format));
         assert_eq!(rules(result), ["structured_finalize: requires_json_schema"]);
@@ -159,12 +162,11 @@ fn v15_an_answer_is_given_its_form_by_a_schema_only() {
 
 #[test]
 fn v16_every_broken_rule_is_reported_in_the_order_of_the_rules() {
-    let request = Request {
-        structured_finalize: true,
-        max_tokens: Some(0),
-        temperature: Some(3.0),
-        ..Request::default().with_tools([tool("fine"), tool("fine"), tool("")])
-    };
+    let mut request = Request::default()
+        .with_tools([tool("fine"), tool("fine"), tool("")])
+        .with_max_tokens(0)
+        .with_temperature(3.0);
+    request.structured_finalize = true;
     let result = validate::request(&request);
     let error = result.clone().unwrap_err();
     assert_eq!(

@@ -65,7 +65,7 @@ fn members_that_a_newer_version_added_are_ignored() -> Result<()> {
         Event::message_started(),
         Event::text_delta("a"),
         Event::tool_call_completed(call.clone()),
-        Event::Usage { usage: Box::new(Usage { input_tokens: Some(3), ..Usage::default() }) },
+        Event::Usage { usage: Box::new(Usage::new(3, None)) },
         Event::ToolExecutionCompleted {
             id: call.id.clone(),
             name: call.name.clone(),

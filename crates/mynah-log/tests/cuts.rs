@@ -74,7 +74,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (0..3u8, prop_oneof!["\\{\\}", "\\{\"x\":1\\}", "\\{"]).prop_map(|(n, raw)| {
             Event::tool_call_completed(ToolCall::new(format!("c{n}"), format!("t{n}"), raw))
         }),
-        1 => (0..9u64).prop_map(|n| Event::Usage { usage: Box::new(Usage { input_tokens: Some(n), ..Usage::default() }) }),
+        1 => (0..9u64).prop_map(|n| Event::Usage { usage: Box::new(Usage::new(n, None)) }),
         1 => Just(Event::message_started()),
         1 => option::of(Just(FinishReason::Stop)).prop_map(Event::message_completed),
         1 => Just(Event::RawChunk { chunk: json!({"odd": 1}) }),

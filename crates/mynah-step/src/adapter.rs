@@ -123,7 +123,17 @@ impl<A: Adapter + ?Sized> Adapter for Arc<A> {
 }
 
 /// What an adapter needs to know of a call beside the request. Never stored.
+///
+/// ```
+/// use std::time::Duration;
+/// use mynah_step::ModelCall;
+///
+/// let mut call = ModelCall::new("request-1").with_api_key("secret");
+/// call.stream_timeout = Some(Duration::from_secs(30));
+/// assert_eq!(call.exposed_api_key(), Some("secret"));
+/// ```
 #[derive(Clone, Default)]
+#[non_exhaustive]
 pub struct ModelCall {
     /// The id of the call that this is part of.
     pub request_id: String,
@@ -147,6 +157,17 @@ pub struct ModelCall {
 }
 
 impl ModelCall {
+    /// A call with this id, and nothing else set.
+    pub fn new(request_id: impl Into<String>) -> Self {
+        Self { request_id: request_id.into(), ..Self::default() }
+    }
+
+    /// The same call with a key of its own.
+    pub fn with_api_key(mut self, key: impl Into<String>) -> Self {
+        self.api_key = Some(SecretString::from(key.into()));
+        self
+    }
+
     /// The key for this call alone, in the clear: for the header that needs it, and nothing else.
     pub fn exposed_api_key(&self) -> Option<&str> {
         self.api_key.as_ref().map(ExposeSecret::expose_secret)

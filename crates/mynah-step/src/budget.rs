@@ -213,14 +213,10 @@ impl Taken {
     fn by(reported: &Usage, unreported: u64, prompt: u64, pricing: Option<&Pricing>) -> Self {
         let written = reported.output_tokens.unwrap_or(0).saturating_add(estimate(unreported));
         let input = reported.input_tokens.unwrap_or(prompt);
-        let mut usage = Usage {
-            input_tokens: Some(input),
-            output_tokens: Some(written),
-            input_cost: reported.input_cost,
-            cached_input_tokens: reported.cached_input_tokens,
-            cache_write_tokens: reported.cache_write_tokens,
-            ..Usage::default()
-        };
+        let mut usage = Usage::new(input, written);
+        usage.input_cost = reported.input_cost;
+        usage.cached_input_tokens = reported.cached_input_tokens;
+        usage.cache_write_tokens = reported.cache_write_tokens;
         if unreported == 0 {
             usage.output_cost = reported.output_cost;
             usage.total_cost = reported.total_cost;

@@ -195,11 +195,7 @@ async fn what_was_spent_before_a_resumption_counts() {
 async fn a_price_that_nobody_knows_is_an_error_before_the_call_unless_it_is_allowed() {
     for (budget, request, expected) in [
         (Budget::new().max_usd(1.0), ask("hi"), Err("unknown_price")),
-        (
-            Budget::new().max_usd(1.0),
-            Request { model: Some("nobody:m".into()), ..ask("hi") },
-            Err("unknown_price"),
-        ),
+        (Budget::new().max_usd(1.0), ask("hi").with_model("nobody:m"), Err("unknown_price")),
         (Budget::new().max_usd(1.0).allow_unknown_price(), ask("hi"), Ok(1)),
         (Budget::new().max_usd(1e9), priced("hi"), Ok(1)),
         (Budget::new().max_turns(1), ask("hi"), Ok(1)),
@@ -217,18 +213,14 @@ async fn a_price_that_nobody_knows_is_an_error_before_the_call_unless_it_is_allo
 
 #[tokio::test]
 async fn cached_tokens_have_their_price() {
-    let usage = mynah_data::Usage {
-        input_tokens: Some(10),
-        cached_input_tokens: Some(8),
-        output_tokens: Some(0),
-        ..Default::default()
-    };
+    let mut usage = mynah_data::Usage::new(10, 0);
+    usage.cached_input_tokens = Some(8);
     let model = plays([whole([Event::Usage { usage: Box::new(usage) }])]);
     let pricing = Pricing::new(1e6, 1e6).with_cached_input(1e5);
     let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
     let (answer, _) = twice(config, async |context| {
-        let model = Some(ModelRef::new("m").with_pricing(pricing));
-        context.llm_call(Request { model, ..ask("hi") }).await
+        let model = ModelRef::new("m").with_pricing(pricing);
+        context.llm_call(ask("hi").with_model(model)).await
     })
     .await;
     let cost = answer.expect("an answer").response.usage.total_cost.unwrap_or(0.0);
@@ -359,5 +351,5 @@ impl Adapter for Speaks {
 
 /// A request to a model that costs a dollar a token.
 fn priced(text: &str) -> Request {
-    Request { model: Some(ModelRef::new("m").with_pricing(Pricing::new(1e6, 1e6))), ..ask(text) }
+    ask(text).with_model(ModelRef::new("m").with_pricing(Pricing::new(1e6, 1e6)))
 }

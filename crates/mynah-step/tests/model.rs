@@ -295,7 +295,7 @@ async fn a_changed_price_does_not_change_a_replay() {
     };
     let log = Arc::new(MemoryLog::new());
     let agent = async |context: &Context| {
-        let request = mynah_data::Request { model: Some("m".into()), ..ask("hi") };
+        let request = ask("hi").with_model("m");
         context.llm_call(request).await.map(|answer| answer.response.usage.total_cost)
     };
     let config = |price: f64| {

@@ -360,29 +360,23 @@ impl CallPlan<'_> {
         if let Some(cache) = &mut cache {
             cache.key = cache.key.take().or_else(|| values.session_id.clone());
         }
-        let response_format = values.response_format.take();
-        Request {
-            model: model.map(|model| parts.catalog.inform(model)),
-            messages: std::mem::take(&mut self.conversation).messages,
-            tools: tools.iter().map(|tool| Arc::clone(tool.spec())).collect(),
-            tool_choice: values.tool_choice.take(),
-            temperature: values.temperature,
-            max_tokens: values.max_tokens,
-            stream: true,
-            // A chat finalizes automatically, and without an output format there is nothing to
-            // finalize.
-            structured_finalize: values.structured_finalize.unwrap_or(false)
-                && response_format.is_some()
-                && self.extent != Extent::Chat,
-            response_format,
-            options: {
-                let mut options = std::mem::take(&mut values.provider);
-                options.extend(std::mem::take(&mut values.shared));
-                options
-            },
-            prompt_cache: cache,
-            metadata: self.given.take().map(|request| request.metadata).unwrap_or_default(),
-        }
+        let mut request = Request::from(std::mem::take(&mut self.conversation));
+        request.model = model.map(|model| parts.catalog.inform(model));
+        request.tools = tools.iter().map(|tool| Arc::clone(tool.spec())).collect();
+        request.tool_choice = values.tool_choice.take();
+        request.temperature = values.temperature;
+        request.max_tokens = values.max_tokens;
+        request.stream = true;
+        request.response_format = values.response_format.take();
+        // A chat finalizes automatically, and without an output format there is nothing to finalize.
+        request.structured_finalize = values.structured_finalize.unwrap_or(false)
+            && request.response_format.is_some()
+            && self.extent != Extent::Chat;
+        request.options = std::mem::take(&mut values.provider);
+        request.options.extend(std::mem::take(&mut values.shared));
+        request.prompt_cache = cache;
+        request.metadata = self.given.take().map(|request| request.metadata).unwrap_or_default();
+        request
     }
 
     /// Everything that does not change while this engine has the run.
@@ -390,7 +384,7 @@ impl CallPlan<'_> {
         self,
         values: Values,
         adapter: Arc<dyn Adapter>,
-        (request, final_request): (Request, Option<Request>),
+        (mut request, final_request): (Request, Option<Request>),
         tools: Vec<Tool>,
         pricing: Option<Pricing>,
         request_id: String,
@@ -401,17 +395,14 @@ impl CallPlan<'_> {
         let parent = self.past.about().and_then(|about| about.parent.as_ref());
         let root = parent.and_then(|parent| Some(parent.continues.as_ref()?.root.clone()));
         let (parts, options) = (&self.engine.0, self.options);
-        let call = ModelCall {
-            request_id: request_id.clone(),
-            // Each call gets that of its run.
-            run_id: None,
-            session_id: values.session_id.clone(),
-            adapter_opts: overlaid(&parts.adapter_opts, values.adapter_opts.unwrap_or_default()),
-            api_key: options.api_key,
-            request_timeout: values.request_timeout.map(Duration::from_millis),
-            stream_timeout: values.stream_timeout.map(Duration::from_millis),
-            former_tools: Vec::new(),
-        };
+        request.messages = Messages::new();
+        // Each call gets the id of its run.
+        let mut call = ModelCall::new(&*request_id);
+        call.session_id.clone_from(&values.session_id);
+        call.adapter_opts = overlaid(&parts.adapter_opts, values.adapter_opts.unwrap_or_default());
+        call.api_key = options.api_key;
+        call.request_timeout = values.request_timeout.map(Duration::from_millis);
+        call.stream_timeout = values.stream_timeout.map(Duration::from_millis);
         // Each tool gets its own call.
         let mut tool_context =
             ToolContext::new(ToolCall::new("", "", ""), Arc::clone(&parts.world))
@@ -447,7 +438,7 @@ impl CallPlan<'_> {
             },
             retry: Arc::new(values.retry.unwrap_or_else(|| adapter.default_retry())),
             adapter,
-            request: Request { messages: Messages::new(), ..request },
+            request,
             final_request,
             call,
             world: Arc::clone(&parts.world),
@@ -527,7 +518,7 @@ const OF_TOOLS: [&str; 3] = ["tools", "tool_choice", "parallel_tool_calls"];
 
 /// The request of the conversation, and that of the finalizing call if there is one.
 fn split_passes(
-    request: Request,
+    mut request: Request,
     values: &Values,
     adapter: &dyn Adapter,
     extent: Extent,
@@ -538,23 +529,20 @@ fn split_passes(
     if extent != Extent::Chat || !formed || !wanted {
         return (request, None);
     }
-    let last =
-        Request { response_format: request.response_format.clone(), ..without_tools(&request) };
-    (Request { response_format: None, ..request }, Some(last))
+    let mut last = without_tools(&request);
+    last.response_format = request.response_format.take();
+    (request, Some(last))
 }
 
 /// The same request without messages, tools and the form of the answer.
 pub(crate) fn without_tools(request: &Request) -> Request {
-    let mut options = request.options.clone();
-    options.retain(|name, _| !OF_TOOLS.contains(&name.as_str()));
-    Request {
-        tools: Vec::new(),
-        options,
-        tool_choice: None,
-        messages: Messages::new(),
-        response_format: None,
-        ..request.clone()
-    }
+    let mut request = request.clone();
+    request.options.retain(|name, _| !OF_TOOLS.contains(&name.as_str()));
+    request.tools = Vec::new();
+    request.tool_choice = None;
+    request.messages = Messages::new();
+    request.response_format = None;
+    request
 }
 
 /// The characters of a tool's schema, which stands in every prompt.

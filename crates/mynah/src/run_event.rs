@@ -21,6 +21,7 @@ use serde_json::Value;
 /// # Ok::<(), mynah::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct EventId {
     /// The record; for an answer in flight, that of its `turn_started`.
     pub seq: u64,

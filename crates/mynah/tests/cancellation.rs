@@ -54,7 +54,7 @@ async fn c40_text_and_usage_of_a_cancelled_answer_are_on_the_final_response() {
     let result = completed(&events(stream).await);
     assert_eq!(testing::text(&seen), "so far");
     assert_eq!(result.text(), "so far");
-    let usage = Usage { input_tokens: Some(5), ..Usage::default() };
+    let usage = Usage::new(5, None);
     assert_eq!(result.final_response.expect("a response").usage, usage);
     let said = result.thread.last_message().expect("a message");
     assert_eq!(said.metadata()["partial"], true);

@@ -60,16 +60,14 @@ async fn c31_c32_the_model_gets_the_providers_options_and_nothing_of_the_loops()
         .param("nothing", json!(null));
     chat.await?;
 
-    let expected = Request {
-        model: Some(ModelRef::from("fake:m")),
-        tools: vec![std::sync::Arc::clone(echo().spec())],
-        tool_choice: Some(ToolChoice::Required),
-        temperature: Some(0.5),
-        max_tokens: Some(9),
-        stream: true,
-        options: map(json!({"engine_x": 1, "reasoning_x": 1})),
-        ..Request::from("hi")
-    };
+    let mut expected = Request::from("hi")
+        .with_model(ModelRef::from("fake:m"))
+        .with_tool_choice(ToolChoice::Required)
+        .with_temperature(0.5)
+        .with_max_tokens(9)
+        .with_options(map(json!({"engine_x": 1, "reasoning_x": 1})));
+    expected.tools = vec![std::sync::Arc::clone(echo().spec())];
+    expected.stream = true;
     assert_eq!(model.requests.all(), [expected]);
 
     let [call] = &model.calls.all()[..] else { panic!("one call") };

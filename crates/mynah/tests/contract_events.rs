@@ -139,7 +139,7 @@ async fn e11_the_observer_sees_nothing_of_tools_steps_and_chats() -> Result<()> 
 #[tokio::test]
 async fn e25_what_trails_the_answer_is_heard_before_tools_start() {
     let chunk = Event::RawChunk { chunk: json!("trailer") };
-    let usage = Usage { output_tokens: Some(9), ..Usage::default() };
+    let usage = Usage::new(None, 9);
     let model = Canned::new([vec![
         Event::message_started(),
         Event::tool_call_completed(ToolCall::new("c0", "echo", "{}")),
@@ -209,8 +209,8 @@ async fn e29_options_of_the_loop_do_not_reach_the_model_of_a_single_call() -> Re
         .param("mode", "manual")
         .options(mynah::Options::new().halt_when("test", |_| true))
         .await?;
-    let expected =
-        Request { options: common::map(json!({"top_k": 5})), stream: true, ..Request::from("hi") };
+    let mut expected = Request::from("hi").with_options(common::map(json!({"top_k": 5})));
+    expected.stream = true;
     assert_eq!(model.requests(), [expected]);
     Ok(())
 }

@@ -158,13 +158,10 @@ async fn f06_f08_f11_tools_belong_to_the_first_pass_and_the_format_to_the_second
         assert_eq!(request.tool_choice, Some(ToolChoice::Auto));
         assert_eq!(request.options["parallel_tool_calls"], false);
     }
-    let expected = Request {
-        messages: last.messages.clone(),
-        options: map(json!({"seed": 1})),
-        response_format: Some(schema()),
-        stream: true,
-        ..Request::default()
-    };
+    let mut expected =
+        Request::default().with_options(map(json!({"seed": 1}))).with_response_format(schema());
+    expected.messages = last.messages.clone();
+    expected.stream = true;
     assert_eq!(*last, expected, "no tools, no choice of them");
     assert_eq!(
         last.messages.last().map(|m| (m.role(), m.text())),

@@ -48,22 +48,15 @@ fn usage(mut counters: Metadata) -> Usage {
     let fresh = count(&["input_tokens"]);
     let cached = count(&["cache_read_input_tokens"]);
     let written = count(&["cache_creation_input_tokens"]);
-    let output_tokens = count(&["output_tokens"]);
-    let reasoning_tokens = count(&["output_tokens_details", "thinking_tokens"]);
     let parts = [cached, written].into_iter().flatten();
     let input_tokens = fresh.map(|fresh| parts.fold(fresh, u64::saturating_add));
-    let tool_usage = match counters.shift_remove("server_tool_use") {
-        Some(Value::Object(counts)) => counts,
-        _ => Metadata::new(),
-    };
-    Usage {
-        input_tokens,
-        output_tokens,
-        cached_input_tokens: cached,
-        cache_write_tokens: written,
-        reasoning_tokens,
-        tool_usage,
-        extra: telling(counters).into(),
-        ..Usage::default()
+    let mut usage = Usage::new(input_tokens, count(&["output_tokens"]));
+    usage.cached_input_tokens = cached;
+    usage.cache_write_tokens = written;
+    usage.reasoning_tokens = count(&["output_tokens_details", "thinking_tokens"]);
+    if let Some(Value::Object(counts)) = counters.shift_remove("server_tool_use") {
+        usage.tool_usage = counts;
     }
+    usage.extra = telling(counters).into();
+    usage
 }

@@ -368,19 +368,13 @@ fn usage(mut counters: Metadata) -> Usage {
     let cache_write_tokens = count("cacheWriteInputTokens");
     let parts = [cached_input_tokens, cache_write_tokens].into_iter().flatten();
     let input_tokens = fresh.map(|fresh| parts.fold(fresh, u64::saturating_add));
-    let (output_tokens, total_tokens) = (count("outputTokens"), count("totalTokens"));
-    let tool_usage = match counters.shift_remove("serverToolUsage") {
-        Some(Value::Object(counts)) => counts,
-        _ => Metadata::new(),
-    };
-    Usage {
-        input_tokens,
-        output_tokens,
-        cached_input_tokens,
-        cache_write_tokens,
-        total_tokens,
-        tool_usage,
-        extra: telling(counters).into(),
-        ..Usage::default()
+    let mut usage = Usage::new(input_tokens, count("outputTokens"));
+    usage.cached_input_tokens = cached_input_tokens;
+    usage.cache_write_tokens = cache_write_tokens;
+    usage.total_tokens = count("totalTokens");
+    if let Some(Value::Object(counts)) = counters.shift_remove("serverToolUsage") {
+        usage.tool_usage = counts;
     }
+    usage.extra = telling(counters).into();
+    usage
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{
-    REQUEST_ID, Reply, Scenario, Server, Subject, hear_whole, reply, request, serving, stream,
+    REQUEST_ID, Reply, Scenario, Subject, TestServer, hear_whole, reply, request, serving, stream,
 };
 
 pub(super) async fn text_comes_whole_in_order_and_counted(subject: &dyn Subject) {
@@ -147,7 +147,7 @@ pub(super) async fn streams_side_by_side_do_not_mix(subject: &dyn Subject) {
             stream(subject, &said)
         })
         .collect();
-    let server = Server::start(move |received| {
+    let server = TestServer::start(move |received| {
         let asked = received.body.to_string();
         let number = (0..CALLS)
             .find(|number| asked.contains(&format!("number {number}.")))

@@ -58,7 +58,9 @@ use std::{
 use futures_util::future::{Either, select};
 use mynah_data::{AdapterReason, Error, ErrorKind};
 
-use super::{KEY, REQUEST_ID, Received, Reply, STATUSES, Server, serving, waits::assert_leaves};
+use super::{
+    KEY, REQUEST_ID, Received, Reply, STATUSES, TestServer, serving, waits::assert_leaves,
+};
 use crate::embed::{Embedder, Embeddings};
 
 /// An embedder, and how its provider writes.
@@ -128,7 +130,7 @@ async fn each_text_has_its_vector(subject: &Arc<dyn EmbedderSubject>, count: usi
 
 async fn a_failure_tells_how_far_it_came(subject: &Arc<dyn EmbedderSubject>) {
     let (calls, subject_of_server) = (AtomicUsize::new(0), Arc::clone(subject));
-    let server = Server::start(move |asked| match calls.fetch_add(1, Ordering::Relaxed) {
+    let server = TestServer::start(move |asked| match calls.fetch_add(1, Ordering::Relaxed) {
         0 => answer(&*subject_of_server, asked, |vectors| vectors),
         _ => Reply::json(400, subject_of_server.error("not these")),
     });
@@ -204,7 +206,7 @@ async fn a_dropped_call_closes_its_connection(subject: &Arc<dyn EmbedderSubject>
 
 async fn assert_fails(
     subject: &Arc<dyn EmbedderSubject>,
-    server: &Server,
+    server: &TestServer,
     reason: AdapterReason,
     what: &str,
 ) -> Error {
@@ -216,7 +218,7 @@ async fn assert_fails(
 
 async fn embed(
     subject: &Arc<dyn EmbedderSubject>,
-    server: &Server,
+    server: &TestServer,
     count: usize,
 ) -> mynah_data::Result<Embeddings> {
     subject.embedder(server.url(), KEY).embed(texts(count)).await
@@ -226,9 +228,9 @@ async fn embed(
 async fn serving_each(
     subject: &Arc<dyn EmbedderSubject>,
     change: impl Fn(Vec<Vec<f32>>) -> Vec<Vec<f32>> + Send + Sync + 'static,
-) -> Server {
+) -> TestServer {
     let subject = Arc::clone(subject);
-    let server = Server::start(move |asked| answer(&*subject, asked, &change));
+    let server = TestServer::start(move |asked| answer(&*subject, asked, &change));
     server.await.expect("a port")
 }
 

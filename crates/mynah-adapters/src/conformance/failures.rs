@@ -11,8 +11,8 @@ use mynah_data::{AdapterReason, Error, ErrorKind, Event};
 use mynah_step::{RetryPolicy, SystemWorld, open_model};
 
 use super::{
-    Heard, KEY, REQUEST_ID, Reply, STATUSES, Scenario, Server, Subject, call, hear, hear_out, open,
-    reply, request, serving, stream,
+    Heard, KEY, REQUEST_ID, Reply, STATUSES, Scenario, Subject, TestServer, call, hear, hear_out,
+    open, reply, request, serving, stream,
 };
 
 pub(super) async fn each_status_has_its_reason(subject: &dyn Subject) {
@@ -181,7 +181,7 @@ pub(super) async fn a_failure_before_the_first_word_is_tried_again(subject: &dyn
     for (said, tries) in [(&beginning[..], 2), (failure, 2), (&pieces[..], 1)] {
         let (failed, whole) = (stream(subject, said), whole.clone());
         let is_first = AtomicBool::new(true);
-        let server = Server::start(move |_| match is_first.swap(false, Ordering::Relaxed) {
+        let server = TestServer::start(move |_| match is_first.swap(false, Ordering::Relaxed) {
             true => failed.clone(),
             false => whole.clone(),
         });
@@ -290,7 +290,7 @@ fn assert_broke_off(heard: &Heard, told: &str) {
 }
 
 /// The error of a call that never becomes a stream.
-async fn refused(subject: &dyn Subject, server: &Server) -> Error {
+async fn refused(subject: &dyn Subject, server: &TestServer) -> Error {
     open(subject, server.url(), request())
         .await
         .err()

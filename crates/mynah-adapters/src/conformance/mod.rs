@@ -1,7 +1,7 @@
 //! What every adapter must do: one suite over all of them, on a real socket.
 //!
 //! Who writes an adapter says, as a [`Subject`], how its provider would write a few given answers. [`run`] serves them from a
-//! local [`Server`], calls the adapter, and looks at what comes out. It panics at the first thing that is not right.
+//! local [`TestServer`], calls the adapter, and looks at what comes out. It panics at the first thing that is not right.
 //! [`embed`] does the same for embedders.
 
 #![allow(
@@ -21,9 +21,8 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use mynah_data::{AdapterReason, Error, Event, Request, Response, ResponseBuilder, Result};
 use mynah_step::{Adapter, ModelCall, ModelStream};
-use secrecy::SecretString;
 
-pub use server::{Received, Reply, Server};
+pub use server::{Received, Reply, TestServer};
 
 /// An adapter, and how its provider writes.
 pub trait Subject: Sync {
@@ -156,8 +155,8 @@ fn stream(subject: &dyn Subject, pieces: &[String]) -> Reply {
     Reply::stream(subject.content_type(), pieces.iter().map(|piece| subject.frame(piece)))
 }
 
-async fn serving(reply: Reply) -> Server {
-    Server::start(move |_| reply.clone()).await.expect("a port")
+async fn serving(reply: Reply) -> TestServer {
+    TestServer::start(move |_| reply.clone()).await.expect("a port")
 }
 
 /// What an adapter made of a reply.
@@ -168,7 +167,7 @@ struct Heard {
 }
 
 /// Calls the adapter, and reads its whole answer.
-async fn hear(subject: &dyn Subject, server: &Server, request: Request) -> Heard {
+async fn hear(subject: &dyn Subject, server: &TestServer, request: Request) -> Heard {
     hear_out(open(subject, server.url(), request).await).await
 }
 
@@ -191,7 +190,7 @@ async fn hear_out(opened: Result<ModelStream>) -> Heard {
 }
 
 /// As [`hear`], for an answer that must be complete.
-async fn hear_whole(subject: &dyn Subject, server: &Server, request: Request) -> Heard {
+async fn hear_whole(subject: &dyn Subject, server: &TestServer, request: Request) -> Heard {
     let heard = hear(subject, server, request).await;
     assert_eq!(heard.error, None, "the answer is whole");
     heard
@@ -224,7 +223,7 @@ const STATUSES: [(u16, AdapterReason); 15] = {
 };
 
 fn call() -> ModelCall {
-    ModelCall { api_key: Some(SecretString::from(KEY)), ..ModelCall::default() }
+    ModelCall::default().with_api_key(KEY)
 }
 
 fn request() -> Request {

@@ -17,15 +17,15 @@ use tokio::{
 /// An HTTP/1.1 server on a port of its own. Dropping it closes the port.
 ///
 /// ```
-/// use mynah_adapters::conformance::{Reply, Server};
+/// use mynah_adapters::conformance::{Reply, TestServer};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
-/// let server = Server::start(|received| Reply::json(404, format!("{{\"no\": {:?}}}", received.path))).await?;
+/// let server = TestServer::start(|received| Reply::json(404, format!("{{\"no\": {:?}}}", received.path))).await?;
 /// assert!(server.url().starts_with("http://127.0.0.1:"));
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-pub struct Server {
+pub struct TestServer {
     url: String,
     shared: Arc<Shared>,
     accepting: JoinHandle<()>,
@@ -121,7 +121,7 @@ impl Reply {
     }
 }
 
-impl Server {
+impl TestServer {
     /// Starts on a free port of the loopback interface.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.accepting.abort();
     }

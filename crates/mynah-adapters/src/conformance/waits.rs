@@ -7,10 +7,9 @@ use futures_util::{
     future::{Either, select},
 };
 use mynah_data::{AdapterReason, ErrorKind, Event};
-use mynah_step::ModelCall;
 
 use super::{
-    Reply, Scenario, Server, Subject, call, hear_out, open, reply, request, serving, stream,
+    Reply, Scenario, Subject, TestServer, call, hear_out, open, reply, request, serving, stream,
 };
 
 /// Longer than any answer of the server here takes.
@@ -26,7 +25,8 @@ pub(super) async fn a_silent_server_is_not_waited_for(subject: &dyn Subject) {
     let middle = without_end(subject);
     for (reply, text) in [(Reply::silence(), ""), (head, ""), (middle, "Hello wörld 🐦")] {
         let server = serving(reply).await;
-        let call = ModelCall { stream_timeout: Some(STREAM_TIMEOUT), ..call() };
+        let mut call = call();
+        call.stream_timeout = Some(STREAM_TIMEOUT);
         let heard =
             async { hear_out(subject.adapter(server.url()).open(request(), call).await).await };
         let heard = tokio::time::timeout(FOR_EVER, heard).await;
@@ -43,7 +43,9 @@ pub(super) async fn a_silent_server_is_not_waited_for(subject: &dyn Subject) {
 pub(super) async fn limits_that_are_not_reached_change_nothing(subject: &dyn Subject) {
     let server = serving(reply(subject, Scenario::Text).expect("text")).await;
     let limit = Some(FOR_EVER);
-    let limited = ModelCall { request_timeout: limit, stream_timeout: limit, ..call() };
+    let mut limited = call();
+    limited.request_timeout = limit;
+    limited.stream_timeout = limit;
     let mut heard = Vec::new();
     for call in [limited, call()] {
         heard.push(hear_out(subject.adapter(server.url()).open(request(), call).await).await);
@@ -81,7 +83,7 @@ fn without_end(subject: &dyn Subject) -> Reply {
     stream(subject, &pieces).then_hang()
 }
 
-pub(super) async fn assert_leaves(server: &Server) {
+pub(super) async fn assert_leaves(server: &TestServer) {
     let leaves = server.client_leaves(Duration::from_millis(500)).await;
     assert!(leaves, "the connection is still there");
 }

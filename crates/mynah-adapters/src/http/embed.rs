@@ -369,7 +369,9 @@ impl Ollama {
 }
 
 fn counted(input: Option<u64>, total: Option<u64>) -> Usage {
-    Usage { input_tokens: input, total_tokens: total, ..Usage::default() }
+    let mut usage = Usage::new(input, None);
+    usage.total_tokens = total;
+    usage
 }
 
 /// Texts in portions, as large as they may be. One that is too long by itself goes alone.

@@ -177,11 +177,8 @@ fn usage(counters: &mut Metadata) -> Usage {
     let durations = DURATIONS
         .iter()
         .filter_map(|name| Some(((*name).to_owned(), counters.shift_remove(*name)?)));
-    Usage {
-        input_tokens,
-        output_tokens,
-        cached_input_tokens,
-        extra: telling(durations).into(),
-        ..Usage::default()
-    }
+    let mut usage = Usage::new(input_tokens, output_tokens);
+    usage.cached_input_tokens = cached_input_tokens;
+    usage.extra = telling(durations).into();
+    usage
 }

@@ -555,19 +555,15 @@ fn is_limit(word: &str) -> bool {
 /// the whole, or is in the total alone, is not in it yet.
 fn usage(mut counters: Metadata) -> Usage {
     let mut count = |path: &[&str]| take_count(&mut counters, path);
-    let mut usage = Usage {
-        input_tokens: count(&["prompt_tokens"]),
-        output_tokens: count(&["completion_tokens"]),
-        total_tokens: count(&["total_tokens"]),
-        cached_input_tokens: count(&["prompt_tokens_details", "cached_tokens"]),
-        cache_write_tokens: count(&["prompt_tokens_details", "cache_write_tokens"]),
-        reasoning_tokens: count(&["completion_tokens_details", "reasoning_tokens"]),
-        ..Usage::default()
-    };
+    let mut usage = Usage::new(count(&["prompt_tokens"]), count(&["completion_tokens"]));
+    usage.total_tokens = count(&["total_tokens"]);
+    usage.cache_write_tokens = count(&["prompt_tokens_details", "cache_write_tokens"]);
     // Some write these beside the others.
-    let hit = usage.cached_input_tokens.or_else(|| count(&["prompt_cache_hit_tokens"]));
+    let cached = count(&["prompt_tokens_details", "cached_tokens"]);
+    let hit = cached.or_else(|| count(&["prompt_cache_hit_tokens"]));
     usage.cached_input_tokens = hit.or_else(|| count(&["cached_tokens"]));
-    usage.reasoning_tokens = usage.reasoning_tokens.or_else(|| count(&["reasoning_tokens"]));
+    let reasoning = count(&["completion_tokens_details", "reasoning_tokens"]);
+    usage.reasoning_tokens = reasoning.or_else(|| count(&["reasoning_tokens"]));
     let sound = counters.get("prompt_tokens_details").and_then(|list| list.get("audio_tokens"));
     add_part(&mut usage.input_tokens, sound.and_then(Value::as_u64));
     let beside = add_part(&mut usage.output_tokens, usage.reasoning_tokens);

@@ -35,13 +35,13 @@ impl OpenAiChat {
 /// ```
 /// use mynah_adapters::openai_chat::{ChatDialect, OpenAiChat, ReasoningBack};
 ///
-/// let format = OpenAiChat::new(ChatDialect {
-///     usage_on_request: false,
-///     reasoning_back: ReasoningBack::Field("reasoning_content"),
-///     ..ChatDialect::COMPATIBLE
-/// });
+/// let mut dialect = ChatDialect::COMPATIBLE;
+/// dialect.usage_on_request = false;
+/// dialect.reasoning_back = ReasoningBack::Field("reasoning_content");
+/// let format = OpenAiChat::new(dialect);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ChatDialect {
     /// Whether usage must be asked for with `stream_options`.
     pub usage_on_request: bool,

@@ -243,16 +243,13 @@ fn finish(status: &str, reason: &str, draft: &mut Draft) {
 
 fn usage(mut counters: Metadata, tool_usage: Metadata) -> Usage {
     let mut count = |path: &[&str]| take_count(&mut counters, path);
-    Usage {
-        input_tokens: count(&["input_tokens"]),
-        output_tokens: count(&["output_tokens"]),
-        total_tokens: count(&["total_tokens"]),
-        cached_input_tokens: count(&["input_tokens_details", "cached_tokens"]),
-        cache_write_tokens: count(&["input_tokens_details", "cache_write_tokens"]),
-        reasoning_tokens: count(&["output_tokens_details", "reasoning_tokens"]),
-        total_cost: told_cost(&counters),
-        tool_usage,
-        extra: telling(counters).into(),
-        ..Usage::default()
-    }
+    let mut usage = Usage::new(count(&["input_tokens"]), count(&["output_tokens"]));
+    usage.total_tokens = count(&["total_tokens"]);
+    usage.cached_input_tokens = count(&["input_tokens_details", "cached_tokens"]);
+    usage.cache_write_tokens = count(&["input_tokens_details", "cache_write_tokens"]);
+    usage.reasoning_tokens = count(&["output_tokens_details", "reasoning_tokens"]);
+    usage.total_cost = told_cost(&counters);
+    usage.tool_usage = tool_usage;
+    usage.extra = telling(counters).into();
+    usage
 }

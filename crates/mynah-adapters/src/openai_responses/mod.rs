@@ -57,6 +57,7 @@ impl OpenAiResponses {
 
 /// How a server differs from OpenAI's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ResponsesDialect {
     /// Whether models that do not reason may be asked for encrypted reasoning. OpenAI refuses such a call.
     pub always_encrypted: bool,

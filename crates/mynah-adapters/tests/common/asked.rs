@@ -14,7 +14,7 @@ pub fn search() -> ToolSpec {
 
 /// A question with options of the caller's own.
 pub fn with_options(options: &Value) -> Request {
-    Request { options: options.as_object().unwrap().clone(), ..Request::from("hi") }
+    Request::from("hi").with_options(options.as_object().unwrap().clone())
 }
 
 /// A conversation in which blank texts stand, and a tool gave this.
@@ -46,12 +46,13 @@ pub fn marked(mark: &Value) -> Request {
 pub fn cached(retention: CacheRetention) -> Request {
     let mut cache = PromptCache::default();
     cache.retention = retention;
-    Request { prompt_cache: Some(cache), ..Request::from("hi") }
+    Request::from("hi").with_prompt_cache(cache)
 }
 
 /// How OpenAI is asked to cache this, in the session `s1`: its key, and how long.
 pub fn cache_members(format: &dyn Format, request: Request) -> [Option<Value>; 2] {
-    let call = ModelCall { session_id: Some("s1".to_owned()), ..ModelCall::default() };
+    let mut call = ModelCall::default();
+    call.session_id = Some("s1".to_owned());
     let body = format.body(&request.with_model("m"), &call).unwrap();
     ["prompt_cache_key", "prompt_cache_retention"].map(|name| body.get(name).cloned())
 }
@@ -59,7 +60,7 @@ pub fn cache_members(format: &dyn Format, request: Request) -> [Option<Value>; 2
 /// Each choice of a tool has the form that OpenAI gives it; that of one tool is `named`.
 pub fn check_choices(body: impl Fn(Request) -> Value, named: Value) {
     let own = Metadata::from_iter([("type".to_owned(), json!("allowed_tools"))]);
-    let asked = |choice| Request { tool_choice: Some(choice), ..Request::from("hi") };
+    let asked = |choice| Request::from("hi").with_tool_choice(choice);
     for (choice, expected) in [
         (ToolChoice::Auto, json!("auto")),
         (ToolChoice::None, json!("none")),

@@ -271,20 +271,13 @@ pub(crate) fn request() -> BoxedStrategy<Request> {
             let (model, messages, tools) = asked;
             let (tool_choice, response_format, prompt_cache) = form;
             let (temperature, max_tokens, (stream, structured_finalize)) = limits;
-            Request {
-                model,
-                messages: messages.into_iter().collect(),
-                tools: tools.into_iter().map(Arc::new).collect(),
-                tool_choice,
-                temperature,
-                max_tokens,
-                stream,
-                response_format,
-                structured_finalize,
-                options,
-                prompt_cache,
-                metadata,
-            }
+            let mut request = Request::new(messages).with_tools(tools).with_options(options);
+            (request.model, request.metadata) = (model, metadata);
+            (request.tool_choice, request.response_format) = (tool_choice, response_format);
+            (request.temperature, request.max_tokens) = (temperature, max_tokens);
+            (request.stream, request.structured_finalize) = (stream, structured_finalize);
+            request.prompt_cache = prompt_cache;
+            request
         })
         .boxed()
 }
@@ -294,18 +287,13 @@ pub(crate) fn usage() -> BoxedStrategy<Usage> {
     let cost = || option::of(float());
     let counters = (counter(), counter(), counter(), counter(), counter(), counter());
     (counters, (cost(), cost(), cost()), metadata(), metadata())
-        .prop_map(|(counters, costs, tool_usage, extra)| Usage {
-            input_tokens: counters.0,
-            output_tokens: counters.1,
-            cached_input_tokens: counters.2,
-            cache_write_tokens: counters.3,
-            reasoning_tokens: counters.4,
-            total_tokens: counters.5,
-            input_cost: costs.0,
-            output_cost: costs.1,
-            total_cost: costs.2,
-            tool_usage,
-            extra: extra.into(),
+        .prop_map(|(counters, costs, tool_usage, extra)| {
+            let mut usage = Usage::new(counters.0, counters.1);
+            (usage.cached_input_tokens, usage.cache_write_tokens) = (counters.2, counters.3);
+            (usage.reasoning_tokens, usage.total_tokens) = (counters.4, counters.5);
+            (usage.input_cost, usage.output_cost, usage.total_cost) = costs;
+            (usage.tool_usage, usage.extra) = (tool_usage, extra.into());
+            usage
         })
         .boxed()
 }

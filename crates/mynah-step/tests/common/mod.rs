@@ -176,8 +176,7 @@ pub(crate) fn whole(events: impl IntoIterator<Item = Event>) -> Vec<Result<Event
 }
 
 pub(crate) fn usage(input: u64, output: u64) -> Event {
-    let usage =
-        Usage { input_tokens: Some(input), output_tokens: Some(output), ..Usage::default() };
+    let usage = Usage::new(input, output);
     Event::Usage { usage: Box::new(usage) }
 }
 

@@ -10,14 +10,13 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use mynah_data::{
-    AdapterReason, Breach, BreachTime, Error, Event, HaltReason, Message, Request, Response,
-    Result, RunId, ToolCall,
+    AdapterReason, Breach, BreachTime, Error, Event, HaltReason, Message, Response, Result, RunId,
+    ToolCall,
 };
 use mynah_log::{End, Fact, RunStatus};
 use mynah_step::{
-    BoxFuture, IncomingAnswer, Journal, MetricsSink, ModelCall, ModelStream, Opened, Parking,
-    Recorder, Settled, WallClock, Watch, millis, open_model, open_or_park, since_1970,
-    tell_exceeded,
+    BoxFuture, IncomingAnswer, Journal, MetricsSink, ModelStream, Opened, Parking, Recorder,
+    Settled, WallClock, Watch, millis, open_model, open_or_park, since_1970, tell_exceeded,
 };
 use serde_json::json;
 use tokio::time::{Instant, Sleep};
@@ -289,7 +288,8 @@ impl Door for Live {
         {
             messages.push(note);
         }
-        let request = Request { messages, ..template.clone() };
+        let mut request = template.clone();
+        request.messages = messages;
         self.watch = Watch::model(setup.metrics.as_ref(), request.model.as_ref());
         self.clock.model_called();
         self.limits = CallLimits::begin(call.request_timeout, call.stream_timeout);
@@ -474,8 +474,10 @@ fn summarise(
     let (setup, state) = (&machine.setup, &machine.state);
     let Some(policy) = &setup.policy.context else { return Box::pin(std::future::ready(None)) };
     let messages = view.to_summarise(&state.view, &state.thread.messages, policy);
-    let request = Request { messages, ..without_tools(&setup.request) };
-    let call = ModelCall { run_id: run_id.cloned(), ..setup.call.clone() };
+    let mut request = without_tools(&setup.request);
+    request.messages = messages;
+    let mut call = setup.call.clone();
+    call.run_id = run_id.cloned();
     let mut watch = Watch::model(setup.metrics.as_ref(), request.model.as_ref());
     let mut hearing = IncomingAnswer::new(state.spent.pricing().copied(), false);
     let (adapter, retry) = (Arc::clone(&setup.adapter), Arc::clone(&setup.retry));

@@ -87,9 +87,7 @@ fn entry() -> impl Strategy<Value = Entry> {
         1 => (0u64..3).prop_map(|n| Entry::ToolCallDelta {
             id: format!("p{n}"), arguments_delta: "{}".to_owned(),
         }),
-        1 => (any::<u16>(), any::<u16>()).prop_map(|(input, output)| Entry::Usage(Box::new(Usage {
-            input_tokens: Some(input.into()), output_tokens: Some(output.into()), ..Usage::default()
-        }))),
+        1 => (any::<u16>(), any::<u16>()).prop_map(|(input, output)| Entry::Usage(Box::new(Usage::new(u64::from(input), u64::from(output))))),
         1 => Just(Entry::RawChunk(json!({"odd": true}))),
     ]
 }
