@@ -4,17 +4,23 @@
 
 mod common;
 
-use std::{sync::Arc, time::Duration};
+use std::{error::Error as _, sync::Arc, time::Duration};
 
 use mynah::{
-    Engine, FollowedEvent, RunEvent, Signal,
-    client::{Client, WaitsFor},
+    AdapterReason, Engine, ErrorKind, FollowedEvent, LogReason, RunEvent, Signal,
+    client::{
+        CheckReport, CheckStatus, Client, ClientError, ListedRun, RunInfo, RunQuery, WaitsFor,
+    },
     log::{MemoryLog, RunFilter, RunStatus},
     testing::Scripted,
 };
 use mynah_server::{Agent, Server};
 use serde_json::json;
-use tokio::{net::TcpListener, time::timeout};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    net::TcpListener,
+    time::timeout,
+};
 
 use crate::common::{Running, calls, cutting, engine, paced, sample, says};
 
@@ -70,12 +76,13 @@ async fn runs_are_started_decided_followed_and_checked() {
     client.signal("pay 1/2", "k", &approve).await.expect("the same key again");
 
     let run = client.run("pay 1/2").await.unwrap();
-    assert_eq!((run.summary.status, run.error), (RunStatus::Completed, None));
-    assert_eq!(client.verify("pay 1/2").await.unwrap().status, "verified");
+    assert_eq!((run.summary.status, &run.error), (RunStatus::Completed, &None));
+    assert_eq!(run.end.unwrap().status, RunStatus::Completed);
+    assert_eq!(client.verify("pay 1/2").await.unwrap().status, CheckStatus::Verified);
     let replayed = client.replay("pay 1/2").await.unwrap();
     assert_eq!(
-        (replayed.status.as_str(), replayed.members.contains_key("records")),
-        ("equal", true)
+        (replayed.status, replayed.members.contains_key("records")),
+        (CheckStatus::Equal, true)
     );
     let fork = client.fork("pay 1/2", 2, "fork").await.unwrap();
     assert!(fork.abandoned);
@@ -83,12 +90,87 @@ async fn runs_are_started_decided_followed_and_checked() {
 
     let said = client.say("s", Some("greeter"), "hi").await.unwrap();
     assert_eq!(said.summary.session_id.as_deref(), Some("s"));
-    let list = client.runs(&RunFilter::new().limit(2)).await.unwrap();
+    let list = client.runs(RunFilter::new().limit(2)).await.unwrap();
     assert_eq!(list.runs.len(), 2);
     let filter = RunFilter::new().limit(2).after(list.next.unwrap());
-    assert_eq!(client.runs(&filter).await.unwrap().runs.len(), 1);
+    assert_eq!(client.runs(filter).await.unwrap().runs.len(), 1);
     let cancelled = RunFilter::new().status(RunStatus::Cancelled);
-    assert_eq!(client.runs(&cancelled).await.unwrap().runs[0].run_id, "fork");
+    assert_eq!(client.runs(cancelled).await.unwrap().runs[0].summary.run_id, "fork");
+}
+
+#[tokio::test]
+async fn runs_are_searched() {
+    let (_server, client, _) = serving().await;
+    client.start("Pay Ada").agent("cashier").key("paid").wait(LONG).send().await.unwrap();
+    client.start("Hi").agent("greeter").key("greeted").wait(LONG).send().await.unwrap();
+    let found = async |query: RunQuery| client.runs(query).await.unwrap().runs;
+    let all = || RunQuery::from(RunFilter::new().oldest_first());
+    let ids = |runs: &[ListedRun]| {
+        runs.iter().map(|run| run.summary.run_id.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&found(all()).await), ["paid", "greeted"]);
+    let said = found(all().text("ADA").with_input()).await;
+    assert_eq!((ids(&said), said[0].input.as_deref()), (vec!["paid".to_owned()], Some("Pay Ada")));
+    let place = said[0].found.as_ref().unwrap();
+    assert_eq!((place.seq, &*place.before, &*place.text), (1, "Pay ", "Ada"));
+    assert_eq!(ids(&found(all().agent("greeter")).await), ["greeted"]);
+    assert!(found(all().min_cost(100.0)).await.is_empty());
+    assert!(found(all().min_duration(Duration::from_secs(3600))).await.is_empty());
+    let abandoned = RunFilter::new().abandoned(0);
+    assert!(found(abandoned.into()).await.is_empty(), "both have an end or wait");
+}
+
+#[tokio::test]
+async fn a_wait_is_not_shorter_than_it_was_asked_for() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = Client::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+    let start = client.start("hi").wait(Duration::from_millis(900));
+    let request = async {
+        let (stream, _) = listener.accept().await.unwrap();
+        BufReader::new(stream).lines().next_line().await.unwrap().unwrap()
+    };
+    let (sent, request) = tokio::join!(start.send(), request);
+    assert!(sent.is_err(), "the connection was closed");
+    assert_eq!(request, "POST /v1/runs?wait=1 HTTP/1.1");
+}
+
+#[tokio::test]
+async fn what_a_newer_server_adds_is_read() {
+    let (_server, client, log) = serving().await;
+    sample(&log).await;
+    let known = client.run("pays").await.unwrap();
+    let mut told = json!(known.summary);
+    told["abandoned"] = json!(false);
+    told["end"] = json!({"kind": "suspended", "seq": 4, "reason": "ask_user", "mood": "calm"});
+    told["waiting"] = json!({"for": "full_moon", "at": 17});
+    told["colour"] = json!("blue");
+    let run: RunInfo = serde_json::from_value(told).unwrap();
+    assert_eq!((run.waiting, run.summary), (Some(WaitsFor::Unknown), known.summary));
+    assert_eq!(run.end.unwrap().status, RunStatus::Suspended);
+    let told = json!({"status": "half_verified", "records": 3});
+    let report: CheckReport = serde_json::from_value(told).unwrap();
+    assert_eq!(report.status, CheckStatus::Unknown);
+}
+
+#[tokio::test]
+async fn an_error_becomes_one_of_mynah() {
+    async fn asked(client: &Client, run: &str) -> mynah::Result<()> {
+        client.run(run).await?;
+        Ok(())
+    }
+    let (server, client, _) = serving().await;
+    let error = asked(&client, "none").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Log(LogReason::RunNotFound));
+    assert_eq!((&error.metadata()["run_id"], error.status()), (&json!("none"), Some(404)));
+    let shown = "log_error/run_not_found (404): there is no run none in this log";
+    assert_eq!(error.to_string(), shown);
+    drop(server);
+    let nobody = Client::new("http://127.0.0.1:9").unwrap();
+    let error = asked(&nobody, "r").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError), "{error}");
+    let cause = error.source().unwrap().downcast_ref::<ClientError>().unwrap();
+    assert!(cause.source().is_some_and(|cause| cause.is::<reqwest::Error>()), "{cause:?}");
 }
 
 #[tokio::test]
@@ -114,10 +196,10 @@ async fn a_token_is_sent() {
     let server = Server::new(MemoryLog::new()).token("0123456789abcdef");
     let server = Running::start(server).await;
     let client = Client::new(&server.url("/")).unwrap();
-    let error = client.runs(&RunFilter::new()).await.unwrap_err();
+    let error = client.runs(RunFilter::new()).await.unwrap_err();
     assert_eq!((error.status, &*error.code), (Some(401), "http_error/token_required"));
     let client = client.token("0123456789abcdef");
-    assert_eq!(client.runs(&RunFilter::new()).await.unwrap().runs, []);
+    assert_eq!(client.runs(RunFilter::new()).await.unwrap().runs, []);
     assert!(!format!("{client:?}").contains("0123456789abcdef"));
 }
 

@@ -1,13 +1,17 @@
 //! Why a request failed.
 
-use std::fmt;
+use std::{error::Error as StdError, fmt, sync::Arc};
 
-use mynah_data::Metadata;
+use mynah_data::{AdapterReason, Error, Metadata};
 use reqwest::Response;
 use serde::Deserialize;
+use serde_json::json;
 
 /// Why a request failed: the problem document of the server, or the reason why there is none.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// It is a type of its own because its codes are the server's. In a function that returns [`mynah::Result`](crate::Result), `?` turns it
+/// into an [`Error`] of the same kind as on the server.
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClientError {
     /// The status of the answer; none if there was no answer.
@@ -18,23 +22,24 @@ pub struct ClientError {
     pub detail: String,
     /// More about it.
     pub metadata: Box<Metadata>,
+    cause: Option<Arc<reqwest::Error>>,
 }
 
 impl ClientError {
     pub(super) fn local(code: &str, detail: impl ToString) -> Self {
         let (code, detail) = (code.to_owned(), detail.to_string());
-        Self { status: None, code, detail, metadata: Box::default() }
+        Self { status: None, code, detail, metadata: Box::default(), cause: None }
     }
 
     /// The server was not reached, or the connection broke.
     pub(super) fn unreachable(error: reqwest::Error) -> Self {
         let mut detail = error.to_string();
-        let mut cause = std::error::Error::source(&error);
+        let mut cause = error.source();
         while let Some(error) = cause {
             detail = format!("{detail}: {error}");
             cause = error.source();
         }
-        Self::local("unreachable", detail)
+        Self { cause: Some(Arc::new(error)), ..Self::local("unreachable", detail) }
     }
 
     /// What the server says in an answer that is none.
@@ -49,7 +54,9 @@ impl ClientError {
         let status = Some(response.status().as_u16());
         let bytes = response.bytes().await.unwrap_or_default();
         match serde_json::from_slice(&bytes) {
-            Ok(Problem { code, detail, metadata }) => Self { status, code, detail, metadata },
+            Ok(Problem { code, detail, metadata }) => {
+                Self { status, code, detail, metadata, cause: None }
+            }
             Err(_) => {
                 let text = String::from_utf8_lossy(&bytes);
                 let start: String = text.chars().take(200).collect();
@@ -76,4 +83,33 @@ impl fmt::Display for ClientError {
     }
 }
 
-impl std::error::Error for ClientError {}
+impl StdError for ClientError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.cause.as_deref().map(|cause| cause as _)
+    }
+}
+
+/// The server's error, if its code is one of Mynah's; otherwise an adapter error.
+impl From<ClientError> for Error {
+    fn from(error: ClientError) -> Self {
+        let (kind, reason) = error.code.split_once('/').unwrap_or_default();
+        let known = json!({"type": kind, "reason": reason, "message": "", "metadata": {}});
+        let known = Self::deserialize(known).map(|known| known.kind());
+        let told = match known {
+            Ok(kind) => Self::new(kind),
+            Err(_) => Self::adapter(match error.status {
+                None if error.is_temporary() => AdapterReason::NetworkError,
+                Some(401) => AdapterReason::AuthenticationFailed,
+                Some(404) => AdapterReason::NotFound,
+                Some(429) => AdapterReason::RateLimited,
+                Some(_) if error.is_temporary() => AdapterReason::ProviderUnavailable,
+                Some(400..=499) => AdapterReason::InvalidRequest,
+                _ => AdapterReason::Unknown,
+            }),
+        };
+        let metadata = error.metadata.iter().map(|(name, value)| (name, value.clone()));
+        let told = metadata.fold(told, |told, (name, value)| told.with(name, value));
+        let told = error.status.into_iter().fold(told, |told, status| told.with("status", status));
+        told.with_message(error.to_string()).caused_by(error)
+    }
+}

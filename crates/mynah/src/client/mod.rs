@@ -3,7 +3,7 @@
 //! ```no_run
 //! use mynah::client::Client;
 //!
-//! # async fn example() -> Result<(), mynah::client::ClientError> {
+//! # async fn example() -> mynah::Result<()> {
 //! let client = Client::new("http://127.0.0.1:7878")?;
 //! let run = client.start("Refund order 17").key("order-17").send().await?;
 //! let mut events = client.events(&run.summary.run_id, None);
@@ -17,18 +17,23 @@
 
 mod error;
 mod events;
+mod runs;
 
 use std::{sync::Arc, time::Duration};
 
 use mynah_adapters::http::Http;
 use mynah_data::{Error, HaltReason, Metadata, RunId, ToolCall};
-use mynah_log::{RunFilter, RunSummary};
+use mynah_log::{RunStatus, RunSummary};
 use reqwest::{Method, RequestBuilder, Response, Url, header};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-pub use self::{error::ClientError, events::Events};
+pub use self::{
+    error::ClientError,
+    events::Events,
+    runs::{DamagedRun, ListedRun, RunList, RunQuery, TextMatch},
+};
 use crate::{EventId, Signal};
 
 type Result<T> = std::result::Result<T, ClientError>;
@@ -68,8 +73,9 @@ pub struct RunInfo {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[non_exhaustive]
 pub struct RunEnd {
-    /// `suspended`, `completed`, `failed` or `cancelled`.
-    pub kind: String,
+    /// The status that it has since.
+    #[serde(rename = "kind")]
+    pub status: RunStatus,
     /// The record that says so.
     pub seq: u64,
     /// Why.
@@ -114,25 +120,40 @@ pub enum WaitsFor {
     Unknown,
 }
 
-/// Runs of a log, newest first.
-#[derive(Clone, Debug, Deserialize)]
-#[non_exhaustive]
-pub struct RunList {
-    /// The runs.
-    pub runs: Vec<RunSummary>,
-    /// Where the next page begins, for [`RunFilter::after`]; none on the last.
-    pub next: Option<String>,
-}
-
 /// The result of a verification or a replay.
 #[derive(Clone, Debug, Deserialize)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// `verified`, `in_progress`, `corrupt` or `too_new`; of a replay `equal` or `differs`.
-    pub status: String,
+    /// What was found.
+    pub status: CheckStatus,
+    /// Why a run is corrupt, is too new or differs.
+    #[serde(default, rename = "err")]
+    pub error: Option<Error>,
     /// The rest, as `docs/server.md` describes it.
     #[serde(flatten)]
     pub members: Metadata,
+}
+
+/// What a verification or a replay found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum CheckStatus {
+    /// Every record is as it was written, and the run has its seal.
+    Verified,
+    /// Every record is as it was written, and the run has no seal yet.
+    InProgress,
+    /// Records are not what they were, or are missing.
+    Corrupt,
+    /// A newer version of Mynah wrote some of the records.
+    TooNew,
+    /// The replay did what is recorded.
+    Equal,
+    /// The replay did something else.
+    Differs,
+    /// Something that this version does not know.
+    #[serde(other)]
+    Unknown,
 }
 
 impl Client {
@@ -170,26 +191,14 @@ impl Client {
         read(send(request).await?).await
     }
 
-    /// The runs that a filter picks. `abandoned` of a filter is left out: its time is the server's.
+    /// The runs that a [`RunFilter`](mynah_log::RunFilter) or a [`RunQuery`] picks. Which runs are abandoned is decided by the server's
+    /// clock.
     ///
     /// # Errors
-    /// The server cannot be reached, or refuses the filter.
-    pub async fn runs(&self, filter: &RunFilter) -> Result<RunList> {
-        let number = |value: Option<i64>| value.map(|value| value.to_string());
-        let members = [
-            ("status", filter.status.map(|status| status.as_str().to_owned())),
-            ("model", filter.model.clone()),
-            ("session", filter.session.clone()),
-            ("prefix", filter.prefix.clone()),
-            ("since", number(filter.since)),
-            ("before", number(filter.before)),
-            ("order", filter.oldest_first.then(|| "oldest".to_owned())),
-            ("after", filter.after.clone()),
-            ("limit", (filter.limit > 0).then(|| filter.limit.to_string())),
-        ];
+    /// The server cannot be reached, or refuses the query.
+    pub async fn runs(&self, query: impl Into<RunQuery>) -> Result<RunList> {
         let mut url = self.url(&["v1", "runs"]);
-        let given = members.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        url.query_pairs_mut().extend_pairs(given);
+        url.query_pairs_mut().extend_pairs(query.into().parameters());
         read(send(self.request_to(Method::GET, url)).await?).await
     }
 
@@ -275,7 +284,8 @@ impl Client {
     ) -> Result<T> {
         let mut url = self.url(path);
         if let Some(wait) = wait {
-            url.query_pairs_mut().append_pair("wait", &wait.as_secs().to_string());
+            let seconds = wait.as_millis().div_ceil(1000);
+            url.query_pairs_mut().append_pair("wait", &seconds.to_string());
         }
         let body =
             serde_json::to_vec(body).map_err(|error| ClientError::local("invalid_body", error))?;
@@ -369,7 +379,7 @@ impl StartRun<'_> {
         self
     }
 
-    /// Waits until the run has ended or waits, but no longer than this, in whole seconds up to 600.
+    /// Waits until the run has ended or waits, but no longer than this, rounded up to whole seconds: at most 600.
     pub fn wait(mut self, time: Duration) -> Self {
         self.wait = Some(time);
         self
