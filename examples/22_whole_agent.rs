@@ -6,9 +6,8 @@
 use std::io::{BufRead as _, BufReader};
 use std::{env, process, time::Duration};
 
-use mynah::log::{Log, SqliteLog};
 use mynah::testing::{Script, Scripted};
-use mynah::{AdapterReason, Decision, Error, Fallback, prelude::*};
+use mynah::{AdapterReason, Fallback, prelude::*};
 use serde_json::json;
 
 /// The invoice with this number.
@@ -62,12 +61,14 @@ async fn work(log: &(impl Log + Clone), had: usize) -> mynah::Result<String> {
     while let Some(waiting) = run.waiting() {
         // A person decides here: first whether to pay, and after the crash whether to pay again.
         waiting.calls().iter().for_each(|call| println!("[{} {}? yes]", call.name, call.arguments));
-        run = run.decide(|_call| Decision::Approve).await?;
+        run = match waiting {
+            Waiting::Question(_) => run.answer("Yes.").await?,
+            _ => run.decide(|_call| Decision::Approve).await?,
+        };
     }
     run.into_result().into_text()
 }
 
-/// Prints text as it arrives.
 fn print(event: &Event) {
     if let Event::TextDelta { delta, .. } = event {
         print!("{delta}");
@@ -99,10 +100,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(std::fs::remove_file(path)?)
 }
 
-/// As it stands in a program's `tests/`.
 #[tokio::test]
 async fn the_agent_replays_and_survives_every_crash() -> mynah::Result<()> {
-    let log = mynah::log::MemoryLog::new();
+    let log = MemoryLog::new();
     assert_eq!(work(&log, 0).await?, "Invoice 17 is paid, and Ada knows.");
     mynah::testing::assert_replays(&agent(4), &log, "invoice-17").await;
     mynah::testing::crash_everywhere(|| agent(0), "Pay invoice 17.").approve_all().await;

@@ -39,7 +39,7 @@ pub enum Waiting {
     Unknown(Vec<ToolCall>),
     /// A person's attention: its processes died too often. Continue with [`Run::resume`].
     CrashLoop,
-    /// This time. Continue with [`Run::resume`] then; before, that is refused.
+    /// This time. [`Run::resume`] and [`Run::decide`] wait for it and continue. A program that ends meanwhile starts the run again then.
     Time(SystemTime),
 }
 
@@ -74,7 +74,7 @@ impl Chat {
     /// ```
     /// # use mynah::{Engine, Tool, testing::Scripted};
     /// # use serde_json::json;
-    /// use mynah::{Decision, log::MemoryLog};
+    /// use mynah::{Decision, Waiting, log::MemoryLog};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let model = Scripted::new([
     /// #     json!([{"tool_call": {"id": "c0", "name": "pay"}}, {"finish": "tool_calls"}]),
@@ -86,8 +86,10 @@ impl Chat {
     ///
     /// let mut run = engine.chat("Pay invoice 17.").record(&log).run_id("invoice-17").start_or_resume().await?;
     /// while let Some(waiting) = run.waiting() {
-    ///     println!("waits for {waiting:?}");
-    ///     run = run.decide(|_call| Decision::Approve).await?;
+    ///     run = match waiting {
+    ///         Waiting::Question(question) => run.answer(format!("{question} I do not know.")).await?,
+    ///         _ => run.decide(|_call| Decision::Approve).await?,
+    ///     };
     /// }
     /// assert_eq!(run.result().text(), "Paid.");
     /// # Ok(()) }
@@ -147,30 +149,22 @@ impl Run {
         Some(Hash::of_call(tool.spec(), call))
     }
 
-    /// Continues the run with a decision for each call that it waits for, until it ends or waits again.
+    /// Continues the run with a decision for each call that it waits for, until it ends or waits again. A run that waits for a time has
+    /// no calls to decide about, and continues then.
     ///
     /// # Errors
-    /// As [`Engine::resume`]. A run that waits for something else is refused.
-    pub async fn decide(self, decide: impl FnMut(&ToolCall) -> Decision) -> Result<Self> {
-        let resume = self.decided(decide)?;
-        self.continued(resume).await
-    }
-
-    /// Returns the continuation with a decision for each call that the run waits for, to be [streamed](Resume::stream).
-    ///
-    /// # Errors
-    /// A run that waits for something else is refused.
-    pub fn decided(&self, mut decide: impl FnMut(&ToolCall) -> Decision) -> Result<Resume> {
+    /// As [`Engine::resume`]. A run that waits for an answer is refused, and so is one whose processes died too often.
+    pub async fn decide(self, mut decide: impl FnMut(&ToolCall) -> Decision) -> Result<Self> {
         let calls = match self.waiting() {
             Some(Waiting::Approval(calls) | Waiting::Unknown(calls)) => calls,
-            Some(Waiting::Question(_)) => return Err(self.refused("it waits for an answer")),
+            Some(Waiting::Time(_)) => return self.resume().await,
+            Some(Waiting::Question(_)) => {
+                return Err(self.refused("it waits for an answer; give it with Run::answer"));
+            }
             Some(Waiting::CrashLoop) => {
                 return Err(
                     self.refused("its processes died too often; look at it, then resume it")
                 );
-            }
-            Some(Waiting::Time(_)) => {
-                return Err(self.refused("it waits for a time; resume it then"));
             }
             None => return Err(self.refused("it has ended")),
         };
@@ -183,7 +177,7 @@ impl Run {
                 Decision::Result(value) => resume.tool_result(&*call.id, value),
             };
         }
-        Ok(resume)
+        self.continued(resume).await
     }
 
     /// Continues the run with the answer to its question, until it ends or waits again.
@@ -195,12 +189,16 @@ impl Run {
         self.continued(resume).await
     }
 
-    /// Continues a run whose processes died too often, or whose time has come.
+    /// Continues a run whose processes died too often, or that waits for a time. This call waits for that time, however long it is; to
+    /// wait without a process, drop the run and start it again then, or leave it to a [`Worker`](crate::Worker).
     ///
     /// # Errors
     /// As [`Engine::resume`].
     pub async fn resume(self) -> Result<Self> {
-        let resume = self.resumption()?;
+        let mut resume = self.resumption()?;
+        if matches!(self.waiting(), Some(Waiting::Time(_))) {
+            resume = resume.park_after(Duration::MAX);
+        }
         self.continued(resume).await
     }
 

@@ -123,6 +123,8 @@ pub mod step {
 mod book {
     #[doc = include_str!("../../../README.md")]
     mod readme {}
+    #[doc = include_str!("../../../docs/crashes.md")]
+    mod crashes {}
     #[doc = include_str!("../../../docs/mcp.md")]
     mod mcp {}
     #[doc = include_str!("../../../docs/quickstart.md")]

@@ -130,6 +130,20 @@ async fn a_call_by_its_id_continues_a_run_when_its_time_has_come() {
     assert_eq!(chat().await.unwrap().result().text(), "Done.");
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_loop_that_decides_waits_for_a_time() {
+    let (log, engine) = (MemoryLog::new(), agent(job(HOUR)));
+    let start = || engine.chat("go").record(&log).run_id("r").start_or_resume();
+    let mut run = start().await.unwrap();
+    assert!(matches!(run.waiting(), Some(Waiting::Time(_))));
+    while run.waiting().is_some() {
+        run = run.decide(|call| panic!("{call:?} has run")).await.unwrap();
+    }
+    assert_eq!(run.result().text(), "Done.");
+    assert_eq!(start().await.unwrap().result().text(), "Done.");
+    engine.replay(&log, "r").await.unwrap();
+}
+
 #[tokio::test]
 async fn calls_of_one_turn_wake_at_their_own_times() {
     let (log, clock) = (MemoryLog::new(), Clock::default());
