@@ -30,8 +30,10 @@ impl Loaded {
             past: CallOrigin::ReplayAtPrice(about),
         };
         let mut part = plan.prepare()?;
-        // The records have only the name of the model.
-        part.about = Some(Box::new(about.clone()));
+        // The records have only the name of the model. What is set for the replay is compared.
+        let mut about = about.clone();
+        about.options.extend(options.values.recorded());
+        part.about = Some(Box::new(about));
         Ok(part)
     }
 

@@ -102,19 +102,19 @@ macro_rules! call {
 call! {
     /// One model call; see [`Engine::generate`].
     Generate(request: Request) Generate, |request| Input::Request(Box::new(request));
-    prompt model call key record keep
+    prompt model call live new key record keep
 }
 
 call! {
     /// One model call and its tools; see [`Engine::step`].
     Step(thread: Thread) Step, Input::Thread;
-    prompt model tools call data key tool_code approval record keep
+    prompt model tools call live new data key tool_code approval record keep
 }
 
 call! {
     /// Steps until something ends or suspends the conversation; see [`Engine::chat`].
     Chat(thread: Thread) Chat, Input::Thread;
-    prompt model tools chat call data key tool_code approval chat_code record keep queue
+    prompt model tools chat call live new data key tool_code approval chat_code record keep queue
 }
 
 impl IntoFuture for Generate {

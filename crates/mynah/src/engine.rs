@@ -263,7 +263,8 @@ impl Engine {
         })
     }
 
-    /// The same engine with one more entry of context data for its tools.
+    /// The same engine with one more entry of context data for its tools. The [context of a call](crate::Chat::context), or else that of
+    /// its session, counts instead of the engine's.
     ///
     /// ```
     /// # use mynah::Engine;

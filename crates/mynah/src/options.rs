@@ -387,12 +387,6 @@ macro_rules! setters_of {
             $self_
         }
 
-        /// The id of the call in logs, tools and the response. By default a new one.
-        pub fn request_id(mut $self_, id: impl Into<String>) -> Self {
-            $options.values.request_id = Some(id.into());
-            $self_
-        }
-
         /// The adapter's own options, over the engine's. Adapters over HTTP take `headers`, as
         /// `{"headers": {"x-gateway-key": "…"}}`, to be sent with the call; they are not recorded, as they may hold keys.
         pub fn adapter_opts(mut $self_, opts: mynah_data::Metadata) -> Self {
@@ -412,15 +406,22 @@ macro_rules! setters_of {
             $self_
         }
 
-        /// Whether the provider's own chunks are streamed.
-        pub fn include_raw_chunks(mut $self_, on: bool) -> Self {
-            $options.values.include_raw_chunks = Some(on);
-            $self_
-        }
-
         /// Observes every event of the model, regardless of filters.
         pub fn on_event(mut $self_, observe: impl Fn(&mynah_data::Event) + Send + Sync + 'static) -> Self {
             $options.on_event = Some(std::sync::Arc::new(observe));
+            $self_
+        }
+
+        /// Lets this handle end the call.
+        pub fn cancel_handle(mut $self_, handle: &$crate::CancelHandle) -> Self {
+            $options.cancel = Some(handle.clone());
+            $self_
+        }
+    };
+    (live, $self_:ident => $options:expr) => {
+        /// Whether the provider's own chunks are streamed.
+        pub fn include_raw_chunks(mut $self_, on: bool) -> Self {
+            $options.values.include_raw_chunks = Some(on);
             $self_
         }
 
@@ -439,16 +440,20 @@ macro_rules! setters_of {
             $options.values.durable_events = Some(true);
             $self_
         }
-
-        /// Lets this handle end the call.
-        pub fn cancel_handle(mut $self_, handle: &$crate::CancelHandle) -> Self {
-            $options.cancel = Some(handle.clone());
+    };
+    (new, $self_:ident => $options:expr) => {
+        /// The id of the call in logs, tools and the response. By default a new one.
+        pub fn request_id(mut $self_, id: impl Into<String>) -> Self {
+            $options.values.request_id = Some(id.into());
             $self_
         }
     };
     (data, $self_:ident => $options:expr) => {
-        /// Adds one entry of context data for tools. A call with any entry hides the session's and
-        /// the engine's.
+        /// Adds one entry of context data for tools.
+        ///
+        /// Tools see one map: that of the call if it has an entry, otherwise the session's, otherwise the engine's. The maps are not
+        /// merged, so that a call that is made for another person shows tools nothing of the first one;
+        /// [`Engine::merge`](crate::Engine::merge) adds to the engine's.
         pub fn context(mut $self_, key: &str, value: impl Into<serde_json::Value>) -> Self {
             let context = $options.values.context.get_or_insert_default();
             context.insert(key.to_owned(), value.into());
@@ -611,7 +616,7 @@ macro_rules! setters_of {
 }
 pub(crate) use setters_of;
 
-option_setters!(Options, self => self; prompt model tools chat call data key tool_code approval chat_code record keep);
+option_setters!(Options, self => self; prompt model tools chat call live new data key tool_code approval chat_code record keep);
 
 /// Splits a policy for tool errors into data and code.
 pub(crate) fn tool_errors(policy: ErrorPolicy) -> (Option<ToolErrors>, Option<ErrorPolicy>) {

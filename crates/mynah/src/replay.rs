@@ -57,7 +57,9 @@ impl PartialEq<&str> for ReplayStatus {
     }
 }
 
-/// Which tools of a replayed run are run again, and must have the same outcome.
+/// Which tools of a replayed run are run again, and must have the same outcome. For scenarios, and for tests of replays themselves:
+/// users have [`Replay::rerun_tools`] and [`Replay::rerun_tool`].
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tools {
@@ -66,9 +68,7 @@ pub enum Tools {
     Recorded,
     /// Those that are [idempotent](crate::Tool::idempotent).
     Idempotent,
-    /// All of them, except calls that needed approval and tools whose [records answer](crate::Tool::recorded). For tests of
-    /// replays themselves: effects are repeated.
-    #[doc(hidden)]
+    /// All of them, except calls that needed approval and tools whose [records answer](crate::Tool::recorded). Effects are repeated.
     All,
 }
 
@@ -95,6 +95,15 @@ impl Rerun {
 }
 
 /// A run to replay; see [`Engine::replay`].
+///
+/// Options that are set here are compared with those of the run, and its behaviour with what they lead to. A replay calls no model and
+/// records nothing, so it has no options for that:
+///
+/// ```compile_fail,E0599
+/// # fn example(engine: mynah::Engine, log: mynah::log::MemoryLog) {
+/// let replay = engine.replay(&log, "r").durable_events();
+/// # }
+/// ```
 #[must_use = "a replay does nothing unless it is awaited"]
 pub struct Replay {
     /// None if the records describe the engine.
@@ -217,6 +226,7 @@ impl Replay {
     }
 
     /// Which tools are run again. By default none.
+    #[doc(hidden)]
     pub fn replay_tools(mut self, tools: Tools) -> Self {
         self.rerun.tools = tools;
         self

@@ -77,7 +77,7 @@ pub struct Resume {
     options: Options,
 }
 
-option_setters!(Resume, self => self.options; model tools chat call data key tool_code approval chat_code keep);
+option_setters!(Resume, self => self.options; model tools chat call live data key tool_code approval chat_code keep);
 
 impl Engine {
     /// Resumes a run that has no end: at the exact point where its process ended, or where it

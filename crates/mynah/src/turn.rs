@@ -68,7 +68,7 @@ pub struct Turn {
     branch: bool,
 }
 
-option_setters!(Turn, self => self.options; prompt model tools chat call data key tool_code approval chat_code record keep queue);
+option_setters!(Turn, self => self.options; prompt model tools chat call live new data key tool_code approval chat_code record keep queue);
 
 impl Turn {
     pub(crate) fn start(engine: Engine, session: Session) -> Self {
@@ -177,7 +177,7 @@ pub struct StepTurn {
     branch: bool,
 }
 
-option_setters!(StepTurn, self => self.options; prompt model tools call data key tool_code approval record keep);
+option_setters!(StepTurn, self => self.options; prompt model tools call live new data key tool_code approval record keep);
 
 impl StepTurn {
     pub(crate) fn new(engine: Engine, session: Session) -> Self {

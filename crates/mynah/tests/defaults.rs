@@ -4,6 +4,8 @@
 
 mod kept;
 
+use std::time::Duration;
+
 use kept::says;
 use mynah::{
     Engine, ErrorPolicy, OnToolError, Options, Result, Tool, log::MemoryLog, replay_run,
@@ -66,6 +68,23 @@ async fn a_replay_without_an_engine_runs_no_tools() -> Result<()> {
     for replay in [replay_run(&log, "k").rerun_tools(), replay_run(&log, "k").rerun_tool("pay")] {
         let error = replay.await.expect_err("no tools to run");
         assert_eq!(error.metadata()["field"], "rerun_tools");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_set_for_a_replay_is_compared_with_the_run() -> Result<()> {
+    let log = MemoryLog::new();
+    failing()?.chat("go").max_tokens(9).record(&log).run_id("k").await?;
+    let engine = failing()?;
+    for has_engine in [false, true] {
+        let replay = || if has_engine { engine.replay(&log, "k") } else { replay_run(&log, "k") };
+        assert_eq!(replay().max_tokens(9).await?.records, replay().await?.records);
+        for changed in [replay().max_tokens(8), replay().deadline(Duration::from_secs(1))] {
+            let error = changed.await.expect_err("a difference");
+            let path = error.metadata()["diff"][0]["path"].as_str().unwrap_or_default();
+            assert!(path.starts_with("about.options"), "{error}");
+        }
     }
     Ok(())
 }

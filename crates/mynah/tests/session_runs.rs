@@ -239,7 +239,7 @@ async fn what_a_caller_sees_and_how_it_names_its_call_is_no_part_of_a_run() -> m
     assert_eq!(run_of(&after), run_of(&session));
     let (_, about) = began(&log, &run_of(&after)).await;
     assert_eq!(about.options, Metadata::new());
-    let replay = engine.replay(&log, &*run_of(&after)).options(quiet()).request_id("other");
+    let replay = engine.replay(&log, &*run_of(&after)).options(quiet().request_id("other"));
     assert_eq!(replay.await?.status, "equal");
     Ok(())
 }
