@@ -8,7 +8,6 @@ use std::{env, path::Path, process::Command};
 
 use mynah::prelude::*;
 use mynah::{
-    Decision,
     log::verify_run,
     testing::{Script, Scripted},
 };
@@ -31,28 +30,30 @@ const RUN: &str = "transfer-17";
 const ORDER: &str = "Send Ada 50.";
 
 async fn first_process(path: &Path) -> Result<()> {
-    let call = Script::new().tool_call("c0", "transfer", json!({"to": "Ada", "amount": 50}));
     let log = SqliteLog::open(path)?;
-    agent(call.call_tools(), true).chat(ORDER).record(&log).run_id(RUN).await?;
+    agent([transfers()], true).chat(ORDER).record(&log).run_id(RUN).await?;
     Ok(())
 }
 
 async fn second_process(path: &Path) -> Result<()> {
-    let engine = agent(Script::new().text("Ada has her 50.").stop(), false);
+    let engine = agent([confirms()], false);
     let log = SqliteLog::open(path)?;
     let mut run = engine.chat(ORDER).record(&log).run_id(RUN).start_or_resume().await?;
 
     // A transfer may have been made before the process ended, so it is not repeated without a
     // decision.
-    while run.waiting().is_some() {
-        run = run
-            .decide(|call| {
-                println!("was it done? {}({})", call.name, call.arguments);
+    while let Some(waiting) = run.waiting() {
+        run = match waiting {
+            Waiting::Unknown(calls) => {
+                println!("was it done? {}({})", calls[0].name, calls[0].arguments);
                 // The bank confirms the transfer. Otherwise `Approve` would make it now, and
                 // `Reject` would give the model a reason.
-                Decision::Result(json!({"sent": 50}))
-            })
-            .await?;
+                run.decide(|_call| Decision::Result(json!({"sent": 50}))).await?
+            }
+            // Other tools ask a person or need approval.
+            Waiting::Question(_) => run.answer("I do not know.").await?,
+            _ => run.decide(|_call| Decision::Reject("not now".to_owned())).await?,
+        };
     }
     println!("{}", run.into_result().into_text()?);
     println!("the records are {}", verify_run(&log, RUN).await?.status);
@@ -64,8 +65,17 @@ async fn second_process(path: &Path) -> Result<()> {
 }
 
 /// The agent. Its process may end after the transfer, before the outcome is recorded.
-fn agent(answer: Script, dies: bool) -> Engine {
-    Engine::new(Scripted::play([answer])).tools(Bank { dies })
+fn agent(answers: impl IntoIterator<Item = Script>, dies: bool) -> Engine {
+    Engine::new(Scripted::play(answers)).tools(Bank { dies })
+}
+
+fn transfers() -> Script {
+    let arguments = json!({"to": "Ada", "amount": 50});
+    Script::new().tool_call("c0", "transfer", arguments).call_tools()
+}
+
+fn confirms() -> Script {
+    Script::new().text("Ada has her 50.").stop()
 }
 
 struct Bank {
@@ -84,4 +94,12 @@ impl Bank {
         }
         format!("sent {amount} to {to}")
     }
+}
+
+/// A crash during the transfer waits for a decision; a crash elsewhere repeats nothing.
+#[tokio::test]
+async fn no_crash_repeats_a_transfer() {
+    let engine = || agent([transfers(), confirms()], false);
+    let report = mynah::testing::crash_everywhere(engine, ORDER).await;
+    assert!(report.uncertain > 0 && report.uncertain < report.crashed);
 }

@@ -52,8 +52,7 @@ struct Sum {
     numbers: Vec<i64>,
 }
 
-#[tokio::main]
-async fn main() -> mynah::Result<()> {
+fn agent() -> Engine {
     let model = Scripted::play([
         Script::new()
             .tool_call("c0", "get_weather", json!({"city": "Boston", "unit": "fahrenheit"}))
@@ -73,10 +72,19 @@ async fn main() -> mynah::Result<()> {
         .handler(async |arguments, _| arguments["text"].clone());
 
     let crm = Crm { customers: vec!["Ada", "Grace"] };
-    let engine = Engine::new(model).tool(get_weather).tools(crm).tool(sum).tool(echo);
-    let result = engine.chat("Do everything.").await?;
+    Engine::new(model).tool(get_weather).tools(crm).tool(sum).tool(echo)
+}
+
+#[tokio::main]
+async fn main() -> mynah::Result<()> {
+    let result = agent().chat("Do everything.").await?;
     for message in &result.steps[0].tool_results {
         println!("{}: {}", message.tool_call_id().unwrap_or_default(), message.text());
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn no_crash_does_harm() {
+    mynah::testing::crash_everywhere(agent, "Do everything.").await;
 }

@@ -1,9 +1,9 @@
 //! A person decides about calls before they run: approves one, changes the arguments of one, rejects one. A function of the engine
 //! decides which calls need a person at all.
 
+use mynah::Approval;
 use mynah::prelude::*;
 use mynah::testing::{Script, Scripted};
-use mynah::{Approval, Decision};
 use serde_json::json;
 
 /// Pays an invoice.
@@ -13,8 +13,7 @@ async fn pay(to: String, euros: u32) -> String {
     format!("paid {euros}")
 }
 
-#[tokio::main]
-async fn main() -> mynah::Result<()> {
+fn agent() -> Engine {
     let calls = Script::new()
         .tool_call("c0", "pay", json!({"to": "Ada", "euros": 7}))
         .tool_call("c1", "pay", json!({"to": "Bob", "euros": 700}))
@@ -28,24 +27,39 @@ async fn main() -> mynah::Result<()> {
         Some(100..10_000) => Approval::Ask,
         _ => Approval::Deny,
     };
-    let engine = Engine::new(model).tool(pay).approval(limits);
+    Engine::new(model).tool(pay).approval(limits)
+}
 
+/// What a person says to a call.
+fn decide(call: &ToolCall) -> Decision {
+    match call.arguments["to"].as_str() {
+        Some("Bob") => Decision::ApproveWith(json!({"to": "Bob", "euros": 70})),
+        _ => Decision::Reject("ask Eve for an invoice first".to_owned()),
+    }
+}
+
+#[tokio::main]
+async fn main() -> mynah::Result<()> {
     // The log may be a file, and the decision may come days later from another process: `start_or_resume` with the same id.
     let log = MemoryLog::new();
-    let chat = engine.chat("Pay all invoices.").record(&log).run_id("invoices-may");
+    let chat = agent().chat("Pay all invoices.").record(&log).run_id("invoices-may");
     let run = chat.start_or_resume().await?;
     for call in run.waiting().iter().flat_map(|waiting| waiting.calls()) {
         println!("waits: {} {}", call.name, call.raw_arguments);
     }
-    let run = run
-        .decide(|call| match call.arguments["to"].as_str() {
-            Some("Bob") => Decision::ApproveWith(json!({"to": "Bob", "euros": 70})),
-            _ => Decision::Reject("ask Eve for an invoice first".to_owned()),
-        })
-        .await?;
-
+    let run = run.decide(decide).await?;
     for message in run.result().thread.messages.iter() {
         println!("{message}");
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn no_crash_pays_twice() {
+    let check = mynah::testing::crash_everywhere(agent, "Pay all invoices.");
+    let check = check.decide(|resume, call| match decide(call) {
+        Decision::ApproveWith(arguments) => resume.approve_with(&*call.id, arguments),
+        _ => resume.reject(&*call.id, "ask Eve for an invoice first"),
+    });
+    check.await;
 }

@@ -7,7 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use mynah::{Catalog, Engine, ModelRef, log::MemoryLog, testing::Scripted};
+use mynah::{
+    Catalog, Engine, ModelRef,
+    log::MemoryLog,
+    testing::{Script, Scripted, crash_everywhere},
+};
 use mynah_agent::AgentFile;
 use serde_json::{Value, json};
 
@@ -96,13 +100,58 @@ async fn the_analyst_computes_with_a_command_that_is_approved() {
 
 #[tokio::test]
 async fn the_mail_agent_writes_a_file_that_is_approved() {
-    let path = files().into_iter().find(|path| path.ends_with("mail.toml")).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(folder.path().join("mail")).unwrap();
-    let text = fs::read_to_string(&path).unwrap();
-    let file = AgentFile::parse(folder.path().join("mail.toml"), text).unwrap();
+    let file = mail_in(folder.path());
     let table = json!({"path": "triage.md", "content": "| file | urgency |"});
     approved(file, "write_file", table).await;
     let written = fs::read_to_string(folder.path().join("mail/triage.md")).unwrap();
     assert_eq!(written, "| file | urgency |");
+}
+
+/// The mail agent, with an empty folder of its own.
+fn mail_in(folder: &Path) -> AgentFile {
+    let path = files().into_iter().find(|path| path.ends_with("mail.toml")).unwrap();
+    fs::create_dir(folder.join("mail")).unwrap();
+    AgentFile::parse(folder.join("mail.toml"), fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// The engine of an agent whose model makes these calls, one in each answer, and says that it is done.
+async fn calling(file: AgentFile, calls: &[(&str, Value)]) -> Engine {
+    let call = |(n, (name, arguments)): (usize, &(&str, Value))| {
+        Script::new().tool_call(format!("c{n}"), *name, arguments.clone()).call_tools()
+    };
+    let answers = calls.iter().enumerate().map(call).chain([Script::new().text("Done.").stop()]);
+    let engine = Engine::new(Scripted::play(answers)).model(file.model());
+    file.build_on(engine).await.unwrap().engine
+}
+
+#[tokio::test]
+async fn the_tutor_survives_every_crash() {
+    let path = files().into_iter().find(|path| path.ends_with("tutor.toml")).unwrap();
+    let calls = [
+        ("ask_user", json!({"question": "What is 3 + 4?"})),
+        ("calculator", json!({"expression": "3 + 4"})),
+    ];
+    let engine = calling(AgentFile::read(path).unwrap(), &calls).await;
+    let report = crash_everywhere(|| engine.clone(), "Teach me.").answer("7").await;
+    assert_eq!(report.uncertain, 0, "neither tool does harm if it runs again");
+}
+
+#[tokio::test]
+async fn the_mail_agent_survives_every_crash() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = mail_in(folder.path());
+    let (mail, table) = (folder.path().join("mail/1.txt"), folder.path().join("mail/triage.md"));
+    fs::write(&mail, "The tap leaks.").unwrap();
+    let calls = [
+        ("read_file", json!({"path": "1.txt"})),
+        ("write_file", json!({"path": "triage.md", "content": "| 1.txt | now |"})),
+    ];
+    let engine = calling(file, &calls).await;
+    let report = crash_everywhere(|| engine.clone(), "Sort today's mail.")
+        .approve_all()
+        .before_each(|| _ = fs::remove_file(&table))
+        .observe(|| fs::read_to_string(&table).ok())
+        .await;
+    assert!(report.crashed > 0);
 }
