@@ -2,9 +2,9 @@
 //!
 //! Time and randomness come from a [`World`]. Answers come from an [`Adapter`], which implements
 //! one provider's wire format. Everything else that a model can request is a [`Tool`]. The loop
-//! above decides, and this crate acts: [`open_model`] opens a model's stream under a
-//! [`RetryPolicy`]; [`run_tool`] runs one call with its time limit and retries, and contains its
-//! panics.
+//! above decides, and this crate acts: it opens a model's stream under a [`RetryPolicy`], runs a
+//! call with its time limit and retries, and contains its panics. [`Context`] is the boundary for
+//! loops of others.
 //!
 //! Adapters and tools can be written outside the project: both are small traits behind `Arc<dyn …>`.
 
@@ -45,43 +45,52 @@ pub mod typed;
 mod uncertain;
 mod world;
 
-pub use adapter::{
-    Adapter, BoxFuture, ModelCall, ModelStream, Opened, Parking, check_raw_hash, open_model,
-    open_or_park,
-};
-pub use budget::{PartialAnswer, Spent, WallClock, active, check_price, price_of, prompt_tokens};
-pub use config::{Config, DEFAULT_MAX_CONCURRENCY, RunMode, ToolRegistry, was_redacted};
+pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream};
+pub use config::{Config, DEFAULT_MAX_CONCURRENCY, RunMode, ToolRegistry};
 pub use context::{CallTool, Context, ModelAnswer, ToolResult};
-pub use cursor::{ReplayCursor, outcome_of};
 #[doc(hidden)]
 #[cfg(feature = "typed")]
 pub use derived::private as __private;
 #[cfg(feature = "typed")]
 pub use derived::schema_of;
-pub use difference::{differences, mismatch, recorded_error};
+pub use difference::differences;
 pub use effects::SideEffectErrors;
 pub use fallback::Fallback;
-pub use incoming_answer::IncomingAnswer;
-pub use journal::{Journal, State as JournalState};
-pub use lease::{LEASE, take_over};
-pub use metrics::{
-    AppendMetric, MetricsSink, ModelCallMetric, ToolCallMetric, Watch, tell_exceeded,
-};
-#[cfg(feature = "json-schema")]
-pub use misfits::misfits;
+pub use metrics::{AppendMetric, MetricsSink, ModelCallMetric, ToolCallMetric};
 pub use mynah_data::{Approval, ToolOutcome};
 pub use mynah_log::OnUncertain;
-pub use recorded_fact::RecordedFact;
-pub use recorder::{Recorder, new_owner};
 pub use retry::RetryPolicy;
 #[cfg(feature = "typed")]
 pub use schemars;
-pub use settle::{ErrorPolicy, OnToolError, settle};
+pub use settle::{ErrorPolicy, OnToolError};
 pub use tool::{
-    Backoff, EncodeError, Handler, HandlerExecutor, JsonEncoder, Settled, Tool, ToolExecutor,
-    ToolLimits, ToolResultEncoder, denied, panic_text, run_tool, tool_failed,
+    Backoff, EncodeError, Handler, HandlerExecutor, JsonEncoder, Tool, ToolExecutor,
+    ToolResultEncoder,
 };
-pub use tool_context::{Continuation, ToolContext, ToolProgress, Try};
+pub use tool_context::{Continuation, ToolContext, ToolProgress};
 pub use typed::{IntoOutcome, IntoTool, IntoTools, ToolFn, ToolSet};
-pub use uncertain::{is_not_rerun, reruns_lost, uncertain};
-pub use world::{SystemWorld, World, millis, since_1970};
+pub use world::{SystemWorld, World};
+
+// What the engine shares with `Context`. It is no part of the API, and may change with any release.
+#[doc(hidden)]
+pub use self::{
+    adapter::{Opened, Parking, check_raw_hash, open_model, open_or_park},
+    budget::{PartialAnswer, Spent, WallClock, active, check_price, price_of, prompt_tokens},
+    config::was_redacted,
+    cursor::{ReplayCursor, outcome_of},
+    difference::{mismatch, recorded_error},
+    incoming_answer::IncomingAnswer,
+    journal::{Journal, State as JournalState},
+    lease::{LEASE, take_over},
+    metrics::{Watch, tell_exceeded},
+    recorded_fact::RecordedFact,
+    recorder::{Recorder, new_owner},
+    settle::settle,
+    tool::{Settled, ToolLimits, denied, panic_text, run_tool, tool_failed},
+    tool_context::Try,
+    uncertain::{is_not_rerun, reruns_lost, uncertain},
+    world::{millis, since_1970},
+};
+#[doc(hidden)]
+#[cfg(feature = "json-schema")]
+pub use misfits::misfits;
