@@ -80,7 +80,7 @@ fn semver(install: bool) -> Result<(), String> {
 }
 
 /// The public API against the file that is checked in. `MYNAH_BLESS=1` writes the file.
-fn public_api(install: bool) -> Result<(), String> {
+pub(crate) fn public_api(install: bool) -> Result<(), String> {
     if !available("cargo-public-api", "cargo-public-api", install)? {
         return Ok(());
     }
@@ -100,7 +100,7 @@ fn public_api(install: bool) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "the public API is not that of {API}; see the change with: MYNAH_BLESS=1 cargo xtask hygiene, git diff {API}"
+        "the public API is not that of {API}; see the change with: MYNAH_BLESS=1 cargo xtask public-api, git diff {API}"
     ))
 }
 

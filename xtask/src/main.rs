@@ -29,6 +29,7 @@ Commands:
   hygiene [--install]
                    Check licences, advisories, features, unused dependencies, spelling, the public API, the minimum
                    Rust version and other platforms, with the tools that are installed; --install installs the others
+  public-api       Compare the public API with docs/public-api.txt; with MYNAH_BLESS=1, write that file
   docs             Check the links of the documentation, and build the book (mdbook) and the API documentation
   release --dry-run
                    Check versions, changelog and packages, and print what a release takes
@@ -115,6 +116,7 @@ enum Task<'a> {
     Help,
     Test { quick: bool, install: bool },
     Hygiene { install: bool },
+    PublicApi,
     Docs,
     Release,
     Bench { name: Option<&'a str> },
@@ -148,6 +150,7 @@ fn parse<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         }
         ["hygiene"] => Ok(Task::Hygiene { install: false }),
         ["hygiene", "--install"] => Ok(Task::Hygiene { install: true }),
+        ["public-api"] => Ok(Task::PublicApi),
         ["docs"] => Ok(Task::Docs),
         ["release", "--dry-run"] => Ok(Task::Release),
         ["release"] => Err("a release is published by hand; `--dry-run` prints how".into()),
@@ -180,6 +183,7 @@ fn perform(task: Task<'_>) -> Result<(), String> {
             run_stages(if quick { QUICK_STAGES } else { STAGES })
         }
         Task::Hygiene { install } => hygiene::all(install),
+        Task::PublicApi => hygiene::public_api(false),
         Task::Docs => {
             run_stages(&[("links", docs::links), ("book", docs::book), ("api", docs::api)])
         }
@@ -509,6 +513,7 @@ mod tests {
         assert_eq!(parse(&["test", "--quick"]), Ok(Task::Test { quick: true, install: false }));
         assert_eq!(parse(&["test", "--install"]), Ok(Task::Test { quick: false, install: true }));
         assert_eq!(parse(&["hygiene", "--install"]), Ok(Task::Hygiene { install: true }));
+        assert_eq!(parse(&["public-api"]), Ok(Task::PublicApi));
         assert_eq!(parse(&["docs"]), Ok(Task::Docs));
         assert_eq!(parse(&["release", "--dry-run"]), Ok(Task::Release));
         assert_eq!(parse(&["bench", "--help"]), Ok(Task::Help));
