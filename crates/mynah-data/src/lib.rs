@@ -36,6 +36,7 @@ mod event_order;
 mod extent;
 mod halt;
 mod image;
+#[doc(hidden)]
 pub mod json;
 mod message;
 mod model;
@@ -55,12 +56,16 @@ pub mod validate;
 pub use budget::{Breach, BreachTime, Budget, Limit};
 pub use builder::ResponseBuilder;
 pub use catalog::{Catalog, ModelInfo};
-pub use collect::{CUT_SHORT, Collector, parts_text};
+pub use collect::Collector;
+#[doc(hidden)]
+pub use collect::{CUT_SHORT, parts_text};
 pub use error::{Error, FieldError, PathSegment, Result};
 pub use error_details::{Difference, Mismatch};
 pub use event::Event;
 pub use event_order::EventOrder;
-pub use extent::{MAX_ERROR, MAX_RESULT, excess, json_items};
+pub use extent::{MAX_ERROR, MAX_RESULT};
+#[doc(hidden)]
+pub use extent::{excess, json_items};
 pub use halt::{HANDOFF, Halt};
 pub use image::{Image, ImageDetail, ImageError, ImageSource};
 pub use message::{Message, Part, Role};

@@ -392,7 +392,7 @@ impl ToolOutcome {
     }
 
     /// The error of an outcome that a handler may not return: a halt with a reserved reason, or a
-    /// value that is too large to be stored ([`excess`](crate::excess)).
+    /// value that is too large to be stored.
     pub fn misuse(&self) -> Option<Error> {
         if let Self::Parts(parts) = self
             && parts.iter().any(|part| !matches!(part, Part::Text { .. } | Part::Image { .. }))

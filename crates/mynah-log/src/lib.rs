@@ -38,7 +38,9 @@ mod view;
 mod waiters;
 
 pub use audit::{Auditor, verify_run, verify_seals, walk};
-pub use cuts::{Cut, CutRecorder, expand};
+pub use cuts::Cut;
+#[doc(hidden)]
+pub use cuts::{CutRecorder, expand};
 pub use end::End;
 pub use fact::{
     About, BEHAVIOUR, Continues, DirectCall, Effect, Extent, Fact, Inside, Interruption,

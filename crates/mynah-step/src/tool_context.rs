@@ -200,6 +200,7 @@ impl ToolContext {
     }
 
     /// The same for an attempt of its call in a recorded or replayed run.
+    #[doc(hidden)]
     pub fn kept(mut self, journal: Arc<Journal>, attempt: Try, replaying: bool) -> Self {
         self.effects.journal = Some(journal);
         self.effects.call = Some(Arc::clone(&self.call));
@@ -218,6 +219,7 @@ impl ToolContext {
 
     /// The same for a run that continues others, with the first of them: calls keep their
     /// [keys](Self::idempotency_key).
+    #[doc(hidden)]
     pub fn continuing(mut self, root: Option<RunId>) -> Self {
         self.root = root;
         self

@@ -17,6 +17,7 @@ pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
 }
 
 /// Writes values one after the other, into the same memory: for who writes many.
+#[doc(hidden)]
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
     out: Vec<u8>,
