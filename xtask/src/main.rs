@@ -7,6 +7,7 @@ mod docs;
 mod hygiene;
 mod interop;
 mod mcp;
+mod peers;
 mod release;
 mod verifier;
 
@@ -34,6 +35,7 @@ Commands:
   release --dry-run
                    Check versions, changelog and packages, and print what a release takes
   bench [NAME]     Run the benchmarks, or only the bench target NAME
+  bench peers      Measure Mynah beside other libraries, and write docs/benchmarks.md (builds bench/, which takes minutes)
   interop          Call servers that others wrote: a fake upstream (npm), a gateway and a real model (PyPI)
   mcp              Run the conformance suite of MCP, and call its servers that others wrote (npm, PyPI)
   browser          Run the tests of the inspector's pages in Chromium, with a check of their accessibility (npm)
@@ -89,13 +91,13 @@ const SLOW_TESTS: &[&str] = &[
 ];
 
 const QUICK_STAGES: &[Stage] = &[
-    ("fmt", || run("cargo fmt --all --check")),
+    ("fmt", fmt),
     ("links", docs::links),
     ("clippy", || run("cargo clippy --workspace --all-targets --all-features -- -D warnings")),
     ("test", quick_test),
 ];
 const STAGES: &[Stage] = &[
-    ("fmt", || run("cargo fmt --all --check")),
+    ("fmt", fmt),
     ("links", docs::links),
     ("contract", contract),
     ("clippy", || run("cargo clippy --workspace --all-targets --all-features -- -D warnings")),
@@ -120,6 +122,7 @@ enum Task<'a> {
     Docs,
     Release,
     Bench { name: Option<&'a str> },
+    Peers,
     Interop,
     Mcp,
     Browser,
@@ -155,6 +158,7 @@ fn parse<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
         ["release", "--dry-run"] => Ok(Task::Release),
         ["release"] => Err("a release is published by hand; `--dry-run` prints how".into()),
         ["bench"] => Ok(Task::Bench { name: None }),
+        ["bench", "peers"] => Ok(Task::Peers),
         ["bench", name] if !name.starts_with('-') => Ok(Task::Bench { name: Some(name) }),
         ["interop"] => Ok(Task::Interop),
         ["mcp"] => Ok(Task::Mcp),
@@ -190,6 +194,7 @@ fn perform(task: Task<'_>) -> Result<(), String> {
         Task::Release => release::dry_run(),
         Task::Bench { name: None } => run("cargo bench --workspace"),
         Task::Bench { name: Some(name) } => run(&format!("cargo bench --workspace --bench {name}")),
+        Task::Peers => peers::all(),
         Task::Interop => interop::all(),
         Task::Mcp => mcp::all(),
         Task::Browser => browser(),
@@ -203,6 +208,12 @@ fn perform(task: Task<'_>) -> Result<(), String> {
             fuzz()
         }
     }
+}
+
+/// Checks the formatting, that of the benchmarks beside other libraries included.
+fn fmt() -> Result<(), String> {
+    run("cargo fmt --all --check")?;
+    run(peers::FMT)
 }
 
 /// Runs the stages up to the first that fails, and prints how long each took.
@@ -519,6 +530,7 @@ mod tests {
         assert_eq!(parse(&["bench", "--help"]), Ok(Task::Help));
         let name = Some("append");
         assert_eq!(parse(&["bench", "append"]), Ok(Task::Bench { name }));
+        assert_eq!(parse(&["bench", "peers"]), Ok(Task::Peers));
         assert_eq!(parse(&["interop"]), Ok(Task::Interop));
         assert_eq!(parse(&["mcp"]), Ok(Task::Mcp));
         assert_eq!(parse(&["browser"]), Ok(Task::Browser));
