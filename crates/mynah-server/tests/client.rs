@@ -60,7 +60,7 @@ async fn runs_are_started_decided_followed_and_checked() {
     let start = || client.start("Pay Ada").agent("cashier").key("pay 1/2").wait(LONG);
     let run = start().send().await.unwrap();
     assert_eq!((run.summary.status, run.agent.as_deref()), (RunStatus::Suspended, Some("cashier")));
-    let Some(WaitsFor::Approval { calls }) = &run.waiting else { panic!("{run:?}") };
+    let Some(WaitsFor::Approval { calls, .. }) = &run.waiting else { panic!("{run:?}") };
     assert_eq!((&*calls[0].name, &calls[0].arguments["euros"]), ("pay", &json!(7)));
     assert_eq!(run.end.as_ref().unwrap().reason.as_str(), "manual_tool_calls");
     assert_eq!(start().send().await.unwrap().summary.hash, run.summary.hash, "it attaches");

@@ -108,6 +108,7 @@ impl FollowedEvent {
 #[non_exhaustive]
 pub enum RunEvent {
     /// The run began.
+    #[non_exhaustive]
     RunStarted {
         /// The conversation with which it began; in a run that continues a session, the messages
         /// since the turn before.
@@ -126,6 +127,7 @@ pub enum RunEvent {
         parent: Option<Parent>,
     },
     /// Another process continued the run, or the run got what it waited for.
+    #[non_exhaustive]
     Resumed {
         /// What a person answered.
         message: Option<Arc<Message>>,
@@ -146,21 +148,25 @@ pub enum RunEvent {
         model: Option<String>,
     },
     /// A message joined the conversation from outside the model.
+    #[non_exhaustive]
     UserMessage {
         /// The message.
         message: Arc<Message>,
     },
     /// The model is called.
+    #[non_exhaustive]
     TurnStarted {
         /// Which call of the run it is, from 1.
         turn: u32,
     },
     /// The answer in flight was lost with its process. What was received of it must be discarded.
+    #[non_exhaustive]
     TurnRestarted {
         /// Which call of the run it was.
         turn: u32,
     },
     /// A tool starts.
+    #[non_exhaustive]
     ToolExecutionStarted {
         /// The call's id.
         id: String,
@@ -172,6 +178,7 @@ pub enum RunEvent {
         attempt: u32,
     },
     /// An attempt of a tool failed, and the call has no result yet.
+    #[non_exhaustive]
     ToolAttemptFailed {
         /// The call's id.
         id: String,
@@ -183,6 +190,7 @@ pub enum RunEvent {
         retried: bool,
     },
     /// A value from outside entered the run.
+    #[non_exhaustive]
     SideEffect {
         /// `now`, `random`, or the caller's name for it.
         name: String,
@@ -192,6 +200,7 @@ pub enum RunEvent {
         effect: Effect,
     },
     /// Messages were left out of a prompt to make it fit.
+    #[non_exhaustive]
     ContextTruncated {
         /// How they were chosen.
         strategy: String,
@@ -210,11 +219,13 @@ pub enum RunEvent {
     /// The conversation ended, and one more call formats the answer.
     FinalizeStarted {},
     /// That call failed.
+    #[non_exhaustive]
     FinalizeFailed {
         /// How.
         error: Error,
     },
     /// A limit of the run's budget was passed.
+    #[non_exhaustive]
     BudgetExceeded {
         /// Which limit, and by how much.
         breach: Breach,
@@ -228,6 +239,7 @@ pub enum RunEvent {
     /// The run was cancelled.
     Cancelled(End),
     /// The run is sealed: no event follows.
+    #[non_exhaustive]
     Sealed {
         /// The hash of the seal.
         fingerprint: Hash,
@@ -237,11 +249,13 @@ pub enum RunEvent {
         totals: Totals,
     },
     /// Something was removed from the log. Only its maintenance run has these.
+    #[non_exhaustive]
     Removed {
         /// The run that it was taken from.
         run_id: RunId,
     },
     /// The body of the record was removed.
+    #[non_exhaustive]
     Redacted {
         /// The kind of the record.
         kind: String,

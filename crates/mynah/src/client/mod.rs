@@ -94,16 +94,19 @@ pub struct RunEnd {
 #[non_exhaustive]
 pub enum WaitsFor {
     /// The answer to a question.
+    #[non_exhaustive]
     Answer {
         /// The question.
         question: Option<String>,
     },
     /// Decisions about calls.
+    #[non_exhaustive]
     Approval {
         /// The calls.
         calls: Vec<ToolCall>,
     },
     /// The outcome of calls whose process died while they ran.
+    #[non_exhaustive]
     Outcome {
         /// The calls.
         calls: Vec<ToolCall>,
@@ -111,6 +114,7 @@ pub enum WaitsFor {
     /// To be resumed, after its processes died several times.
     Resume,
     /// A time.
+    #[non_exhaustive]
     Time {
         /// When it comes, in milliseconds since 1970.
         wake_at_ms: Option<u64>,
