@@ -225,7 +225,7 @@ impl<'l> RunWalk<'l> {
         }
         if records.is_empty() {
             let what = format!("it is missing: the index counts {count} records");
-            return Err(corrupt(run, seen + 1, what).into());
+            return Err(Corrupt::new(run, seen + 1, what).into());
         }
         Ok(Some(records))
     }
@@ -272,8 +272,9 @@ impl<'l> RunWalk<'l> {
     fn end(self) -> Result<(Verifier, RunSummary)> {
         let Self { indexed, verifier, found, untold, .. } = self;
         let run = &*indexed.run_id;
-        let found = found.ok_or_else(|| corrupt(run, 1, "the index has a run without records"))?;
-        compare(indexed, &found, untold).map_err(|what| corrupt(run, found.records, what))?;
+        let found =
+            found.ok_or_else(|| Corrupt::new(run, 1, "the index has a run without records"))?;
+        compare(indexed, &found, untold).map_err(|what| Corrupt::new(run, found.records, what))?;
         Ok((verifier, found))
     }
 }
@@ -292,7 +293,7 @@ fn named(indexed: &RunSummary, record: &Record, names: Hash) -> Result<RecordSum
         }
     }
     let what = "the index has another model or session than its tombstone commits to";
-    Err(corrupt(&indexed.run_id, record.seq(), what))
+    Err(Corrupt::new(&indexed.run_id, record.seq(), what))
 }
 
 async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<Report> {
@@ -305,13 +306,15 @@ async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<Repo
     if let Some(gone) = gone {
         if let Some(pruned) = gone.run {
             let what = format!("it removes run {run}, which still exists");
-            return Err(corrupt(MAINTENANCE, pruned.tombstone, what).into());
+            return Err(Corrupt::new(MAINTENANCE, pruned.tombstone, what).into());
         }
         // Of a run without its seal they may be to come: an import was interrupted.
         if let (Some(_), Some((seq, _))) =
             (report.fingerprint, gone.bodies.range(indexed.records + 1..).next())
         {
-            return Err(corrupt(run, *seq, "a tombstone names it, and it does not exist").into());
+            return Err(
+                Corrupt::new(run, *seq, "a tombstone names it, and it does not exist").into()
+            );
         }
     }
     check_seal(log, &indexed, &report).await?;
@@ -332,7 +335,7 @@ async fn check_seals(log: &dyn Log, removals: &Removals) -> Result<Tree> {
     match removals.hash(seals.tombstones + 1) {
         Some(_) => {
             let what = "it is a tombstone that is no leaf of the log's tree";
-            Err(corrupt(MAINTENANCE, seals.tombstones + 1, what).into())
+            Err(Corrupt::new(MAINTENANCE, seals.tombstones + 1, what).into())
         }
         None => Ok(seals.tree),
     }
@@ -363,7 +366,7 @@ impl Seals {
                 found.tombstones += u64::from(is_tombstone);
                 if is_tombstone && removals.hash(found.tombstones) != Some(seal.fingerprint) {
                     let what = "it is not the tombstone that the log's tree has as a leaf";
-                    return Err(corrupt(MAINTENANCE, found.tombstones, what).into());
+                    return Err(Corrupt::new(MAINTENANCE, found.tombstones, what).into());
                 }
             }
         }
@@ -373,7 +376,7 @@ impl Seals {
     fn find(&mut self, run: &RunSummary, removals: &Removals) -> Result<(), Corrupt> {
         if let Some(pruned) = removals.of(&run.run_id).and_then(|gone| gone.run) {
             let what = format!("it removes run {}, which still exists", run.run_id);
-            return Err(corrupt(MAINTENANCE, pruned.tombstone, what));
+            return Err(Corrupt::new(MAINTENANCE, pruned.tombstone, what));
         }
         let place = run.seal.and_then(|place| usize::try_from(place).ok());
         // One that has its seal since the list was read is not in it.
@@ -383,7 +386,7 @@ impl Seals {
         if seal.take() == Some(run.hash) {
             return Ok(());
         }
-        Err(corrupt(&run.run_id, run.records, OTHER_SEAL))
+        Err(Corrupt::new(&run.run_id, run.records, OTHER_SEAL))
     }
 
     /// Finds the tombstones of the runs whose seals are left.
@@ -403,7 +406,7 @@ impl Seals {
                     None if self.damaged.contains(&**run) => continue,
                     None => "the log has its seal, but no such run, and no tombstone for it",
                 };
-                return Err(corrupt(run, 0, what).into());
+                return Err(Corrupt::new(run, 0, what).into());
             }
             place += seals.len().max(1);
         }
@@ -411,7 +414,7 @@ impl Seals {
             Some((run, pruned)) => {
                 let what =
                     format!("it says that run {run} had a seal, and the log has none for it");
-                Err(corrupt(MAINTENANCE, pruned.tombstone, what).into())
+                Err(Corrupt::new(MAINTENANCE, pruned.tombstone, what).into())
             }
             None => Ok(()),
         }
@@ -480,9 +483,5 @@ async fn check_seal(log: &dyn Log, indexed: &RunSummary, report: &Report) -> Res
             "the log's list of seals has another seal for the run"
         }
     };
-    Err(corrupt(run, indexed.records, what).into())
-}
-
-fn corrupt(run: &str, seq: u64, what: impl Into<String>) -> Corrupt {
-    Corrupt { run: run.into(), seq, what: what.into() }
+    Err(Corrupt::new(run, indexed.records, what).into())
 }

@@ -6,8 +6,8 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use mynah_data::{Error, LogReason, Result, RunId};
 
 use crate::{
-    Append, Corrupt, Head, Lease, MAINTENANCE, MAX_RUN_ID, Removed, RunChange, RunStatus,
-    RunSummary, Tombstone, clock::nanos, removal::misplaced,
+    Append, Corrupt, Head, Kind, Lease, MAINTENANCE, MAX_RUN_ID, Removed, RunChange, RunStatus,
+    RunSummary, Tombstone, clock::nanos,
 };
 
 /// A batch whose records form a chain onto the head that it expects.
@@ -42,30 +42,22 @@ impl Checked {
         let (mut gone, mut tombstones) = (HashSet::new(), Vec::new());
         for record in &batch.records {
             let seq = head.map_or(1, |head| head.seq.saturating_add(1));
-            let envelope = record.envelope();
             let wrong = |what: String| Corrupt { run: batch.run.clone(), seq, what };
-            let kind = &*envelope.kind;
-            let what = if sealing {
-                "it follows the seal".to_owned()
-            } else if envelope.run != batch.run {
-                format!("it belongs to run {}", envelope.run)
-            } else if envelope.seq != seq {
-                format!("expected record {seq}, found {}", envelope.seq)
-            } else if envelope.prev != head.map(|head| head.hash) {
-                "it does not name the hash of the record before it".to_owned()
-            } else if let Some(what) = misplaced(&batch.run, seq == 1, kind) {
-                what.to_owned()
-            } else {
-                if kind == "removed" {
-                    let tombstone = Tombstone::of(record).map_err(wrong)?;
-                    check_tombstone(&tombstone, &mut gone).map_err(wrong)?;
-                    tombstones.push(tombstone);
-                }
-                sealing = kind == "sealed";
-                head = Some(Head { seq, hash: record.hash() });
-                continue;
-            };
-            return Err(wrong(what).into());
+            if sealing {
+                return Err(wrong("it follows the seal".to_owned()).into());
+            }
+            record.check_after(&batch.run, head).map_err(wrong)?;
+            let kind = record.kind();
+            if let Some(what) = kind.misplaced(&batch.run, seq == 1) {
+                return Err(wrong(what.to_owned()).into());
+            }
+            if kind == Kind::Removed {
+                let tombstone = Tombstone::of(record).map_err(wrong)?;
+                check_tombstone(&tombstone, &mut gone).map_err(wrong)?;
+                tombstones.push(tombstone);
+            }
+            sealing = kind == Kind::Sealed;
+            head = Some(Head { seq, hash: record.hash() });
         }
         match head.filter(|_| !batch.records.is_empty()) {
             Some(head) => {

@@ -113,9 +113,19 @@ impl Kind {
         matches!(self, Self::Sealed | Self::Removed)
     }
 
+    /// Why a record of this kind may not be at this place of a run, regardless of the records before it.
+    pub(crate) fn misplaced(self, run: &str, is_first: bool) -> Option<&'static str> {
+        let (place, is_maintenance) = (self.place(), run == MAINTENANCE);
+        if is_maintenance != (place == Place::Maintenance) {
+            return Some("a log's maintenance run has tombstones, and no other run has any");
+        }
+        let starts = is_first && !is_maintenance;
+        (starts != (place == Place::First)).then_some("a run starts once, with its first record")
+    }
+
     /// Why a record of this kind may not follow one of that kind, none before the first.
-    pub(crate) fn misplaced(self, run: &str, before: Option<Self>) -> Option<&'static str> {
-        if let Some(what) = misplaced(run, before.is_none(), self.name()) {
+    pub(crate) fn misplaced_after(self, run: &str, before: Option<Self>) -> Option<&'static str> {
+        if let Some(what) = self.misplaced(run, before.is_none()) {
             return Some(what);
         }
         match (before, self.place()) {
@@ -141,18 +151,6 @@ enum Place {
     Last,
     /// In the log's maintenance run, and nowhere else.
     Maintenance,
-}
-
-/// Why a record of this kind may not be at this place of a run, regardless of the records before
-/// it.
-pub(crate) fn misplaced(run: &str, is_first: bool, kind: &str) -> Option<&'static str> {
-    let place = Kind::of(kind).map_or(Place::Between, Kind::place);
-    let is_maintenance = run == MAINTENANCE;
-    if is_maintenance != (place == Place::Maintenance) {
-        return Some("a log's maintenance run has tombstones, and no other run has any");
-    }
-    let starts = is_first && !is_maintenance;
-    (starts != (place == Place::First)).then_some("a run starts once, with its first record")
 }
 
 /// What totals and the index take from a payload.

@@ -205,6 +205,11 @@ impl Record {
         self.0.body.as_ref()
     }
 
+    /// The bytes of its envelope and its payload.
+    pub fn size(&self) -> usize {
+        self.0.bytes.len() + self.body().map_or(0, |body| body.payload.len())
+    }
+
     /// The leaf that stands for the record in a tree.
     pub fn leaf(&self) -> Hash {
         merkle::leaf_of(&self.0.hash)
@@ -244,6 +249,29 @@ impl Record {
     /// The same, and what the index learns from it.
     pub(crate) fn gist(&self) -> &RecordSummary {
         &self.0.gist
+    }
+
+    /// Whether it follows this end of a run's chain.
+    ///
+    /// # Errors
+    /// What keeps it from following, in words.
+    pub(crate) fn check_after(
+        &self,
+        run: &RunId,
+        head: Option<Head>,
+    ) -> std::result::Result<(), String> {
+        let envelope = self.envelope();
+        let seq = head.map_or(1, |head| head.seq.saturating_add(1));
+        if envelope.run != *run {
+            return Err(format!("it belongs to run {}", envelope.run));
+        }
+        if envelope.seq != seq {
+            return Err(format!("expected record {seq}, found {}", envelope.seq));
+        }
+        if envelope.prev != head.map(|head| head.hash) {
+            return Err("it does not name the hash of the record before it".to_owned());
+        }
+        Ok(())
     }
 
     /// The same record without its body, with its summary from a tombstone.
@@ -353,17 +381,7 @@ impl Chain {
     /// # Errors
     /// What keeps it from following, in words.
     pub fn follow(&mut self, record: &Record) -> std::result::Result<(), String> {
-        let envelope = record.envelope();
-        let seq = self.head.map_or(1, |head| head.seq + 1);
-        if envelope.run != self.run {
-            return Err(format!("it belongs to run {}", envelope.run));
-        }
-        if envelope.seq != seq {
-            return Err(format!("expected record {seq}, found {}", envelope.seq));
-        }
-        if envelope.prev != self.head.map(|head| head.hash) {
-            return Err("it does not name the hash of the record before it".to_owned());
-        }
+        record.check_after(&self.run, self.head)?;
         self.extend(record);
         Ok(())
     }

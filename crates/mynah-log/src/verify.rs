@@ -195,7 +195,7 @@ impl Verifier {
         self.broken_at = (record.envelope().prev != before).then(|| record.hash());
         self.chain.follow(record)?;
         let last = self.last.replace(record.kind());
-        if let Some(what) = record.kind().misplaced(self.chain.run(), last) {
+        if let Some(what) = record.kind().misplaced_after(self.chain.run(), last) {
             return Err(what.to_owned());
         }
         if record.body().is_none() {

@@ -35,7 +35,7 @@ use mynah_data::{Error, LogReason, Result, RunId};
 use mynah_log::{
     AnswerPart, Append, Changes, Durability, Head, InboxMessage, Lease, Log, LogFuture, Record,
     RunFilter, RunPage, RunSummary, SealedRun,
-    backend::{self, Checked, Clock, Waiters},
+    backend::{self, Checked, Clock, IndexEntry, Waiters},
 };
 
 use crate::{
@@ -161,6 +161,20 @@ impl SqliteLog {
             ))
         })
     }
+
+    /// Leases a run as its entry in the index permits it now.
+    fn leased(
+        &self,
+        run: &str,
+        give: impl Fn(&mut IndexEntry, i64) -> Result<Lease> + Send + 'static,
+    ) -> LogFuture<'_, Lease> {
+        let run = RunId::from(run);
+        Box::pin(async move {
+            let (of, now) = (run.clone(), self.1.now());
+            let job = move |work: &mut Work<'_>| work.lease(&of, now, |entry| give(entry, now));
+            self.writer()?.perform(run, None, job).await
+        })
+    }
 }
 
 impl fmt::Debug for SqliteLog {
@@ -245,17 +259,8 @@ impl Log for SqliteLog {
     }
 
     fn lease(&self, run: &str, owner: &str, term: Duration) -> LogFuture<'_, Lease> {
-        let (run, owner) = (RunId::from(run), Arc::<str>::from(owner));
-        Box::pin(async move {
-            let now = self.1.now();
-            let job = {
-                let run = run.clone();
-                move |work: &mut Work<'_>| {
-                    work.lease(&run, now, |entry| entry.lease(&owner, term, now))
-                }
-            };
-            self.writer()?.perform(run, None, job).await
-        })
+        let owner = owner.to_owned();
+        self.leased(run, move |entry, now| entry.lease(&owner, term, now))
     }
 
     fn take(
@@ -265,17 +270,8 @@ impl Log for SqliteLog {
         term: Duration,
         seen: Option<i64>,
     ) -> LogFuture<'_, Lease> {
-        let (run, owner) = (RunId::from(run), Arc::<str>::from(owner));
-        Box::pin(async move {
-            let now = self.1.now();
-            let job = {
-                let run = run.clone();
-                move |work: &mut Work<'_>| {
-                    work.lease(&run, now, |entry| entry.take(&owner, term, now, seen))
-                }
-            };
-            self.writer()?.perform(run, None, job).await
-        })
+        let owner = owner.to_owned();
+        self.leased(run, move |entry, now| entry.take(&owner, term, now, seen))
     }
 
     fn beat(&self, owner: &str, term: Duration) -> LogFuture<'_, ()> {

@@ -44,7 +44,7 @@ pub(crate) fn read_now(
         let record = select.query_row([key], |row| check(row, run, seq)).optional()?;
         let Some(record) = record else { break };
         let record = attempt!(record);
-        bytes += record.envelope_bytes().len() + record.body().map_or(0, |b| b.payload.len());
+        bytes += record.size();
         records.push(record);
         if bytes >= PORTION {
             return Ok(Ok(records));

@@ -119,7 +119,7 @@ impl Checked {
                     if record.seq() == there {
                         at_there = Some(head);
                     }
-                    bytes += size(&record);
+                    bytes += record.size();
                     withheld += u64::from(record.body().is_some() && removals.is_redacted(&record));
                     records = records.filter(|_| bytes <= HELD);
                     if let Some(records) = records.as_mut().filter(|_| record.seq() > there) {
@@ -152,7 +152,7 @@ impl Target<'_> {
     /// Takes what is new, and keeps it in portions.
     async fn take(&mut self, record: Record) -> Result<()> {
         if self.head.is_none_or(|head| head.seq < record.seq()) {
-            self.bytes += size(&record);
+            self.bytes += record.size();
             self.batch.extend(self.stripped([record]));
             if self.bytes >= HELD {
                 self.flush().await?;
@@ -223,10 +223,6 @@ fn missing(
         is_left.then_some((at, Tombstone { removed: Removed::Bodies(bodies), ..tombstone }))
     });
     new.collect()
-}
-
-fn size(record: &Record) -> usize {
-    record.envelope_bytes().len() + record.body().map_or(0, |body| body.payload.len())
 }
 
 fn refused(run: &str, why: &str) -> Error {

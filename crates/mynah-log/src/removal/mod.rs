@@ -17,7 +17,6 @@ use crate::{
     record_summary::RecordSummary,
 };
 
-pub(crate) use crate::kind::misplaced;
 pub use prune::{Prune, PruneReport};
 pub use redact::{Redact, Redactable};
 pub(crate) use removals::Gone;
