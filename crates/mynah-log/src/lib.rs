@@ -10,6 +10,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod about;
 mod audit;
 pub mod backend;
 pub mod bundle;
@@ -37,15 +38,15 @@ mod verify;
 mod view;
 mod waiters;
 
+pub use about::{About, BEHAVIOUR, Continues, Parent, Previous, SessionLink};
 pub use audit::{Auditor, verify_run, verify_seals, walk};
 pub use cuts::Cut;
 #[doc(hidden)]
 pub use cuts::{CutRecorder, expand};
 pub use end::End;
 pub use fact::{
-    About, BEHAVIOUR, Continues, DirectCall, Effect, Extent, Fact, Inside, Interruption,
-    OnUncertain, Parent, Plan, Previous, Resolution, SUB_RUN, SUB_RUN_STARTED, Seal, SessionLink,
-    Totals,
+    DirectCall, Effect, Extent, Fact, Inside, Interruption, OnUncertain, Plan, Resolution, SUB_RUN,
+    SUB_RUN_STARTED, Seal, Totals,
 };
 pub use hash::Hash;
 pub use kind::Kind;
