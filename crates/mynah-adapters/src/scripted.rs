@@ -381,6 +381,16 @@ impl Scripted {
         ))
     }
 
+    /// Answers with these texts, one for each call.
+    ///
+    /// ```
+    /// # use mynah_adapters::scripted::Scripted;
+    /// let model = Scripted::says(["Hello.", "Hello again."]);
+    /// ```
+    pub fn says<T: Into<String>>(texts: impl IntoIterator<Item = T>) -> Self {
+        Self::play(texts.into_iter().map(|text| Script::new().text(text).stop()))
+    }
+
     /// Plays these scripts.
     pub fn play(scripts: impl IntoIterator<Item = Script>) -> Self {
         Self(Arc::new(Shared { scripts: scripts.into_iter().collect(), ..Shared::default() }))

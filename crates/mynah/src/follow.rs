@@ -28,10 +28,9 @@ use crate::{
 ///
 /// ```
 /// # use mynah::{Engine, testing::Scripted};
-/// # use serde_json::json;
 /// use mynah::{follow, log::MemoryLog};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-/// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+/// # let engine = Engine::new(Scripted::says(["hi"]));
 /// let log = MemoryLog::new();
 /// let run = engine.chat("hello").record(&log).await?.run_id.unwrap();
 ///

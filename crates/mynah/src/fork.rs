@@ -22,15 +22,14 @@ use crate::loaded::VerifiedRun;
 ///
 /// ```
 /// # use mynah::{Engine, testing::Scripted};
-/// # use serde_json::json;
 /// use mynah::{fork_run, log::MemoryLog};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-/// # let engine = |text: &str| Scripted::new([json!([{"text": text}, {"finish": "stop"}])]).map(Engine::new);
+/// # let engine = |text: &str| Engine::new(Scripted::says([text]));
 /// let log = MemoryLog::new();
-/// let run = engine("hi")?.chat("hello").record(&log).await?.run_id.unwrap();
+/// let run = engine("hi").chat("hello").record(&log).await?.run_id.unwrap();
 ///
 /// let branch = fork_run(&log, &*run, 2).await?;
-/// let otherwise = engine("good day")?.resume(&log, &*branch.run_id).await?;
+/// let otherwise = engine("good day").resume(&log, &*branch.run_id).await?;
 /// assert_eq!(otherwise.text(), "good day");
 /// # Ok(()) }
 /// ```

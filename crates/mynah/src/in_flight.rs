@@ -20,10 +20,9 @@ use tokio::sync::watch;
 ///
 /// ```
 /// # use mynah::{Engine, testing::Scripted};
-/// # use serde_json::json;
 /// use mynah::{InFlight, follow, log::MemoryLog};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-/// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+/// # let engine = Engine::new(Scripted::says(["hi"]));
 /// let (log, in_flight) = (MemoryLog::new(), InFlight::new());
 /// let chat = engine.chat("hello").record(&log).run_id("r-1").in_flight(&in_flight);
 /// let events = follow(&log, "r-1", None).in_flight(&in_flight);

@@ -29,11 +29,9 @@ pub struct Restored {
 ///
 /// ```
 /// # use mynah::{Engine, Session, testing::Scripted};
-/// # use serde_json::json;
 /// use mynah::log::MemoryLog;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-/// # let engine = Engine::new(Scripted::new([
-/// #     json!([{"text": "hi"}, {"finish": "stop"}]), json!([{"text": "again"}, {"finish": "stop"}])])?);
+/// # let engine = Engine::new(Scripted::says(["hi", "again"]));
 /// let log = MemoryLog::new();
 /// let (session, _) = engine.start(Session::from("hello").with_id("s-1")).record(&log).await?;
 /// let (session, _) = engine.reply(&session, "hello again").record(&log).await?;
@@ -68,10 +66,9 @@ pub async fn restore_session<L: Log>(log: &L, id: &str) -> Result<Restored> {
 ///
 /// ```
 /// # use mynah::{Engine, testing::Scripted};
-/// # use serde_json::json;
 /// use mynah::log::MemoryLog;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-/// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+/// # let engine = Engine::new(Scripted::says(["hi"]));
 /// let log = MemoryLog::new();
 /// let (session, result) = engine.start("hello").record(&log).await?;
 ///
@@ -131,24 +128,6 @@ pub struct KeptCall {
 /// let waiting = mynah::kept_call(&log, &run).await?.waiting.unwrap();
 /// let call = &waiting.manual_tool_calls()[0];
 /// assert_eq!((&*call.name, &call.arguments), ("pay", &json!({"euros": 7})));
-/// # Ok(()) }
-/// ```
-///
-/// What it was asked is the whole conversation:
-///
-/// ```
-/// # use mynah::{Engine, testing::Scripted};
-/// # use serde_json::json;
-/// use mynah::log::{Extent, MemoryLog};
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-/// # let engine = Engine::new(Scripted::new([
-/// #     json!([{"text": "hi"}, {"finish": "stop"}]), json!([{"text": "again"}, {"finish": "stop"}])])?);
-/// let log = MemoryLog::new();
-/// let (session, _) = engine.start("hello").record(&log).await?;
-/// let (_, result) = engine.reply(&session, "hello again").record(&log).await?;
-///
-/// let call = mynah::kept_call(&log, &result.run_id.unwrap()).await?;
-/// assert_eq!((call.extent, call.thread.messages.len()), (Extent::Chat, 3));
 /// # Ok(()) }
 /// ```
 ///

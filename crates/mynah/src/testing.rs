@@ -35,9 +35,8 @@ use crate::{Engine, Replay};
 ///
 /// ```
 /// use mynah::{Engine, log::MemoryLog, testing::{Scripted, assert_replays}};
-/// # use serde_json::json;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-/// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+/// # let engine = Engine::new(Scripted::says(["hi"]));
 /// let log = MemoryLog::new();
 /// let run = engine.chat("hello").record(&log).await?.run_id.unwrap();
 /// assert_replays(&engine, &log, &run).await;
@@ -64,7 +63,7 @@ pub fn assert_replays<L: Log + Clone>(
 /// # use serde_json::json;
 /// const PROMPT: &str = "Be kind.";
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-/// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+/// # let engine = Engine::new(Scripted::says(["hi"]));
 /// let log = MemoryLog::new();
 /// let thread = Thread::new().with_system("Be brief.").with_user("hello");
 /// let run = engine.chat(thread).record(&log).await?.run_id.unwrap();
@@ -94,7 +93,7 @@ pub fn assert_equal(replay: Replay) -> impl Future<Output = ()> {
 /// # use mynah::{Engine, log::MemoryLog, testing::{self, Scripted}};
 /// # use serde_json::json;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-/// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?).model("small");
+/// # let engine = Engine::new(Scripted::says(["hi"])).model("small");
 /// let log = MemoryLog::new();
 /// let run = engine.chat("hello").record(&log).await?.run_id.unwrap();
 /// let error = engine.model("large").replay(&log, &*run).await.unwrap_err();
