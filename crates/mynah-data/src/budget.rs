@@ -95,46 +95,27 @@ impl Budget {
         self
     }
 
-    /// The same budget with this limit on the tokens of all prompts.
-    pub fn max_input_tokens(mut self, tokens: u64) -> Self {
-        self.max_input_tokens = Some(tokens);
-        self
-    }
+    crate::setters! { self => self;
+        /// The same budget with this limit on the tokens of all prompts.
+        max_input_tokens(tokens: u64) = Some(tokens);
 
-    /// The same budget with this limit on the tokens of all answers.
-    pub fn max_output_tokens(mut self, tokens: u64) -> Self {
-        self.max_output_tokens = Some(tokens);
-        self
-    }
+        /// The same budget with this limit on the tokens of all answers.
+        max_output_tokens(tokens: u64) = Some(tokens);
 
-    /// The same budget with this limit on all tokens.
-    pub fn max_total_tokens(mut self, tokens: u64) -> Self {
-        self.max_total_tokens = Some(tokens);
-        self
-    }
+        /// The same budget with this limit on all tokens.
+        max_total_tokens(tokens: u64) = Some(tokens);
 
-    /// The same budget with this limit in US dollars.
-    pub fn max_usd(mut self, dollars: f64) -> Self {
-        self.max_usd = Some(dollars);
-        self
-    }
+        /// The same budget with this limit in US dollars.
+        max_usd(dollars: f64) = Some(dollars);
 
-    /// The same budget with this limit on the time in which the run does something.
-    pub fn max_wall_clock_ms(mut self, milliseconds: u64) -> Self {
-        self.max_wall_clock_ms = Some(milliseconds);
-        self
-    }
+        /// The same budget with this limit on the time in which the run does something.
+        max_wall_clock_ms(milliseconds: u64) = Some(milliseconds);
 
-    /// The same budget with this limit on model calls.
-    pub fn max_turns(mut self, turns: u64) -> Self {
-        self.max_turns = Some(turns);
-        self
-    }
+        /// The same budget with this limit on model calls.
+        max_turns(turns: u64) = Some(turns);
 
-    /// The same budget with this limit on tool calls.
-    pub fn max_tool_calls(mut self, calls: u64) -> Self {
-        self.max_tool_calls = Some(calls);
-        self
+        /// The same budget with this limit on tool calls.
+        max_tool_calls(calls: u64) = Some(calls);
     }
 
     /// The same budget, also for a model whose price is unknown.
@@ -221,67 +202,37 @@ impl<'de> Deserialize<'de> for Budget {
     }
 }
 
-/// A quantity that a budget limits. If several limits are passed at once, the first in this order
-/// is reported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Limit {
-    /// Tokens of prompts.
-    InputTokens,
-    /// Tokens of answers.
-    OutputTokens,
-    /// All tokens.
-    TotalTokens,
-    /// US dollars.
-    Usd,
-    /// Model calls.
-    Turns,
-    /// Tool calls.
-    ToolCalls,
-    /// Milliseconds of activity.
-    WallClock,
-}
-
-impl Limit {
-    /// The name used in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::InputTokens => "input_tokens",
-            Self::OutputTokens => "output_tokens",
-            Self::TotalTokens => "total_tokens",
-            Self::Usd => "usd",
-            Self::Turns => "turns",
-            Self::ToolCalls => "tool_calls",
-            Self::WallClock => "wall_clock",
-        }
+crate::words! {
+    /// A quantity that a budget limits. If several limits are passed at once, the first in this order
+    /// is reported.
+    #[derive(PartialOrd, Ord)]
+    #[non_exhaustive]
+    pub enum Limit {
+        /// Tokens of prompts.
+        InputTokens => "input_tokens",
+        /// Tokens of answers.
+        OutputTokens => "output_tokens",
+        /// All tokens.
+        TotalTokens => "total_tokens",
+        /// US dollars.
+        Usd => "usd",
+        /// Model calls.
+        Turns => "turns",
+        /// Tool calls.
+        ToolCalls => "tool_calls",
+        /// Milliseconds of activity.
+        WallClock => "wall_clock",
     }
 }
 
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// When a passed limit was detected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum BreachTime {
-    /// Before the model or the tools were called. They were not called.
-    PreCall,
-    /// While the model answered or tools ran. They were cancelled.
-    MidStream,
-}
-
-impl BreachTime {
-    /// The name used in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::PreCall => "pre_call",
-            Self::MidStream => "mid_stream",
-        }
+crate::words! {
+    /// When a passed limit was detected.
+    #[non_exhaustive]
+    pub enum BreachTime {
+        /// Before the model or the tools were called. They were not called.
+        PreCall => "pre_call",
+        /// While the model answered or tools ran. They were cancelled.
+        MidStream => "mid_stream",
     }
 }
 

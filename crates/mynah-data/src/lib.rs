@@ -48,10 +48,12 @@ mod run_id;
 mod session;
 mod session_reducer;
 mod session_run;
+mod setters;
 mod step_thread;
 mod thread;
 mod tool;
 pub mod validate;
+mod words;
 
 pub use budget::{Breach, BreachTime, Budget, Limit};
 pub use builder::ResponseBuilder;

@@ -10,29 +10,17 @@ use crate::{
     json::{self, Json},
 };
 
-/// Who a message is from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// Instructions.
-    System,
-    /// A person.
-    User,
-    /// The model.
-    Assistant,
-    /// A tool's result.
-    Tool,
-}
-
-impl Role {
-    /// The name used in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::System => "system",
-            Self::User => "user",
-            Self::Assistant => "assistant",
-            Self::Tool => "tool",
-        }
+crate::words! {
+    /// Who a message is from.
+    pub enum Role {
+        /// Instructions.
+        System => "system",
+        /// A person.
+        User => "user",
+        /// The model.
+        Assistant => "assistant",
+        /// A tool's result.
+        Tool => "tool",
     }
 }
 

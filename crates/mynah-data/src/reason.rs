@@ -2,33 +2,21 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 /// Declares a reason enum whose JSON and text form is the snake_case name of the variant.
 macro_rules! reasons {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $text:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        #[non_exhaustive]
-        pub enum $name { $($(#[$vdoc])* #[serde(rename = $text)] $variant,)+ }
+        $crate::words! {
+            $(#[$doc])*
+            #[non_exhaustive]
+            pub enum $name { $($(#[$vdoc])* $variant => $text,)+ }
+        }
 
         impl $name {
             /// Every reason, in the order of the documentation.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// The name used in JSON, messages and logs.
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text,)+ }
-            }
-
             fn parse(text: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|reason| reason.as_str() == text)
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
             }
         }
     };

@@ -13,36 +13,22 @@ use crate::{
     json::{self, Json},
 };
 
-/// Why a model stopped writing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum FinishReason {
-    /// It was done.
-    Stop,
-    /// It reached the token limit.
-    Length,
-    /// It wants tools to be run.
-    ToolCalls,
-    /// The provider, or the model itself, refused the content.
-    ContentFilter,
-    /// The call failed in mid-stream.
-    Error,
-    /// Anything else; see the raw finish reason.
-    Other,
-}
-
-impl FinishReason {
-    /// The name used in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-            Self::ToolCalls => "tool_calls",
-            Self::ContentFilter => "content_filter",
-            Self::Error => "error",
-            Self::Other => "other",
-        }
+crate::words! {
+    /// Why a model stopped writing.
+    #[non_exhaustive]
+    pub enum FinishReason {
+        /// It was done.
+        Stop => "stop",
+        /// It reached the token limit.
+        Length => "length",
+        /// It wants tools to be run.
+        ToolCalls => "tool_calls",
+        /// The provider, or the model itself, refused the content.
+        ContentFilter => "content_filter",
+        /// The call failed in mid-stream.
+        Error => "error",
+        /// Anything else; see the raw finish reason.
+        Other => "other",
     }
 }
 

@@ -88,39 +88,20 @@ pub enum SessionState {
     },
 }
 
-/// The name of a session's status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Status {
-    /// Ready for a turn.
-    Idle,
-    /// A person must answer.
-    AwaitingUser,
-    /// The caller must give tool results.
-    AwaitingTools,
-    /// The last turn ended normally.
-    Completed,
-    /// The last turn failed.
-    Error,
-}
-
-impl Status {
-    /// The name used in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::AwaitingUser => "awaiting_user",
-            Self::AwaitingTools => "awaiting_tools",
-            Self::Completed => "completed",
-            Self::Error => "error",
-        }
-    }
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+crate::words! {
+    /// The name of a session's status.
+    #[non_exhaustive]
+    pub enum Status {
+        /// Ready for a turn.
+        Idle => "idle",
+        /// A person must answer.
+        AwaitingUser => "awaiting_user",
+        /// The caller must give tool results.
+        AwaitingTools => "awaiting_tools",
+        /// The last turn ended normally.
+        Completed => "completed",
+        /// The last turn failed.
+        Error => "error",
     }
 }
 

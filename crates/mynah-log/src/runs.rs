@@ -7,21 +7,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Corrupt, Hash, Head, Queue, Record, Totals};
 
-/// The status of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum RunStatus {
-    /// It has no end yet.
-    Running,
-    /// It waits for a person or for tool results.
-    Suspended,
-    /// It ended in an expected way.
-    Completed,
-    /// It failed.
-    Failed,
-    /// It was cancelled.
-    Cancelled,
+mynah_data::words! {
+    /// The status of a run.
+    #[non_exhaustive]
+    pub enum RunStatus {
+        /// It has no end yet.
+        Running => "running",
+        /// It waits for a person or for tool results.
+        Suspended => "suspended",
+        /// It ended in an expected way.
+        Completed => "completed",
+        /// It failed.
+        Failed => "failed",
+        /// It was cancelled.
+        Cancelled => "cancelled",
+    }
 }
 
 impl RunStatus {
@@ -32,17 +32,6 @@ impl RunStatus {
     /// Whether the run has ended.
     pub const fn is_ended(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
-    }
-
-    /// The name used in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Suspended => "suspended",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
     }
 }
 
@@ -178,53 +167,31 @@ impl RunFilter {
         Self::default()
     }
 
-    /// Only those of this status.
-    pub fn status(mut self, status: RunStatus) -> Self {
-        self.status = Some(status);
-        self
-    }
+    mynah_data::setters! { self => self;
+        /// Only those of this status.
+        status(status: RunStatus) = Some(status);
 
-    /// Only those that are abandoned at this time, in nanoseconds since 1970; see [`RunSummary::is_abandoned`].
-    pub fn abandoned(mut self, now: i64) -> Self {
-        self.abandoned = Some(now);
-        self
-    }
+        /// Only those that are abandoned at this time, in nanoseconds since 1970; see [`RunSummary::is_abandoned`].
+        abandoned(now: i64) = Some(now);
 
-    /// Only those with this model: its whole name, as in the index, or the part after the adapter
-    /// (`gpt-4.1-mini` for `openai:gpt-4.1-mini`).
-    pub fn model(mut self, model: impl Into<String>) -> Self {
-        self.model = Some(model.into());
-        self
-    }
+        /// Only those with this model: its whole name, as in the index, or the part after the adapter
+        /// (`gpt-4.1-mini` for `openai:gpt-4.1-mini`).
+        model(model: impl Into<String>) = Some(model.into());
 
-    /// Only those of this session.
-    pub fn session(mut self, session: impl Into<String>) -> Self {
-        self.session = Some(session.into());
-        self
-    }
+        /// Only those of this session.
+        session(session: impl Into<String>) = Some(session.into());
 
-    /// Only those that began at this time or later, in nanoseconds since 1970.
-    pub fn since(mut self, since: i64) -> Self {
-        self.since = Some(since);
-        self
-    }
+        /// Only those that began at this time or later, in nanoseconds since 1970.
+        since(since: i64) = Some(since);
 
-    /// Only those that began before this time, in nanoseconds since 1970.
-    pub fn before(mut self, before: i64) -> Self {
-        self.before = Some(before);
-        self
-    }
+        /// Only those that began before this time, in nanoseconds since 1970.
+        before(before: i64) = Some(before);
 
-    /// Only those whose id begins so.
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = Some(prefix.into());
-        self
-    }
+        /// Only those whose id begins so.
+        prefix(prefix: impl Into<String>) = Some(prefix.into());
 
-    /// From where the page before ended: its [`RunPage::next`].
-    pub fn after(mut self, page_end: impl Into<String>) -> Self {
-        self.after = Some(page_end.into());
-        self
+        /// From where the page before ended: its [`RunPage::next`].
+        after(page_end: impl Into<String>) = Some(page_end.into());
     }
 
     /// The oldest come first.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use mynah_data::{Error, LogReason, RunId};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::{Chain, Fact, Hash, Kind, Record, Totals};
 
@@ -72,30 +72,14 @@ impl From<Corrupt> for Error {
     }
 }
 
-/// Whether a run that was verified has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum VerifyStatus {
-    /// It has its seal.
-    Verified,
-    /// It has no seal yet.
-    InProgress,
-}
-
-impl VerifyStatus {
-    /// The name used in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Verified => "verified",
-            Self::InProgress => "in_progress",
-        }
-    }
-}
-
-impl fmt::Display for VerifyStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+mynah_data::words! {
+    /// Whether a run that was verified has ended.
+    #[non_exhaustive]
+    pub enum VerifyStatus {
+        /// It has its seal.
+        Verified => "verified",
+        /// It has no seal yet.
+        InProgress => "in_progress",
     }
 }
 

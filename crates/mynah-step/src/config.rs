@@ -141,12 +141,12 @@ impl Config {
     /// assert_eq!(config.tools.names(), ["a", "b"]);
     /// ```
     pub fn tools<M: ?Sized>(mut self, tools: impl IntoTools<M>) -> Self {
-        let before = self.tools.0.values().cloned();
-        let all: Vec<Tool> = before.chain(tools.into_tools()).collect();
-        let is_again = |(n, tool): (usize, &Tool)| all[..n].iter().any(|t| t.name() == tool.name());
-        let repeated = (0..all.len()).zip(&all).find(|place| is_again(*place));
-        self.repeated = self.repeated.or_else(|| Some(repeated?.1.name().to_owned()));
-        self.tools = ToolRegistry::new(all);
+        let known = Arc::make_mut(&mut self.tools.0);
+        for tool in tools.into_tools() {
+            if let Some(repeated) = known.insert(tool.name().to_owned(), tool) {
+                self.repeated.get_or_insert_with(|| repeated.name().to_owned());
+            }
+        }
         self
     }
 
@@ -169,89 +169,49 @@ impl Config {
         self
     }
 
-    /// The same with this budget.
-    pub fn budget(mut self, budget: Budget) -> Self {
-        self.budget = Some(budget);
-        self
-    }
+    mynah_data::setters! { self => self;
+        /// The same with this budget.
+        budget(budget: Budget) = Some(budget);
 
-    /// The same, which does this with a tool that may have run before its process ended.
-    pub fn on_uncertain(mut self, on_uncertain: OnUncertain) -> Self {
-        self.on_uncertain = on_uncertain;
-        self
-    }
+        /// The same, which does this with a tool that may have run before its process ended.
+        on_uncertain(on_uncertain: OnUncertain) = on_uncertain;
 
-    /// The same, which is suspended if it was resumed so often without any progress.
-    pub fn max_crashes(mut self, crashes: u32) -> Self {
-        self.max_crashes = crashes;
-        self
-    }
+        /// The same, which is suspended if it was resumed so often without any progress.
+        max_crashes(crashes: u32) = crashes;
 
-    /// The same with these prices for models that come without one.
-    pub fn catalog(mut self, catalog: Catalog) -> Self {
-        self.catalog = catalog;
-        self
-    }
+        /// The same with these prices for models that come without one.
+        catalog(catalog: Catalog) = catalog;
 
-    /// The same in another world: with a clock and chance of the caller's own.
-    pub fn world(mut self, world: impl World) -> Self {
-        self.world = Arc::new(world);
-        self
-    }
+        /// The same in another world: with a clock and chance of the caller's own.
+        world(world: impl World) = Arc::new(world);
 
-    /// The same, which runs so many tools side by side.
-    #[doc(alias("MaxParallelTools", "max_parallel_tools"))]
-    pub fn max_concurrency(mut self, tools: usize) -> Self {
-        self.max_concurrency = tools;
-        self
-    }
+        /// The same, which runs so many tools side by side.
+        #[doc(alias("MaxParallelTools", "max_parallel_tools"))]
+        max_concurrency(tools: usize) = tools;
 
-    /// The same with this time limit for each attempt of a tool.
-    pub fn tool_timeout(mut self, limit: Duration) -> Self {
-        self.tool_timeout = limit;
-        self
-    }
+        /// The same with this time limit for each attempt of a tool.
+        tool_timeout(limit: Duration) = limit;
 
-    /// The same with this policy for model calls that fail before their first event.
-    pub fn retry(mut self, policy: RetryPolicy) -> Self {
-        self.retry = Some(policy);
-        self
-    }
+        /// The same with this policy for model calls that fail before their first event.
+        retry(policy: RetryPolicy) = Some(policy);
 
-    /// The same, which reports to this sink how long calls take.
-    pub fn metrics(mut self, sink: impl MetricsSink) -> Self {
-        self.metrics = Some(Arc::new(sink));
-        self
-    }
+        /// The same, which reports to this sink how long calls take.
+        metrics(sink: impl MetricsSink) = Some(Arc::new(sink));
 
-    /// The same, which requires that an answer comes with the hash of what the provider sent.
-    pub fn require_raw_response_hash(mut self, on: bool) -> Self {
-        self.require_raw_response_hash = on;
-        self
-    }
+        /// The same, which requires that an answer comes with the hash of what the provider sent.
+        require_raw_response_hash(on: bool) = on;
 
-    /// The same, which fails if the log takes longer to append.
-    pub fn emit_timeout(mut self, limit: Duration) -> Self {
-        self.emit_timeout = Some(limit);
-        self
-    }
+        /// The same, which fails if the log takes longer to append.
+        emit_timeout(limit: Duration) = Some(limit);
 
-    /// The same with this policy for tools that fail.
-    pub fn on_tool_error(mut self, policy: ErrorPolicy) -> Self {
-        self.on_tool_error = policy;
-        self
-    }
+        /// The same with this policy for tools that fail.
+        on_tool_error(policy: ErrorPolicy) = policy;
 
-    /// The same with this policy for side effects that fail.
-    pub fn side_effect_errors(mut self, policy: SideEffectErrors) -> Self {
-        self.side_effect_errors = policy;
-        self
-    }
+        /// The same with this policy for side effects that fail.
+        side_effect_errors(policy: SideEffectErrors) = policy;
 
-    /// The same in this mode.
-    pub fn mode(mut self, mode: RunMode) -> Self {
-        self.mode = mode;
-        self
+        /// The same in this mode.
+        mode(mode: RunMode) = mode;
     }
 
     /// Resumes the run after its process ended.

@@ -1,11 +1,11 @@
 //! Performing a run again from its records.
 
-use std::{fmt, future::IntoFuture, sync::Arc};
+use std::{future::IntoFuture, sync::Arc};
 
 use mynah_data::{Error, Message, Messages, Result, Role, RunId, Thread};
 use mynah_log::{Fact, Log};
 use mynah_step::{BoxFuture, ReplayCursor, Tool, mismatch};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::{
     engine::Engine,
@@ -26,27 +26,12 @@ pub struct Replayed {
     pub records: u64,
 }
 
-/// How a replayed run compares with its record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum ReplayStatus {
-    /// It did what is recorded.
-    Equal,
-}
-
-impl ReplayStatus {
-    /// The name used in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Equal => "equal",
-        }
-    }
-}
-
-impl fmt::Display for ReplayStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+mynah_data::words! {
+    /// How a replayed run compares with its record.
+    #[non_exhaustive]
+    pub enum ReplayStatus {
+        /// It did what is recorded.
+        Equal => "equal",
     }
 }
 
@@ -140,10 +125,9 @@ impl Engine {
     ///
     /// ```
     /// # use mynah::{Engine, testing::Scripted};
-    /// # use serde_json::json;
     /// use mynah::log::MemoryLog;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-    /// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+    /// # let engine = Engine::new(Scripted::says(["hi"]));
     /// let log = std::sync::Arc::new(MemoryLog::new());
     /// let result = engine.chat("hello").record(&log).await?;
     /// let replayed = engine.replay(&log, result.run_id.unwrap().as_ref()).await?;
@@ -174,10 +158,9 @@ impl Engine {
 ///
 /// ```
 /// # use mynah::{Engine, testing::Scripted};
-/// # use serde_json::json;
 /// use mynah::log::MemoryLog;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-/// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+/// # let engine = Engine::new(Scripted::says(["hi"]));
 /// let log = std::sync::Arc::new(MemoryLog::new());
 /// let result = engine.chat("hello").record(&log).await?;
 /// let replayed = mynah::replay_run(&log, result.run_id.unwrap().as_ref()).await?;
@@ -244,9 +227,8 @@ impl Replay {
     ///
     /// ```
     /// # use mynah::{Engine, Thread, log::MemoryLog, testing::Scripted};
-    /// # use serde_json::json;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-    /// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+    /// # let engine = Engine::new(Scripted::says(["hi"]));
     /// let log = MemoryLog::new();
     /// let thread = Thread::new().with_system("Be brief.").with_user("hello");
     /// let run = engine.chat(thread).record(&log).await?.run_id.unwrap();
@@ -265,9 +247,8 @@ impl Replay {
     ///
     /// ```
     /// # use mynah::{Engine, log::MemoryLog, testing::Scripted};
-    /// # use serde_json::json;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-    /// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+    /// # let engine = Engine::new(Scripted::says(["hi"]));
     /// let log = MemoryLog::new();
     /// let run = engine.chat("hello").record(&log).await?.run_id.unwrap();
     /// let patient = engine.clone().max_turns(50);

@@ -71,9 +71,12 @@ fn collect(folder: &Path, found: &mut Vec<PublicType>) -> io::Result<()> {
             continue;
         }
         let text = fs::read_to_string(&path)?;
-        let mut is_non_exhaustive = false;
+        let (mut is_non_exhaustive, mut in_macro) = (false, false);
         let mut lines = text.lines();
         while let Some(line) = lines.next() {
+            // A macro declares enums whose variants have names.
+            in_macro = line.ends_with("words! {") || in_macro && line != "}";
+            let line = if in_macro { line.strip_prefix("    ").unwrap_or(line) } else { line };
             let Some(item) = line.strip_prefix("pub ") else {
                 let is_attribute = line.starts_with("#[") || line.starts_with("///");
                 is_non_exhaustive =
