@@ -6,8 +6,9 @@ use mynah_data::ToolOutcome;
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use serde_path_to_error::{Path, Segment};
 
-use crate::{BoxFuture, IntoOutcome, Tool, ToolContext, ToolFn, misplaced::misplaced};
+use crate::{BoxFuture, IntoOutcome, Tool, ToolContext, ToolFn};
 
 /// What the attributes expand to. Not for use by hand.
 #[doc(hidden)]
@@ -16,26 +17,13 @@ pub mod private {
     pub use std::time::Duration;
 
     use mynah_data::ToolOutcome;
-    use serde::de::DeserializeOwned;
     pub use {schemars, serde};
 
-    use super::typed;
+    pub use super::typed as tool;
     use crate::{
-        IntoOutcome, Tool, ToolContext,
+        IntoOutcome,
         typed::{Fallible, Plain},
     };
-
-    pub fn tool<A, Fut>(
-        name: &str,
-        description: &str,
-        run: impl Fn(A, ToolContext) -> Fut + Send + Sync + 'static,
-    ) -> Tool
-    where
-        A: DeserializeOwned + schemars::JsonSchema + 'static,
-        Fut: Future<Output = ToolOutcome> + Send + 'static,
-    {
-        typed(name, description, run)
-    }
 
     /// The type that a function returned, whose marker is looked for: first that of a `Result` with an error, then any other.
     #[derive(Debug)]
@@ -164,7 +152,8 @@ impl Tool {
     }
 }
 
-fn typed<A, Fut, R, M>(
+#[doc(hidden)]
+pub fn typed<A, Fut, R, M>(
     name: impl Into<String>,
     description: impl Into<String>,
     run: impl Fn(A, ToolContext) -> Fut + Send + Sync + 'static,
@@ -190,9 +179,22 @@ where
 
 /// Arguments that fit the schema and yet not the type: a check of its own, or a number that the type cannot hold.
 fn misfit<A: DeserializeOwned>(arguments: &Value, error: &serde_json::Error) -> ToolOutcome {
-    let place = misplaced::<A>(arguments);
+    // An error of `serde` has no place, so the arguments are read again.
+    let found = serde_path_to_error::deserialize::<_, A>(arguments).err();
+    let place = found.map_or_else(String::new, |error| pointer(error.path()));
     let colon = if place.is_empty() { "" } else { ": " };
     ToolOutcome::error(format!("invalid_arguments: {place}{colon}{error}"))
+}
+
+/// A place as a JSON Pointer.
+fn pointer(path: &Path) -> String {
+    let step = |segment: &Segment| match segment {
+        Segment::Seq { index } => format!("/{index}"),
+        Segment::Map { key } => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
+        Segment::Enum { variant } => format!("/{variant}"),
+        Segment::Unknown => String::new(),
+    };
+    path.iter().map(step).collect()
 }
 
 /// The JSON Schema of a type as it is read from JSON: draft 2020-12, without `$schema` and the type's name. Types that it consists of

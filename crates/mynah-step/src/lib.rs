@@ -29,8 +29,6 @@ mod lease;
 mod metrics;
 #[cfg(feature = "json-schema")]
 mod misfits;
-#[cfg(feature = "typed")]
-mod misplaced;
 #[cfg(feature = "json-schema")]
 mod nulls;
 mod process;
