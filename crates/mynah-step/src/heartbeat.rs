@@ -18,9 +18,8 @@ use mynah_log::{Lease, Log};
 use tokio::time::Instant;
 
 use crate::{
-    LEASE, SystemWorld, World,
-    recorder::{PAUSES, is_temporary, nanos, span},
-    world::jittered,
+    LEASE, SystemWorld,
+    recorder::{is_temporary, nanos, span},
 };
 
 /// How old a beat is when the next is due. A lease lasts three times as long.
@@ -137,7 +136,6 @@ impl Heart {
 /// The lease of a run that this process holds.
 pub(crate) struct Held {
     heart: Arc<Heart>,
-    world: Arc<dyn World>,
     pub(crate) lease: Lease,
     state: Mutex<State>,
 }
@@ -153,16 +151,11 @@ struct State {
 
 impl Held {
     /// A lease that was asked for at this moment; none if that is still to be done.
-    pub(crate) fn new(
-        log: &Arc<dyn Log>,
-        world: Arc<dyn World>,
-        lease: Lease,
-        asked: Option<Moment>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(log: &Arc<dyn Log>, lease: Lease, asked: Option<Moment>) -> Arc<Self> {
         let heart = Heart::of(log, &lease.owner);
         let known = asked.map(|asked| heart.note(asked));
         let state = State { known, is_kept: false, is_over: false, lost: None };
-        Arc::new(Self { heart, world, lease, state: Mutex::new(state) })
+        Arc::new(Self { heart, lease, state: Mutex::new(state) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -257,23 +250,6 @@ impl Held {
         let mut state = self.state();
         Err(state.lost.get_or_insert(lost).clone())
     }
-
-    /// Asks the log for it again, and again within this time if the log is unavailable.
-    ///
-    /// # Errors
-    /// As [`renew`](Self::renew).
-    pub(crate) async fn renew_within(&self, limit: Duration) -> Result<()> {
-        let (began, mut pause) = (Instant::now(), PAUSES.0);
-        loop {
-            match self.renew().await {
-                Err(error) if is_temporary(&error) && began.elapsed() < limit => {
-                    tokio::time::sleep(jittered(&*self.world, pause, 0.5)).await;
-                    pause = PAUSES.1.min(pause * 2);
-                }
-                renewed => return renewed,
-            }
-        }
-    }
 }
 
 fn hearts() -> MutexGuard<'static, Option<Hearts>> {
@@ -323,8 +299,7 @@ mod tests {
             let kept = Sample::new(run, 0).batch().held(owner, LEASE);
             log.append(kept).await.expect("a run");
             let lease = Lease::new(run, owner, 1, 0);
-            let world: Arc<dyn World> = Arc::new(SystemWorld);
-            held.push(Held::new(&shared, world, lease, Some(Moment::now())));
+            held.push(Held::new(&shared, lease, Some(Moment::now())));
         }
         assert!(Arc::ptr_eq(&held[0].heart, &held[1].heart), "one heart");
         held.iter().for_each(Held::keep);
@@ -361,7 +336,7 @@ mod tests {
             let owner = format!("gap/{run}");
             log.append(Sample::new(run, 0).batch().held(&owner, LEASE)).await.expect("a run");
             let lease = Lease::new(run, owner, 1, 0);
-            Held::new(&shared, Arc::new(SystemWorld), lease, Some(Moment::now()))
+            Held::new(&shared, lease, Some(Moment::now()))
         };
         let (kept, lost) = (hold("kept").await, hold("lost").await);
         kept.heart.state().kept.extend([&kept, &lost].map(Arc::downgrade));

@@ -83,7 +83,7 @@ struct Outage {
 }
 
 /// The pause after the first failed attempt, and the longest.
-pub(crate) const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
+const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
 
 /// How long a log may be unavailable before a run fails, unless an `emit_timeout` is set.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -202,7 +202,7 @@ impl Recorder {
         let owner = new_owner(&*self.log, self.world.as_ref());
         let lease = Lease::new(self.chain.run().clone(), owner, 1, i64::MIN);
         // It is not held before the first append.
-        self.lease = Some(self.held(lease, None));
+        self.lease = Some(Held::new(&self.log, lease, None));
         self
     }
 
@@ -281,7 +281,7 @@ impl Recorder {
             held.set_over(self.over);
         }
         self.owes |= is_owed(fact);
-        self.waiting += size(&record);
+        self.waiting += record.size();
         self.pending.push(record);
         if self.metrics.is_some() {
             self.made.push(Instant::now());
@@ -291,13 +291,9 @@ impl Recorder {
 
     /// From here on the run is this writer's, by this lease.
     pub(crate) fn hold(&mut self, lease: Lease) {
-        let held = self.held(lease, Some(Moment::now()));
+        let held = Held::new(&self.log, lease, Some(Moment::now()));
         held.keep();
         self.lease = Some(held);
-    }
-
-    fn held(&self, lease: Lease, asked: Option<Moment>) -> Arc<Held> {
-        Held::new(&self.log, Arc::clone(&self.world), lease, asked)
     }
 
     /// Whether so much waits to be written that nothing should be added to it.
@@ -344,16 +340,7 @@ impl Recorder {
             let (log, world) = (Arc::clone(&self.log), Arc::clone(&self.world));
             let (run, head) = (self.chain.run().clone(), self.written);
             Box::pin(async move {
-                let (mut pause, longest) = PAUSES;
-                let began = Instant::now();
-                loop {
-                    match take_over(&*log, &*world, &run, head).await {
-                        Err(error) if is_temporary(&error) && began.elapsed() < PATIENCE => {}
-                        taken => return taken,
-                    }
-                    sleep(jittered(&*world, pause, 0.5)).await;
-                    pause = longest.min(pause * 2);
-                }
+                patiently(&*world, PATIENCE, || take_over(&*log, &*world, &run, head)).await
             })
         });
         let taken = ready!(taking.as_mut().poll(cx));
@@ -377,7 +364,9 @@ impl Recorder {
         let Some(held) = &self.lease else { return Poll::Ready(Ok(())) };
         if self.renewing.is_none() && held.is_doubtful() {
             let (held, limit) = (Arc::clone(held), self.emit_timeout.unwrap_or(PATIENCE));
-            self.renewing = Some(Box::pin(async move { held.renew_within(limit).await }));
+            let world = Arc::clone(&self.world);
+            self.renewing =
+                Some(Box::pin(async move { patiently(&*world, limit, || held.renew()).await }));
         }
         let Some(renewing) = &mut self.renewing else { return Poll::Ready(Ok(())) };
         let renewed = ready!(renewing.as_mut().poll(cx));
@@ -531,13 +520,13 @@ impl Recorder {
         let limit = self.log.limits().batch;
         let mut bytes = 0;
         let mut fits = |record: &Record| {
-            bytes += size(record);
+            bytes += record.size();
             bytes <= limit
         };
         let count = self.pending.iter().take_while(|record| fits(record)).count().max(1);
         let rest = self.pending.split_off(count.min(self.pending.len()));
         let records = std::mem::replace(&mut self.pending, rest);
-        self.waiting = self.pending.iter().map(size).sum();
+        self.waiting = self.pending.iter().map(Record::size).sum();
         // Whether what is left has something owed is not known, so that counts as well.
         (self.owed, self.owes) = (self.owes, self.owes && !self.pending.is_empty());
         let expected = records
@@ -590,11 +579,6 @@ impl Drop for Recorder {
     }
 }
 
-/// The bytes of a record.
-fn size(record: &Record) -> usize {
-    record.envelope_bytes().len() + record.body().map_or(0, |body| body.payload.len())
-}
-
 /// Starts a future that completes on its own.
 fn ask_once(asked: impl Future<Output = Result<()>> + Send + 'static) {
     let _ = Box::pin(asked).as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -610,6 +594,24 @@ fn too_late(last: Option<&Error>) -> Error {
 /// Waits for a timer. That of a task that has used up its turn would not begin.
 fn poll_timer(timer: &mut Pin<Box<Sleep>>, cx: &mut Context<'_>) -> Poll<()> {
     pin!(unconstrained(timer.as_mut())).poll(cx)
+}
+
+/// Asks a log again within this time if it is unavailable.
+pub(crate) async fn patiently<T, F: Future<Output = Result<T>>>(
+    world: &dyn World,
+    limit: Duration,
+    ask: impl Fn() -> F,
+) -> Result<T> {
+    let (mut pause, longest) = PAUSES;
+    let began = Instant::now();
+    loop {
+        match ask().await {
+            Err(error) if is_temporary(&error) && began.elapsed() < limit => {}
+            answer => return answer,
+        }
+        sleep(jittered(world, pause, 0.5)).await;
+        pause = longest.min(pause * 2);
+    }
 }
 
 /// Whether a log that failed may succeed the next time.
