@@ -47,21 +47,19 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{BoxFuture, Handler, Tool, ToolContext};
 
+/// What is inside a layer: the handler, or the next layer.
+pub type Next = Arc<dyn Handler>;
+
 /// Something around a tool's handler; see [the module](self).
 pub trait Layer: Send + Sync + 'static {
-    /// Runs one call. `next` is the handler, or the next layer inside this one.
-    fn call(
-        &self,
-        next: Arc<dyn Handler>,
-        arguments: Value,
-        context: ToolContext,
-    ) -> BoxFuture<ToolOutcome>;
+    /// Runs one call.
+    fn call(&self, next: Next, arguments: Value, context: ToolContext) -> BoxFuture<ToolOutcome>;
 }
 
 /// A layer and what is inside it.
 struct Layered {
     layer: Arc<dyn Layer>,
-    next: Arc<dyn Handler>,
+    next: Next,
 }
 
 impl Handler for Layered {
@@ -70,7 +68,7 @@ impl Handler for Layered {
     }
 }
 
-pub(crate) fn layered(layer: Arc<dyn Layer>, next: Arc<dyn Handler>) -> Arc<dyn Handler> {
+pub(crate) fn layered(layer: Arc<dyn Layer>, next: Next) -> Next {
     Arc::new(Layered { layer, next })
 }
 
@@ -79,15 +77,10 @@ struct Around<F>(F);
 
 impl<F, Fut> Layer for Around<F>
 where
-    F: Fn(Arc<dyn Handler>, Value, ToolContext) -> Fut + Send + Sync + 'static,
+    F: Fn(Next, Value, ToolContext) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = ToolOutcome> + Send + 'static,
 {
-    fn call(
-        &self,
-        next: Arc<dyn Handler>,
-        arguments: Value,
-        context: ToolContext,
-    ) -> BoxFuture<ToolOutcome> {
+    fn call(&self, next: Next, arguments: Value, context: ToolContext) -> BoxFuture<ToolOutcome> {
         Box::pin(self.0(next, arguments, context))
     }
 }
@@ -96,7 +89,7 @@ impl Tool {
     /// The same tool with an async function around its handler, outside of what is there already; see [layers](crate::layers).
     pub fn around<Fut>(
         self,
-        layer: impl Fn(Arc<dyn Handler>, Value, ToolContext) -> Fut + Send + Sync + 'static,
+        layer: impl Fn(Next, Value, ToolContext) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
         Fut: Future<Output = ToolOutcome> + Send + 'static,
@@ -120,12 +113,7 @@ impl Timeout {
 }
 
 impl Layer for Timeout {
-    fn call(
-        &self,
-        next: Arc<dyn Handler>,
-        arguments: Value,
-        context: ToolContext,
-    ) -> BoxFuture<ToolOutcome> {
+    fn call(&self, next: Next, arguments: Value, context: ToolContext) -> BoxFuture<ToolOutcome> {
         let limit = self.0;
         Box::pin(async move {
             let run = tokio::time::timeout(limit, next.call(arguments, context));
@@ -165,12 +153,7 @@ impl OutputCap {
 }
 
 impl Layer for OutputCap {
-    fn call(
-        &self,
-        next: Arc<dyn Handler>,
-        arguments: Value,
-        context: ToolContext,
-    ) -> BoxFuture<ToolOutcome> {
+    fn call(&self, next: Next, arguments: Value, context: ToolContext) -> BoxFuture<ToolOutcome> {
         let limit = self.0;
         Box::pin(async move {
             let outcome = next.call(arguments, context).await;
@@ -207,7 +190,7 @@ fn map(outcome: ToolOutcome, change: impl Fn(Value) -> Value) -> ToolOutcome {
 /// Runs a call when its turn has come, and keeps the turn until the call has ended.
 fn after<T: Send>(
     turn: impl Future<Output = T> + Send + 'static,
-    next: Arc<dyn Handler>,
+    next: Next,
     arguments: Value,
     context: ToolContext,
 ) -> BoxFuture<ToolOutcome> {
@@ -233,12 +216,7 @@ impl ConcurrencyLimit {
 }
 
 impl Layer for ConcurrencyLimit {
-    fn call(
-        &self,
-        next: Arc<dyn Handler>,
-        arguments: Value,
-        context: ToolContext,
-    ) -> BoxFuture<ToolOutcome> {
+    fn call(&self, next: Next, arguments: Value, context: ToolContext) -> BoxFuture<ToolOutcome> {
         after(Arc::clone(&self.0).acquire_owned(), next, arguments, context)
     }
 }
@@ -272,12 +250,7 @@ impl RateLimit {
 }
 
 impl Layer for RateLimit {
-    fn call(
-        &self,
-        next: Arc<dyn Handler>,
-        arguments: Value,
-        context: ToolContext,
-    ) -> BoxFuture<ToolOutcome> {
+    fn call(&self, next: Next, arguments: Value, context: ToolContext) -> BoxFuture<ToolOutcome> {
         let this = self.clone();
         let turn = async move { tokio::time::sleep_until(this.next()).await };
         after(turn, next, arguments, context)
@@ -330,12 +303,7 @@ impl Cache {
 }
 
 impl Layer for Cache {
-    fn call(
-        &self,
-        next: Arc<dyn Handler>,
-        arguments: Value,
-        context: ToolContext,
-    ) -> BoxFuture<ToolOutcome> {
+    fn call(&self, next: Next, arguments: Value, context: ToolContext) -> BoxFuture<ToolOutcome> {
         let mut sorted = arguments.clone();
         sorted.sort_all_objects();
         let (cache, key) = (self.clone(), format!("{} {sorted}", context.call.name));
@@ -400,12 +368,7 @@ impl RedactOutput {
 }
 
 impl Layer for RedactOutput {
-    fn call(
-        &self,
-        next: Arc<dyn Handler>,
-        arguments: Value,
-        context: ToolContext,
-    ) -> BoxFuture<ToolOutcome> {
+    fn call(&self, next: Next, arguments: Value, context: ToolContext) -> BoxFuture<ToolOutcome> {
         let this = self.clone();
         Box::pin(async move {
             match map(next.call(arguments, context).await, |value| this.value(value)) {

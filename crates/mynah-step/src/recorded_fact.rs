@@ -29,8 +29,8 @@ impl RecordedFact {
     /// # Errors
     /// Any other payload that is not what its fact is written as.
     pub fn to_compare(record: &Record) -> Result<Option<Self>, Corrupt> {
-        match &*record.envelope().kind {
-            "turn_started" | "assistant_completed" | "tool_scheduled"
+        match record.kind() {
+            Kind::TurnStarted | Kind::AssistantCompleted | Kind::ToolScheduled
                 if record.body().is_some() =>
             {
                 Ok(Some(Self { record: record.clone(), fact: OnceLock::new() }))
@@ -46,15 +46,15 @@ impl RecordedFact {
 
     /// Whether its fact is of this kind, which is known without reading it.
     pub fn is(&self, kind: Kind) -> bool {
-        self.record.envelope().kind == kind.name()
+        self.record.kind() == kind
     }
 
     /// Whether a running tool may have made it, as far as that is known without decoding it: the
     /// loop announces first attempts.
     pub(crate) fn may_be_of_tool(&self) -> bool {
-        match &*self.record.envelope().kind {
-            "tool_scheduled" => self.record.adds().tool_calls == 0,
-            kind => matches!(kind, "tool_completed" | "tool_failed" | "side_effect"),
+        match self.record.kind() {
+            Kind::ToolScheduled => self.record.adds().tool_calls == 0,
+            kind => matches!(kind, Kind::ToolCompleted | Kind::ToolFailed | Kind::SideEffect),
         }
     }
 
