@@ -95,7 +95,7 @@ fn engine(about: &About) -> Engine {
     let tools = about.tools.iter().map(|spec| Tool::from_spec((**spec).clone()));
     Engine::new(adapter).tools(tools).with(|parts| {
         parts.model = about.model.clone().map(ModelRef::from);
-        parts.values = Values::from_json(about.params.clone());
+        parts.options.values = Values::from_json(about.params.clone());
     })
 }
 

@@ -57,9 +57,8 @@ macro_rules! call {
             ///
             /// ```
             /// # use mynah::{Engine, log::MemoryLog, testing::Scripted};
-            /// # use serde_json::json;
             /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-            /// # let model = Scripted::new([json!([{"text": "Paid."}, {"finish": "stop"}])])?;
+            /// # let model = Scripted::says(["Paid."]);
             /// # let engine = Engine::new(model.clone());
             /// let log = MemoryLog::new();
             /// let first = engine.chat("pay invoice 17").record(&log).run_id("invoice-17").await?;
@@ -76,12 +75,6 @@ macro_rules! call {
                 self
             }
 
-            /// Adds options from elsewhere, over those set so far.
-            pub fn options(mut self, options: Options) -> Self {
-                self.options = self.options.overlay(options);
-                self
-            }
-
             /// The call as it happens.
             pub fn stream(self) -> EventStream {
                 let Self { engine, $field, options, run_id } = self;
@@ -95,7 +88,7 @@ macro_rules! call {
             }
         }
 
-        option_setters!($name, self => self.options; $($group)+);
+        option_setters!($name, self => self.options; options $($group)+);
     };
 }
 

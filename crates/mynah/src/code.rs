@@ -1,13 +1,11 @@
 //! Placeholders for a call's code in the records: that there is some, or its name.
 
-use std::sync::Arc;
-
 use mynah_data::Metadata;
 use mynah_log::{About, Extent};
-use mynah_step::{HandlerExecutor, JsonEncoder, ToolExecutor, ToolResultEncoder};
+use mynah_step::{HandlerExecutor, JsonEncoder, ToolExecutor as _, ToolResultEncoder as _};
 use serde_json::Value;
 
-use crate::{options::Options, prepare::CallPlan, run::ErrorPolicy};
+use crate::{options::Options, prepare::CallPlan};
 
 /// A condition of the caller's own, asked after each step: its name, or `true`.
 pub(crate) const HALT_WHEN: &str = "halt_when";
@@ -55,10 +53,10 @@ impl Options {
 }
 
 impl CallPlan<'_> {
-    /// The placeholder for code that has a name of its own.
-    pub(crate) fn code(&self) -> Metadata {
+    /// The placeholders for the code among these options, and for that of the adapter.
+    pub(crate) fn code(&self, options: &Options) -> Metadata {
         let mut code = Metadata::new();
-        if let (Some((name, _)), Extent::Chat) = (&self.options.halt_when, self.extent) {
+        if let (Some((name, _)), Extent::Chat) = (&options.halt_when, self.extent) {
             code.insert(HALT_WHEN.to_owned(), name.clone());
         }
         if let Some(version) =
@@ -69,38 +67,20 @@ impl CallPlan<'_> {
         if self.extent == Extent::Generate {
             return code;
         }
-        let (executor, encoder) = (self.executor(), self.encoder());
-        if executor.name() != HandlerExecutor.name() {
-            code.insert(EXECUTOR.to_owned(), executor.name().into());
+        let executor = options.executor.as_ref().map(|executor| executor.name());
+        if let Some(name) = executor.filter(|name| *name != HandlerExecutor.name()) {
+            code.insert(EXECUTOR.to_owned(), name.into());
         }
-        if encoder.name() != JsonEncoder.name() {
-            code.insert(ENCODER.to_owned(), encoder.name().into());
+        let encoder = options.encoder.as_ref().map(|encoder| encoder.name());
+        if let Some(name) = encoder.filter(|name| *name != JsonEncoder.name()) {
+            code.insert(ENCODER.to_owned(), name.into());
         }
-        if self.decides().is_some() {
+        if options.on_tool_error.is_some() {
             code.insert(ON_TOOL_ERROR.to_owned(), true.into());
         }
-        if self.options.approval.is_some() || self.engine.0.approval.is_some() {
+        if options.approval.is_some() {
             code.insert(APPROVAL.to_owned(), true.into());
         }
         code
-    }
-
-    /// The function that decides what happens if a tool fails, if there is one. A word of the call counts more than a function of the engine.
-    pub(crate) fn decides(&self) -> Option<&ErrorPolicy> {
-        let of_engine = self.engine.0.on_tool_error.as_ref();
-        let own = self.options.on_tool_error.as_ref();
-        own.or_else(|| of_engine.filter(|_| self.options.values.on_tool_error.is_none()))
-    }
-
-    /// What runs the tools.
-    pub(crate) fn executor(&self) -> Arc<dyn ToolExecutor> {
-        let own = self.options.executor.as_ref().or(self.engine.0.executor.as_ref());
-        own.cloned().unwrap_or_else(|| Arc::new(HandlerExecutor))
-    }
-
-    /// What turns their results into text.
-    pub(crate) fn encoder(&self) -> Arc<dyn ToolResultEncoder> {
-        let own = self.options.encoder.as_ref().or(self.engine.0.encoder.as_ref());
-        own.cloned().unwrap_or_else(|| Arc::new(JsonEncoder))
     }
 }

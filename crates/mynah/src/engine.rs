@@ -3,19 +3,15 @@
 use std::{fmt, sync::Arc};
 
 use mynah_data::{
-    Approval, Catalog, Error, Message, Metadata, ModelRef, Request, Session, Thread, ToolCall,
+    Catalog, Error, Message, Metadata, ModelRef, Operation, Request, Session, Thread,
 };
-use mynah_step::{
-    Adapter, ErrorPolicy, IntoTool, IntoTools, MetricsSink, SystemWorld, Tool, ToolContext,
-    ToolExecutor, ToolResultEncoder, World,
-};
+use mynah_step::{Adapter, IntoTool, MetricsSink, SystemWorld, Tool, ToolContext, World};
 use serde_json::Value;
 
 use crate::{
     call::{Chat, Generate, Step},
     options::{Options, option_setters},
-    run::ApprovalPolicy,
-    turn::{StepTurn, Turn},
+    turn::{PendingTurn, StepTurn, Turn},
     values::Values,
 };
 
@@ -49,16 +45,10 @@ pub(crate) struct Parts {
     pub(crate) adapter: Option<Arc<dyn Adapter>>,
     pub(crate) adapter_opts: Metadata,
     pub(crate) model: Option<ModelRef>,
-    pub(crate) tools: Vec<Tool>,
-    pub(crate) executor: Option<Arc<dyn ToolExecutor>>,
-    pub(crate) encoder: Option<Arc<dyn ToolResultEncoder>>,
-    pub(crate) approval: Option<ApprovalPolicy>,
-    /// A function that decides what happens if a tool fails; a word for it is among the values.
-    pub(crate) on_tool_error: Option<ErrorPolicy>,
+    /// Defaults for the options of calls, among them the tools.
+    pub(crate) options: Options,
     /// Why calls are refused: something was set that an engine cannot have.
     pub(crate) misuse: Option<Error>,
-    /// Defaults for the options of calls.
-    pub(crate) values: Values,
     pub(crate) context: Arc<Metadata>,
     pub(crate) metadata: Metadata,
     pub(crate) world: Arc<dyn World>,
@@ -113,13 +103,8 @@ impl Engine {
             adapter: None,
             adapter_opts: Metadata::new(),
             model: None,
-            tools: Vec::new(),
-            executor: None,
-            encoder: None,
-            approval: None,
-            on_tool_error: None,
+            options: Options::new(),
             misuse: None,
-            values: Values::default(),
             context: Arc::default(),
             metadata: Metadata::new(),
             world: Arc::new(SystemWorld),
@@ -157,12 +142,12 @@ impl Engine {
 
     /// Its tools, in order.
     pub fn get_tools(&self) -> &[Tool] {
-        &self.0.tools
+        &self.0.options.tools
     }
 
     /// Its defaults for the options of calls.
     pub fn get_params(&self) -> Metadata {
-        self.0.values.to_json()
+        self.0.options.values.to_json()
     }
 
     /// What its tools see.
@@ -215,20 +200,6 @@ impl Engine {
     #[doc(alias = "put_tool")]
     pub fn tool<M>(self, tool: impl IntoTool<M>) -> Self {
         self.tools([tool.into_tool()])
-    }
-
-    /// The same engine with more tools: an array, a `Vec`, an iterator, or a value whose methods are tools ([`tools`](macro@crate::tools)).
-    ///
-    /// ```
-    /// # use mynah::{Engine, Options, Tool};
-    /// # use serde_json::json;
-    /// let engine = Engine::without_adapter().tools(["a", "b"].map(|name| Tool::new(name, name, json!({}))));
-    /// let tools = engine.resolve_tools(&Options::new());
-    /// assert_eq!(tools.iter().map(Tool::name).collect::<Vec<_>>(), ["a", "b"]);
-    /// ```
-    #[doc(alias = "put_tools")]
-    pub fn tools<M: ?Sized>(self, tools: impl IntoTools<M>) -> Self {
-        self.with(|parts| parts.tools.extend(tools.into_tools()))
     }
 
     /// The same engine, calling another server of the same kind: a local one, a gateway, a proxy. Adapters over HTTP use it; a key is
@@ -284,48 +255,45 @@ impl Engine {
         self.with(|parts| _ = parts.metadata.insert(key.to_owned(), value.into()))
     }
 
-    /// The same engine with something else to run its tools.
-    pub fn tool_executor(self, executor: impl ToolExecutor) -> Self {
-        self.with(|parts| parts.executor = Some(Arc::new(executor)))
-    }
-
-    /// The same engine with something else to turn tool results into text.
-    pub fn tool_result_encoder(self, encoder: impl ToolResultEncoder) -> Self {
-        self.with(|parts| parts.encoder = Some(Arc::new(encoder)))
-    }
-
-    /// The same engine with a function that decides for each call whether a person must approve it. The stricter of the function and
-    /// the [approval](Tool::approval) of the tool wins. It is not called for tools that are manual or denied, nor in [`ToolMode::Manual`](crate::ToolMode::Manual), which
-    /// hands over every call.
-    ///
-    /// Its decisions are recorded: a replay does not call it. Records hold only that there is one, so a resume without it is refused. If it
-    /// panics, the call is denied. An engine that has one cannot be stored.
+    /// The same engine with defaults for the options of its calls. Tools, the policies for their errors and approvals, the executor and the
+    /// encoder become the engine's own. Calls are refused if the options hold something else that is not plain data: a key, a log, a condition, a
+    /// cancel handle or an observer belongs to a call.
     ///
     /// ```
-    /// # use mynah::{Engine, Tool, testing::Scripted};
+    /// # use mynah::{Engine, Options};
     /// # use serde_json::json;
-    /// use mynah::Approval;
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-    /// # let model = Scripted::new([json!([
-    /// #     {"tool_call": {"id": "c0", "name": "pay", "arguments": {"euros": 7}}},
-    /// #     {"tool_call": {"id": "c1", "name": "pay", "arguments": {"euros": 700}}},
-    /// #     {"finish": "tool_calls"},
-    /// # ])])?;
-    /// let pay = Tool::new("pay", "Pays an invoice", json!({})).handler(async |_, _| "paid");
-    /// let engine = Engine::new(model).tool(pay).approval(|call, tool| match call.arguments["euros"].as_u64() {
-    ///     Some(0..100) => Approval::Never,
-    ///     Some(100..10_000) => Approval::Ask,
-    ///     _ => Approval::Deny,
-    /// });
-    /// let waiting = engine.chat("Pay all.").await?;
-    /// assert_eq!(waiting.manual_tool_calls()[0].id, "c1");
-    /// # Ok(()) }
+    /// let options = Options::from_json(json!({"temperature": 0.7, "reasoning_effort": "high"}))?;
+    /// let engine = Engine::without_adapter().defaults(options);
+    /// assert_eq!(engine.resolve_params(&Options::new())["temperature"], 0.7);
+    /// # Ok::<(), mynah::Error>(())
     /// ```
-    pub fn approval(
-        self,
-        decide: impl Fn(&ToolCall, &Tool) -> Approval + Send + Sync + 'static,
-    ) -> Self {
-        self.with(|parts| parts.approval = Some(ApprovalPolicy::Function(Arc::new(decide))))
+    pub fn defaults(self, mut options: Options) -> Self {
+        let of_call = [
+            ("api_key", options.api_key.is_some()),
+            ("record", options.log.is_some()),
+            ("durability", options.durability.is_some()),
+            ("emit_timeout", options.emit_timeout.is_some()),
+            ("park_after", options.park_after.is_some()),
+            ("halt_when", options.halt_when.is_some()),
+            ("cancel_handle", options.cancel.is_some()),
+            ("on_event", options.on_event.is_some()),
+            ("in_flight", options.in_flight.is_some()),
+        ];
+        if let Some((name, _)) = of_call.iter().find(|(_, is_set)| *is_set) {
+            return self.misused("defaults", &format!("{name} belongs to a call"));
+        }
+        let tools = std::mem::take(&mut options.tools);
+        let engine = self.with(|parts| {
+            parts.options = std::mem::take(&mut parts.options).overlay(options);
+        });
+        engine.tools(tools)
+    }
+
+    /// Refuses the calls of this engine: something was set that it cannot have.
+    fn misused(self, field: &str, why: &str) -> Self {
+        let message = format!("validation failed: {field}: {why}");
+        let error = Error::invalid_option(field, "belongs_to_a_call").with_message(message);
+        self.with(|parts| _ = parts.misuse.get_or_insert(error))
     }
 
     /// The same engine with other knowledge of models: prices, limits, what they cannot do. What is said with the model itself
@@ -355,7 +323,6 @@ impl Engine {
     ///
     /// ```
     /// # use mynah::{Engine, testing::Scripted};
-    /// # use serde_json::json;
     /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
     /// use mynah::{MetricsSink, step::ModelCallMetric};
     ///
@@ -369,7 +336,7 @@ impl Engine {
     /// }
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-    /// # let adapter = Scripted::new([json!([{"text": "A bird."}, {"finish": "stop"}])])?;
+    /// # let adapter = Scripted::says(["A bird."]);
     /// let calls = Arc::new(Calls::default());
     /// Engine::new(adapter).metrics(calls.clone()).generate("What is a mynah?").await?;
     /// assert_eq!(calls.0.load(Ordering::Relaxed), 1);
@@ -411,9 +378,8 @@ impl Engine {
     ///
     /// ```
     /// # use mynah::{Engine, testing::Scripted};
-    /// # use serde_json::json;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-    /// # let engine = Engine::new(Scripted::new([json!([{"text": "A bird."}, {"finish": "stop"}])])?);
+    /// # let engine = Engine::new(Scripted::says(["A bird."]));
     /// let response = engine.generate("What is a mynah?").temperature(0.2).await?;
     /// assert_eq!(response.text(), "A bird.");
     /// # Ok(()) }
@@ -435,20 +401,6 @@ impl Engine {
     /// let step = engine.step("echo please").await?;
     /// assert!(!step.done);
     /// assert_eq!(step.tool_results.len(), 1);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// Streamed, it ends with one `step_completed`:
-    ///
-    /// ```
-    /// # use mynah::{Engine, Tool, testing::{self, Scripted}};
-    /// # use serde_json::json;
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-    /// # let engine = Engine::new(Scripted::new([
-    /// #     json!([{"tool_call": {"id": "c0", "name": "echo", "arguments": {"x": 1}}}, {"finish": "tool_calls"}])])?)
-    /// #     .tool(Tool::new("echo", "", json!({})).handler(async |arguments, _| arguments));
-    /// let events = testing::collect(engine.step("echo please").stream()).await?;
-    /// assert_eq!(testing::names(&events).last(), Some(&"step_completed"));
     /// # Ok(()) }
     /// ```
     #[doc(alias = "stream_step")]
@@ -483,9 +435,8 @@ impl Engine {
     ///
     /// ```
     /// # use mynah::{Engine, Status, testing::Scripted};
-    /// # use serde_json::json;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-    /// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+    /// # let engine = Engine::new(Scripted::says(["hi"]));
     /// let (session, result) = engine.start("hello").await?;
     /// assert_eq!(session.status(), Status::Completed);
     /// assert_eq!(result.halted_reason.as_str(), "completed");
@@ -493,7 +444,7 @@ impl Engine {
     /// ```
     #[doc(alias = "stream_start")]
     pub fn start(&self, input: impl Into<Session>) -> Turn {
-        Turn::start(self.clone(), input.into())
+        Turn(PendingTurn::new(self.clone(), input.into(), Operation::Start, None))
     }
 
     /// Continues a session with a message of the user, such as the answer to a tool's question.
@@ -503,10 +454,8 @@ impl Engine {
     ///
     /// ```
     /// # use mynah::{Engine, testing::Scripted};
-    /// # use serde_json::json;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-    /// # let engine = Engine::new(Scripted::new([
-    /// #     json!([{"text": "ok"}, {"finish": "stop"}]), json!([{"text": "again"}, {"finish": "stop"}])])?);
+    /// # let engine = Engine::new(Scripted::says(["ok", "again"]));
     /// let (session, _) = engine.start("hi").await?;
     /// let (longer, _) = engine.reply(&session, "again").await?;
     /// assert_eq!(longer.thread.messages.len(), session.thread.messages.len() + 2);
@@ -514,7 +463,8 @@ impl Engine {
     /// ```
     #[doc(alias = "stream_reply")]
     pub fn reply(&self, session: &Session, text: impl Into<String>) -> Turn {
-        Turn::reply(self.clone(), session.clone(), text.into())
+        let message = Some(Message::user(text));
+        Turn(PendingTurn::new(self.clone(), session.clone(), Operation::Reply, message))
     }
 
     /// Continues a session, with or without a message: for example after tool results were
@@ -522,10 +472,8 @@ impl Engine {
     ///
     /// ```
     /// # use mynah::{Engine, Message, Status, testing::Scripted};
-    /// # use serde_json::json;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-    /// # let engine = Engine::new(Scripted::new([
-    /// #     json!([{"text": "first"}, {"finish": "stop"}]), json!([{"text": "second"}, {"finish": "stop"}])])?);
+    /// # let engine = Engine::new(Scripted::says(["first", "second"]));
     /// let (session, _) = engine.start("hi").await?;
     /// let (session, _) = engine.continue_session(&session, Some(Message::user("more"))).await?;
     /// assert_eq!(session.status(), Status::Completed);
@@ -533,16 +481,15 @@ impl Engine {
     /// ```
     #[doc(alias("continue", "stream_continue"))]
     pub fn continue_session(&self, session: &Session, message: Option<Message>) -> Turn {
-        Turn::go_on(self.clone(), session.clone(), message)
+        Turn(PendingTurn::new(self.clone(), session.clone(), Operation::Continue, message))
     }
 
     /// One step on a session.
     ///
     /// ```
     /// # use mynah::{Engine, Session, Status, testing::Scripted};
-    /// # use serde_json::json;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-    /// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+    /// # let engine = Engine::new(Scripted::says(["hi"]));
     /// let (session, step) = engine.step_session(&Session::from("hi")).await?;
     /// assert!(step.done);
     /// assert_eq!(session.status(), Status::Completed);
@@ -550,7 +497,7 @@ impl Engine {
     /// ```
     #[doc(alias = "stream_step")]
     pub fn step_session(&self, session: &Session) -> StepTurn {
-        StepTurn::new(self.clone(), session.clone())
+        StepTurn(PendingTurn::new(self.clone(), session.clone(), Operation::Step, None))
     }
 
     /// The model of a call with these options, with facts from the engine's catalog.
@@ -588,7 +535,7 @@ impl Engine {
     /// assert_eq!(tools[1].spec().description, "another");
     /// ```
     pub fn resolve_tools(&self, options: &Options) -> Vec<Tool> {
-        overlay_tools(&self.0.tools, options.tools.as_deref().unwrap_or_default())
+        overlay_tools(&self.0.options.tools, &options.tools)
     }
 
     /// The params of a call with these options: the engine's, overlaid by the call's. Of the call's, those that have the name of
@@ -605,7 +552,7 @@ impl Engine {
     /// assert_eq!(Value::Object(params), json!({"temperature": 0.2, "top_p": 1.0, "reasoning_effort": "high"}));
     /// ```
     pub fn resolve_params(&self, options: &Options) -> Metadata {
-        let mut values = self.0.values.clone();
+        let mut values = self.0.options.values.clone();
         values.overlay(options.values.clone().params());
         values.to_json()
     }
@@ -630,14 +577,14 @@ impl Engine {
         let Values { params, context, .. } = options.values.clone();
         self.clone().with(|parts| {
             parts.model = model;
-            parts.tools = tools;
-            parts.values.overlay(Values::from_json(params.unwrap_or_default()));
+            parts.options.tools = tools;
+            parts.options.values.overlay(Values::from_json(params.unwrap_or_default()));
             Arc::make_mut(&mut parts.context).extend(context.unwrap_or_default());
         })
     }
 }
 
-option_setters!(Engine, self => Arc::make_mut(&mut self.0); prompt model tools chat);
+option_setters!(Engine, self => Arc::make_mut(&mut self.0).options; prompt model tools chat tool_code approval);
 
 /// `base` in its order, tools of the same name replaced in place, new ones at the end. A second one of the same name stays,
 /// so that the request is refused for it.
@@ -657,8 +604,8 @@ impl fmt::Debug for Engine {
         f.debug_struct("Engine")
             .field("adapter", &parts.adapter.as_ref().map(|adapter| adapter.name()))
             .field("model", &parts.model)
-            .field("tools", &parts.tools.iter().map(Tool::name).collect::<Vec<_>>())
-            .field("params", &parts.values.to_json())
+            .field("tools", &parts.options.tools.iter().map(Tool::name).collect::<Vec<_>>())
+            .field("params", &parts.options.values.to_json())
             .field("context", &parts.context)
             .finish_non_exhaustive()
     }

@@ -10,7 +10,6 @@ mod cancel;
 pub mod client;
 mod code;
 mod context_policy;
-mod defaults;
 mod engine;
 mod follow;
 mod fork;

@@ -125,7 +125,7 @@ fn budget(engine: &Engine, options: &Options, run: &Loaded) -> Result<Option<Bud
     let (_, last) = run.stretches();
     let recorded = Options::of(last.about)?.values.budget;
     let said = options.values.budget.clone().or(recorded);
-    Ok(said.or_else(|| engine.0.values.budget.clone()))
+    Ok(said.or_else(|| engine.0.options.values.budget.clone()))
 }
 
 /// Refuses to continue a turn of a session that has continued without it.

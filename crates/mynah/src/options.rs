@@ -35,7 +35,7 @@ use crate::{
 #[derive(Clone, Default)]
 pub struct Options {
     pub(crate) values: Values,
-    pub(crate) tools: Option<Vec<Tool>>,
+    pub(crate) tools: Vec<Tool>,
     /// The caller's own condition, and its name in records.
     pub(crate) halt_when: Option<(Value, HaltWhen)>,
     pub(crate) on_tool_error: Option<ErrorPolicy>,
@@ -115,10 +115,9 @@ impl Options {
             self.on_tool_error = None;
         }
         self.values.overlay(over.values);
-        self.tools = match (self.tools, over.tools) {
-            (Some(base), Some(over)) => Some(overlay_tools(&base, &over)),
-            (base, over) => over.or(base),
-        };
+        if !over.tools.is_empty() {
+            self.tools = overlay_tools(&self.tools, &over.tools);
+        }
         self.halt_when = over.halt_when.or(self.halt_when);
         self.on_tool_error = over.on_tool_error.or(self.on_tool_error);
         // What is recorded was decided.
@@ -178,6 +177,13 @@ pub(crate) use option_setters;
 
 /// The setters of one group.
 macro_rules! setters_of {
+    (options, $self_:ident => $options:expr) => {
+        /// Adds options from elsewhere, over those set so far.
+        pub fn options(mut $self_, options: $crate::Options) -> Self {
+            $options = $options.overlay(options);
+            $self_
+        }
+    };
     (prompt, $self_:ident => $options:expr) => {
         /// The system prompt of conversations that have none. It becomes their first message. A conversation that has a system message, as
         /// that of a session's later turn, keeps it.
@@ -187,108 +193,74 @@ macro_rules! setters_of {
         }
     };
     (model, $self_:ident => $options:expr) => {
-        /// The sampling temperature, 0 to 2.
-        pub fn temperature(mut $self_, temperature: f64) -> Self {
-            $options.values.temperature = Some(temperature);
-            $self_
-        }
+        mynah_data::setters! { $self_ => $options.values;
+            /// The sampling temperature, 0 to 2.
+            temperature(temperature: f64) = Some(temperature);
 
-        /// The most tokens that the model may write in one answer.
-        pub fn max_tokens(mut $self_, tokens: u64) -> Self {
-            $options.values.max_tokens = Some(tokens);
-            $self_
-        }
+            /// The most tokens that the model may write in one answer.
+            max_tokens(tokens: u64) = Some(tokens);
 
-        /// Whether the model calls a tool, and which one.
-        pub fn tool_choice(mut $self_, choice: mynah_data::ToolChoice) -> Self {
-            $options.values.tool_choice = Some(choice);
-            $self_
-        }
+            /// Whether the model calls a tool, and which one.
+            tool_choice(choice: mynah_data::ToolChoice) = Some(choice);
 
-        /// The format of the answer.
-        pub fn response_format(mut $self_, format: mynah_data::ResponseFormat) -> Self {
-            $options.values.response_format = Some(format);
-            $self_
-        }
+            /// The format of the answer.
+            response_format(format: mynah_data::ResponseFormat) = Some(format);
 
-        /// How the provider caches the prompt.
-        pub fn prompt_cache(mut $self_, cache: mynah_data::PromptCache) -> Self {
-            $options.values.prompt_cache = Some(cache);
-            $self_
-        }
+            /// How the provider caches the prompt.
+            prompt_cache(cache: mynah_data::PromptCache) = Some(cache);
 
-        /// The most that the run may spend, over all its calls and processes. A chat that would spend more ends with
-        /// `budget_exceeded`; a single call or step fails with it.
-        ///
-        /// ```
-        /// # use mynah::{Engine, testing::Scripted};
-        /// # use serde_json::json;
-        /// use mynah::Budget;
-        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-        /// # let engine = Engine::new(Scripted::new([json!([{"text": "far too "}, {"text": "much"}, {"finish": "stop"}])])?);
-        /// let result = engine.chat("hi").budget(Budget::new().max_output_tokens(1)).await?;
-        /// assert_eq!(result.halted_reason.as_str(), "budget_exceeded");
-        /// assert_eq!(result.metadata["budget"]["limit"], "output_tokens");
-        /// assert_eq!(result.text(), "far too ");
-        /// let error = result.into_text().unwrap_err();
-        /// assert!(error.to_string().contains(": budget_exceeded: output_tokens: 2, of at most 1"), "{error}");
-        /// # Ok(()) }
-        /// ```
-        pub fn budget(mut $self_, budget: mynah_data::Budget) -> Self {
-            $options.values.budget = Some(budget);
-            $self_
-        }
+            /// The most that the run may spend, over all its calls and processes. A chat that would spend more ends with
+            /// `budget_exceeded`; a single call or step fails with it.
+            ///
+            /// ```
+            /// # use mynah::{Engine, testing::Scripted};
+            /// # use serde_json::json;
+            /// use mynah::Budget;
+            /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+            /// # let engine = Engine::new(Scripted::new([json!([{"text": "far too "}, {"text": "much"}, {"finish": "stop"}])])?);
+            /// let result = engine.chat("hi").budget(Budget::new().max_output_tokens(1)).await?;
+            /// assert_eq!(result.halted_reason.as_str(), "budget_exceeded");
+            /// assert_eq!(result.metadata["budget"]["limit"], "output_tokens");
+            /// assert_eq!(result.text(), "far too ");
+            /// let error = result.into_text().unwrap_err();
+            /// assert!(error.to_string().contains(": budget_exceeded: output_tokens: 2, of at most 1"), "{error}");
+            /// # Ok(()) }
+            /// ```
+            budget(budget: mynah_data::Budget) = Some(budget);
 
-        /// Whether each request of the conversation ends with a note that says what is left of the [budget](Self::budget), so that the
-        /// model can plan. By default it does not.
-        ///
-        /// The note follows from what is recorded. It is not part of the thread, and time is not among it.
-        ///
-        /// ```
-        /// # use mynah::{Engine, testing::{Script, Scripted}};
-        /// use mynah::Budget;
-        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-        /// # let model = Scripted::play([Script::new().text("hi").stop()]);
-        /// # let engine = Engine::new(model.clone());
-        /// engine.chat("hello").budget(Budget::new().max_turns(5)).budget_note(true).await?;
-        /// # let last = model.requests()[0].messages.last().unwrap().text().into_owned();
-        /// assert_eq!(last, "[Budget left after this answer: 4 model calls.]");
-        /// # Ok(()) }
-        /// ```
-        pub fn budget_note(mut $self_, on: bool) -> Self {
-            $options.values.budget_note = Some(on);
-            $self_
-        }
+            /// Whether each request of the conversation ends with a note that says what is left of the [budget](Self::budget), so that the
+            /// model can plan. By default it does not.
+            ///
+            /// The note follows from what is recorded. It is not part of the thread, and time is not among it.
+            ///
+            /// ```
+            /// # use mynah::{Engine, testing::{Script, Scripted}};
+            /// use mynah::Budget;
+            /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+            /// # let model = Scripted::play([Script::new().text("hi").stop()]);
+            /// # let engine = Engine::new(model.clone());
+            /// engine.chat("hello").budget(Budget::new().max_turns(5)).budget_note(true).await?;
+            /// # let last = model.requests()[0].messages.last().unwrap().text().into_owned();
+            /// assert_eq!(last, "[Budget left after this answer: 4 model calls.]");
+            /// # Ok(()) }
+            /// ```
+            budget_note(on: bool) = Some(on);
 
-        /// The time limit of the whole call. The messages and results until then are kept.
-        pub fn deadline(mut $self_, limit: std::time::Duration) -> Self {
-            $options.values.deadline = Some($crate::options::millis(limit));
-            $self_
-        }
+            /// The time limit of the whole call. The messages and results until then are kept.
+            deadline(limit: std::time::Duration) = Some($crate::options::millis(limit));
 
-        /// The longest that one model call may take, with all its attempts and the pauses between them.
-        pub fn request_timeout(mut $self_, limit: std::time::Duration) -> Self {
-            $options.values.request_timeout = Some($crate::options::millis(limit));
-            $self_
-        }
+            /// The longest that one model call may take, with all its attempts and the pauses between them.
+            request_timeout(limit: std::time::Duration) = Some($crate::options::millis(limit));
 
-        /// The longest silence of a model call, before its first event and between two events.
-        pub fn stream_timeout(mut $self_, limit: std::time::Duration) -> Self {
-            $options.values.stream_timeout = Some($crate::options::millis(limit));
-            $self_
-        }
+            /// The longest silence of a model call, before its first event and between two events.
+            stream_timeout(limit: std::time::Duration) = Some($crate::options::millis(limit));
 
-        /// When a model call that failed before its first event is retried.
-        pub fn retry(mut $self_, policy: mynah_step::RetryPolicy) -> Self {
-            $options.values.retry = Some(policy);
-            $self_
-        }
+            /// When a model call that failed before its first event is retried.
+            retry(policy: mynah_step::RetryPolicy) = Some(policy);
 
-        /// Requires that an answer comes with the hash of what the provider sent, as `raw_response_hash` in its metadata. An answer
-        /// without it is an error.
-        pub fn require_raw_response_hash(mut $self_, on: bool) -> Self {
-            $options.values.require_raw_response_hash = Some(on);
-            $self_
+            /// Requires that an answer comes with the hash of what the provider sent, as `raw_response_hash` in its metadata. An answer
+            /// without it is an error.
+            require_raw_response_hash(on: bool) = Some(on);
         }
 
         /// An option of the provider, sent as it is. Options that Mynah has itself are set with their own setters and refused
@@ -296,9 +268,8 @@ macro_rules! setters_of {
         ///
         /// ```
         /// # use mynah::{Engine, testing::Scripted};
-        /// # use serde_json::json;
         /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-        /// # let model = Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?;
+        /// # let model = Scripted::says(["hi"]);
         /// # let engine = Engine::new(model.clone());
         /// engine.chat("hello").provider_option("seed", 7).await?;
         /// # assert_eq!(model.requests()[0].options["seed"], 7);
@@ -311,99 +282,60 @@ macro_rules! setters_of {
         }
     };
     (tools, $self_:ident => $options:expr) => {
-        /// Whether tools are run or handed to the caller.
-        pub fn mode(mut $self_, mode: mynah_data::ToolMode) -> Self {
-            $options.values.mode = Some(mode);
-            $self_
-        }
+        mynah_data::setters! { $self_ => $options.values;
+            /// Whether tools are run or handed to the caller.
+            mode(mode: mynah_data::ToolMode) = Some(mode);
 
-        /// The time limit of each tool call. By default 30 seconds.
-        pub fn tool_timeout(mut $self_, limit: std::time::Duration) -> Self {
-            $options.values.tool_timeout = Some($crate::options::millis(limit));
-            $self_
-        }
+            /// The time limit of each tool call. By default 30 seconds.
+            tool_timeout(limit: std::time::Duration) = Some($crate::options::millis(limit));
 
-        /// How many tools run side by side. By default 8.
-        pub fn max_concurrency(mut $self_, tools: usize) -> Self {
-            $options.values.max_concurrency = Some(u64::try_from(tools).unwrap_or(u64::MAX));
-            $self_
-        }
+            /// How many tools run side by side. By default 8.
+            max_concurrency(tools: usize) = Some(u64::try_from(tools).unwrap_or(u64::MAX));
 
-        /// The result of a side effect of a tool that fails.
-        pub fn side_effect_errors(mut $self_, policy: $crate::SideEffectErrors) -> Self {
-            $options.values.side_effect_errors = Some(policy);
-            $self_
-        }
+            /// The result of a side effect of a tool that fails.
+            side_effect_errors(policy: $crate::SideEffectErrors) = Some(policy);
 
-        /// What happens if the model calls a tool that the engine does not have.
-        pub fn on_unknown_tool(mut $self_, policy: $crate::OnUnknownTool) -> Self {
-            $options.values.on_unknown_tool = Some(policy);
-            $self_
-        }
+            /// What happens if the model calls a tool that the engine does not have.
+            on_unknown_tool(policy: $crate::OnUnknownTool) = Some(policy);
 
-        /// How the conversation is shortened if it does not fit the model's context window. By default it is sent whole.
-        pub fn context_policy(mut $self_, policy: $crate::ContextPolicy) -> Self {
-            $options.values.context_policy = Some(policy);
-            $self_
-        }
+            /// How the conversation is shortened if it does not fit the model's context window. By default it is sent whole.
+            context_policy(policy: $crate::ContextPolicy) = Some(policy);
 
-        /// How often processes may die in succession before a recorded run makes progress. The next
-        /// resume then suspends the run with the reason `crash_loop`; another resume continues it.
-        /// By default 10.
-        pub fn max_crashes(mut $self_, crashes: u32) -> Self {
-            $options.values.max_crashes = Some(u64::from(crashes));
-            $self_
+            /// How often processes may die in succession before a recorded run makes progress. The next
+            /// resume then suspends the run with the reason `crash_loop`; another resume continues it.
+            /// By default 10.
+            max_crashes(crashes: u32) = Some(u64::from(crashes));
         }
     };
     (chat, $self_:ident => $options:expr) => {
-        /// How often the model is called at most. By default 8.
-        pub fn max_turns(mut $self_, turns: u32) -> Self {
-            $options.values.max_turns = Some(u64::from(turns));
-            $self_
-        }
+        mynah_data::setters! { $self_ => $options.values;
+            /// How often the model is called at most. By default 8.
+            max_turns(turns: u32) = Some(u64::from(turns));
 
-        /// Formats the answer by one more call after the tools.
-        pub fn structured_finalize(mut $self_, on: bool) -> Self {
-            $options.values.structured_finalize = Some(on);
-            $self_
-        }
+            /// Formats the answer by one more call after the tools.
+            structured_finalize(on: bool) = Some(on);
 
-        /// The message before that call; none if it is empty.
-        pub fn structured_finalize_nudge(mut $self_, nudge: impl Into<String>) -> Self {
-            $options.values.structured_finalize_nudge = Some(nudge.into());
-            $self_
+            /// The message before that call; none if it is empty.
+            structured_finalize_nudge(nudge: impl Into<String>) = Some(nudge.into());
         }
     };
     (call, $self_:ident => $options:expr) => {
-        /// The model, instead of the engine's.
-        pub fn model(mut $self_, model: impl Into<mynah_data::ModelRef>) -> Self {
-            $options.values.model = Some(model.into());
-            $self_
-        }
+        mynah_data::setters! { $self_ => $options.values;
+            /// The model, instead of the engine's.
+            model(model: impl Into<mynah_data::ModelRef>) = Some(model.into());
 
-        /// The session's id for tools and caches.
-        pub fn session_id(mut $self_, id: impl Into<String>) -> Self {
-            $options.values.session_id = Some(id.into());
-            $self_
-        }
+            /// The session's id for tools and caches.
+            session_id(id: impl Into<String>) = Some(id.into());
 
-        /// The adapter's own options, over the engine's. Adapters over HTTP take `headers`, as
-        /// `{"headers": {"x-gateway-key": "…"}}`, to be sent with the call; they are not recorded, as they may hold keys.
-        pub fn adapter_opts(mut $self_, opts: mynah_data::Metadata) -> Self {
-            $options.values.adapter_opts = Some(opts);
-            $self_
-        }
+            /// The adapter's own options, over the engine's. Adapters over HTTP take `headers`, as
+            /// `{"headers": {"x-gateway-key": "…"}}`, to be sent with the call; they are not recorded, as they may hold keys.
+            adapter_opts(opts: mynah_data::Metadata) = Some(opts);
 
-        /// Whether pieces of text are streamed. The result does not change.
-        pub fn emit_text_deltas(mut $self_, on: bool) -> Self {
-            $options.values.emit_text_deltas = Some(on);
-            $self_
-        }
+            /// Whether pieces of text are streamed. The result does not change.
+            emit_text_deltas(on: bool) = Some(on);
 
-        /// Whether pieces of tool arguments are streamed. The result does not change.
-        pub fn emit_tool_deltas(mut $self_, on: bool) -> Self {
-            $options.values.emit_tool_deltas = Some(on);
-            $self_
+            /// Whether pieces of tool arguments are streamed. The result does not change.
+            emit_tool_deltas(on: bool) = Some(on);
         }
 
         /// Observes every event of the model, regardless of filters.
@@ -468,17 +400,20 @@ macro_rules! setters_of {
         }
     };
     (tool_code, $self_:ident => $options:expr) => {
-        /// More tools for this call: each replaces the engine's of the same name, or joins them. Two of one name are refused.
+        /// Adds tools: an array, a `Vec`, an iterator, or a value whose methods are tools ([`tools`](macro@crate::tools)). Those of a call
+        /// replace the engine's of the same name, or join them. Two of one name are refused when the call is made.
         ///
         /// ```
         /// # use mynah::{Engine, Options, Tool};
         /// # use serde_json::json;
         /// let tool = |name: &str| Tool::new(name, "", json!({}));
-        /// let options = Options::new().tools([tool("a")]).tools([tool("b")]);
-        /// assert_eq!(Engine::without_adapter().resolve_tools(&options).len(), 2);
+        /// let engine = Engine::without_adapter().tools([tool("a"), tool("b")]);
+        /// let tools = engine.resolve_tools(&Options::new().tools([tool("b"), tool("c")]));
+        /// assert_eq!(tools.iter().map(Tool::name).collect::<Vec<_>>(), ["a", "b", "c"]);
         /// ```
+        #[doc(alias = "put_tools")]
         pub fn tools<M: ?Sized>(mut $self_, tools: impl mynah_step::IntoTools<M>) -> Self {
-            $options.tools.get_or_insert_default().extend(tools.into_tools());
+            $options.tools.extend(tools.into_tools());
             $self_
         }
 
@@ -486,7 +421,7 @@ macro_rules! setters_of {
         /// the error, [`Halt`](crate::ErrorPolicy::Halt), or a function that [decides](crate::ErrorPolicy::decide).
         ///
         /// A function must depend on its arguments alone. Its decision is recorded, and it is called again if a replay runs the tool
-        /// again. Records hold only that there is one, so a resume without it is refused.
+        /// again. Records hold only that there is one, so a resume without it is refused. An engine that has one cannot be stored.
         ///
         /// ```
         /// # use mynah::{Engine, Tool, testing::Scripted};
@@ -512,21 +447,46 @@ macro_rules! setters_of {
             $self_
         }
 
-        /// Runs the tools, instead of the engine's executor. Records hold its name.
+        /// Runs the tools: an executor of a call does so instead of the engine's. Records hold its name.
         pub fn tool_executor(mut $self_, executor: impl mynah_step::ToolExecutor) -> Self {
             $options.executor = Some(std::sync::Arc::new(executor));
             $self_
         }
 
-        /// Encodes tool results as text, instead of the engine's encoder. Records hold its name, and the texts.
+        /// Encodes tool results as text: an encoder of a call does so instead of the engine's. Records hold its name, and the texts.
         pub fn tool_result_encoder(mut $self_, encoder: impl mynah_step::ToolResultEncoder) -> Self {
             $options.encoder = Some(std::sync::Arc::new(encoder));
             $self_
         }
     };
     (approval, $self_:ident => $options:expr) => {
-        /// Decides for each call whether a person must approve it, instead of the engine's function; see
-        /// [`Engine::approval`](crate::Engine::approval).
+        /// Decides for each call of a tool whether a person must approve it. The function of a call does so instead of the engine's. The
+        /// stricter of the function and the [approval](crate::Tool::approval) of the tool wins. It is not called for tools that are manual or denied,
+        /// nor in [`ToolMode::Manual`](crate::ToolMode::Manual), which hands over every call.
+        ///
+        /// Its decisions are recorded: a replay does not call it. Records hold only that there is one, so a resume without it is refused. If it
+        /// panics, the call is denied. An engine that has one cannot be stored.
+        ///
+        /// ```
+        /// # use mynah::{Engine, Tool, testing::Scripted};
+        /// # use serde_json::json;
+        /// use mynah::Approval;
+        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+        /// # let model = Scripted::new([json!([
+        /// #     {"tool_call": {"id": "c0", "name": "pay", "arguments": {"euros": 7}}},
+        /// #     {"tool_call": {"id": "c1", "name": "pay", "arguments": {"euros": 700}}},
+        /// #     {"finish": "tool_calls"},
+        /// # ])])?;
+        /// let pay = Tool::new("pay", "Pays an invoice", json!({})).handler(async |_, _| "paid");
+        /// let engine = Engine::new(model).tool(pay).approval(|call, tool| match call.arguments["euros"].as_u64() {
+        ///     Some(0..100) => Approval::Never,
+        ///     Some(100..10_000) => Approval::Ask,
+        ///     _ => Approval::Deny,
+        /// });
+        /// let waiting = engine.chat("Pay all.").await?;
+        /// assert_eq!(waiting.manual_tool_calls()[0].id, "c1");
+        /// # Ok(()) }
+        /// ```
         pub fn approval(
             mut $self_,
             decide: impl Fn(&mynah_data::ToolCall, &mynah_step::Tool) -> mynah_data::Approval + Send + Sync + 'static,
@@ -591,26 +551,19 @@ macro_rules! setters_of {
         }
     };
     (keep, $self_:ident => $options:expr) => {
-        /// How durable the records of this call are before a tool starts or a result is returned. By default as the log does it.
-        pub fn durability(mut $self_, durability: mynah_log::Durability) -> Self {
-            $options.durability = Some(durability);
-            $self_
-        }
+        mynah_data::setters! { $self_ => $options;
+            /// How durable the records of this call are before a tool starts or a result is returned. By default as the log does it.
+            durability(durability: mynah_log::Durability) = Some(durability);
 
-        /// How long the log may take to append records of this call, failed attempts included. A
-        /// run whose log takes longer ends with an `Err`. If not set, an append has no time limit,
-        /// and an unavailable log is retried for five minutes.
-        pub fn emit_timeout(mut $self_, limit: std::time::Duration) -> Self {
-            $options.emit_timeout = Some(limit);
-            $self_
-        }
+            /// How long the log may take to append records of this call, failed attempts included. A
+            /// run whose log takes longer ends with an `Err`. If not set, an append has no time limit,
+            /// and an unavailable log is retried for five minutes.
+            emit_timeout(limit: std::time::Duration) = Some(limit);
 
-        /// How long a recorded chat waits in its process for a time: of a tool that continues [later](crate::ToolOutcome::later), or of a model
-        /// call that its provider wants to have later. For a longer time it is suspended with the reason `sleeping`, and can be resumed when
-        /// the time has come. By default two minutes; a [`Worker`](crate::Worker) has its own limit.
-        pub fn park_after(mut $self_, limit: std::time::Duration) -> Self {
-            $options.park_after = Some(limit);
-            $self_
+            /// How long a recorded chat waits in its process for a time: of a tool that continues [later](crate::ToolOutcome::later), or of a model
+            /// call that its provider wants to have later. For a longer time it is suspended with the reason `sleeping`, and can be resumed when
+            /// the time has come. By default two minutes; a [`Worker`](crate::Worker) has its own limit.
+            park_after(limit: std::time::Duration) = Some(limit);
         }
     };
 }

@@ -4,12 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use mynah_data::{
     Approval, EngineReason, Error, FieldError, Message, Messages, Metadata, Part as ContentPart,
-    Pricing, Request, ResponseFormat, Result, Role, RunId, Thread, ToolCall, ToolMode, ToolSpec,
+    Request, ResponseFormat, Result, Role, RunId, Thread, ToolCall, ToolMode, ToolSpec,
     ValidationReason, validate,
 };
 use mynah_log::{About, BEHAVIOUR, Extent, SessionLink};
 use mynah_step::{
-    Adapter, ModelCall, Recorder, Tool, ToolContext, ToolLimits, check_price, price_of,
+    Adapter, HandlerExecutor, JsonEncoder, ModelCall, Recorder, Tool, ToolContext, ToolLimits,
+    check_price, price_of,
 };
 use serde_json::Value;
 
@@ -93,9 +94,6 @@ pub(crate) fn prepare(
         },
     };
     let Part { setup, about, filter } = part.prepare()?;
-    // What tokens cost is a fact also in a run that is not recorded.
-    let priced = || setup.pricing.map(|pricing| Box::new(About::of_price(pricing)));
-    let about = about.or_else(priced);
     let beginning = RunStart { before, thread, extent, about };
     Ok((Driver::new(setup, beginning, cancel.as_ref(), recorder), filter))
 }
@@ -124,11 +122,15 @@ impl Input {
     ) -> (Thread, Option<Box<Request>>) {
         let (mut thread, given) = match self {
             Self::Thread(thread) => (thread, None),
-            Self::Request(request) => (thread_of(&request), Some(request)),
+            Self::Request(request) => {
+                let mut thread = Thread::new();
+                thread.messages = request.messages.clone();
+                (thread, Some(request))
+            }
         };
         let own = given.as_ref().and_then(|request| request.options.get("system")?.as_str());
         let said = options.values.system.as_deref().or(own);
-        let prompt = said.or(engine.0.values.system.as_deref()).unwrap_or_default();
+        let prompt = said.or(engine.0.options.values.system.as_deref()).unwrap_or_default();
         let has_one = || thread.messages.iter().any(|message| message.role() == Role::System);
         if !prompt.is_empty() && before.is_empty() && !has_one() {
             let prompt = Arc::new(Message::system(prompt));
@@ -142,7 +144,7 @@ impl Input {
 /// A run, or what one engine does of it, that may be performed.
 pub(crate) struct Part {
     pub(crate) setup: Setup,
-    /// Its recorded configuration; none in unrecorded runs.
+    /// Its recorded configuration; in an unrecorded run only what tokens cost.
     pub(crate) about: Option<Box<About>>,
     pub(crate) filter: Filter,
 }
@@ -197,14 +199,12 @@ impl CallPlan<'_> {
         if let Some(misuse) = &parts.misuse {
             return Err(misuse.clone());
         }
-        let (mut values, own) = self.values()?;
+        let described = self.described();
+        let own = self.own_values();
+        let mut options = self.options(own.clone(), &described)?;
         validate::thread(&self.conversation)?;
         let adapter = parts.adapter.clone().ok_or_else(missing_adapter)?;
-        let described = self.described();
-        let mut tools = overlay_tools(
-            &overlay_tools(&parts.tools, &described),
-            self.options.tools.as_deref().unwrap_or_default(),
-        );
+        let mut tools = std::mem::take(&mut options.tools);
         if let Some(About { tools: recorded, .. }) = self.past.about() {
             // The order of the same tools is no difference: they keep the one that they had.
             let place = |tool: &Tool| recorded.iter().position(|spec| spec.name == tool.name());
@@ -212,7 +212,7 @@ impl CallPlan<'_> {
                 tools.sort_by_cached_key(place);
             }
         }
-        let request = self.request(&mut values, &tools);
+        let request = self.request(&mut options.values, &tools);
         validate::request(&request)?;
         self.check_schemas(&tools)?;
         check_capabilities(&request)?;
@@ -220,35 +220,39 @@ impl CallPlan<'_> {
             CallOrigin::ReplayAtPrice(about) => about.pricing,
             _ => price_of(&request, &parts.catalog),
         };
-        check_price(values.budget.as_ref(), pricing.as_ref(), &request)?;
-        self.check_handlers(&tools, values.mode)?;
+        check_price(options.values.budget.as_ref(), pricing.as_ref(), &request)?;
+        self.check_handlers(&tools, &options)?;
         let (request, final_request) =
-            split_passes(request, &values, adapter.as_ref(), self.extent);
+            split_passes(request, &options.values, adapter.as_ref(), self.extent);
         let request_id = match &self.past {
             CallOrigin::New { request_id, .. } => {
-                request_id.clone().or_else(|| values.request_id.take())
+                request_id.clone().or_else(|| options.values.request_id.take())
             }
             CallOrigin::Again(about) | CallOrigin::ReplayAtPrice(about) => {
                 Some(about.request_id.clone())
             }
         };
         let request_id = request_id.unwrap_or_else(|| parts.world.new_id());
-        let about = self.past.is_kept().then(|| {
-            Box::new(About {
-                behaviour: BEHAVIOUR,
-                request_id: request_id.clone(),
-                adapter: adapter.name().to_owned(),
-                model: request.model.as_ref().map(ToString::to_string),
-                pricing,
-                tools: tools.iter().map(|tool| Arc::clone(tool.spec())).collect(),
-                params: parts.values.recorded(),
-                options: self.recorded_options(&own),
-                finalizes: final_request.is_some(),
-                described: described.iter().map(|tool| tool.name().to_owned()).collect(),
-                parent: self.past.about().and_then(|about| about.parent.clone()),
-                session: self.past.session().cloned(),
-            })
-        });
+        let recorded = |pricing| About {
+            behaviour: BEHAVIOUR,
+            request_id: request_id.clone(),
+            adapter: adapter.name().to_owned(),
+            model: request.model.as_ref().map(ToString::to_string),
+            pricing,
+            tools: tools.iter().map(|tool| Arc::clone(tool.spec())).collect(),
+            params: parts.options.values.recorded(),
+            options: self.recorded_options(&own, &options),
+            finalizes: final_request.is_some(),
+            described: described.iter().map(|tool| tool.name().to_owned()).collect(),
+            parent: self.past.about().and_then(|about| about.parent.clone()),
+            session: self.past.session().cloned(),
+        };
+        let about = match self.past.is_kept() {
+            true => Some(recorded(pricing)),
+            // What tokens cost is a fact also in a run that is not recorded.
+            false => pricing.map(About::of_price),
+        };
+        let values = &options.values;
         let filter = Filter {
             text_deltas: values.emit_text_deltas.unwrap_or(true),
             tool_deltas: values.emit_tool_deltas.unwrap_or(true),
@@ -256,43 +260,50 @@ impl CallPlan<'_> {
         };
         let first = matches!(self.past, CallOrigin::New { .. }).then(|| request.clone());
         let requests = (request, final_request);
-        let setup = self.setup(values, adapter, requests, tools, pricing, request_id);
+        let setup = self.setup(options, adapter, requests, tools, request_id);
         // A replayed run may have its answers in its records.
         if let Some(request) = first {
             setup.adapter.preflight(&request, &setup.call)?;
         }
-        Ok(Part { setup, about, filter })
+        Ok(Part { setup, about: about.map(Box::new), filter })
     }
 
-    /// The options that hold, and those that the call itself sets.
-    fn values(&self) -> Result<(Values, Values)> {
+    /// What the call itself sets.
+    fn own_values(&mut self) -> Values {
         let mut own = self.given.as_deref().map(said_by).unwrap_or_default();
-        let mut said = self.options.values.clone();
+        let mut said = std::mem::take(&mut self.options.values);
         // The recorded options of a call include those of its request.
         if self.past.about().is_none() {
             said.shared.clear();
         }
         own.overlay(said);
-        let mut values = self.engine.0.values.clone();
-        values.overlay(own.clone());
-        values.check()?;
-        if let Some(session) = self.past.session() {
-            values.session_id = values.session_id.or_else(|| session.id.clone());
-            // An empty context counts as not set, so that the engine's holds.
-            let context = Some(&session.context).filter(|context| !context.is_empty());
-            values.context = values.context.or_else(|| context.cloned());
-        }
-        Ok((values, own))
+        own
     }
 
-    /// What records hold of the call's own options.
-    fn recorded_options(&self, own: &Values) -> Metadata {
-        let mut options = own.recorded();
-        options.extend(self.code());
-        for (name, told) in &self.options.told {
-            options.entry(name).or_insert_with(|| told.clone());
+    /// The options that hold: those of the call, and those of the engine that it does not set.
+    fn options(&mut self, own: Values, described: &[Tool]) -> Result<Options> {
+        let mut said = std::mem::take(&mut self.options);
+        said.tools = overlay_tools(described, &said.tools);
+        let mut options = self.engine.0.options.clone().overlay(Options { values: own, ..said });
+        let values = &mut options.values;
+        values.check()?;
+        if let Some(session) = self.past.session() {
+            values.session_id = values.session_id.take().or_else(|| session.id.clone());
+            // An empty context counts as not set, so that the engine's holds.
+            let context = Some(&session.context).filter(|context| !context.is_empty());
+            values.context = values.context.take().or_else(|| context.cloned());
         }
-        options
+        Ok(options)
+    }
+
+    /// What records hold of the call's own options, and of the code among those that hold.
+    fn recorded_options(&self, own: &Values, options: &Options) -> Metadata {
+        let mut recorded = own.recorded();
+        recorded.extend(self.code(options));
+        for (name, told) in &options.told {
+            recorded.entry(name).or_insert_with(|| told.clone());
+        }
+        recorded
     }
 
     /// The tools of the request itself, with only their specifications.
@@ -338,10 +349,11 @@ impl CallPlan<'_> {
 
     /// Refuses tools that could never run: those without a handler that are not handed to the
     /// caller.
-    fn check_handlers(&self, tools: &[Tool], mode: Option<ToolMode>) -> Result<()> {
-        let runs_elsewhere = self.options.executor.is_some() || self.engine.0.executor.is_some();
-        let hands_over = self.extent == Extent::Generate || mode == Some(ToolMode::Manual);
-        if runs_elsewhere || hands_over || !matches!(self.past, CallOrigin::New { .. }) {
+    fn check_handlers(&self, tools: &[Tool], options: &Options) -> Result<()> {
+        let hands_over =
+            self.extent == Extent::Generate || options.values.mode == Some(ToolMode::Manual);
+        if options.executor.is_some() || hands_over || !matches!(self.past, CallOrigin::New { .. })
+        {
             return Ok(());
         }
         let lacks = |tool: &&Tool| tool.get_handler().is_none() && !tool.spec().manual;
@@ -382,24 +394,22 @@ impl CallPlan<'_> {
     /// Everything that does not change while this engine has the run.
     fn setup(
         self,
-        values: Values,
+        options: Options,
         adapter: Arc<dyn Adapter>,
         (mut request, final_request): (Request, Option<Request>),
         tools: Vec<Tool>,
-        pricing: Option<Pricing>,
         request_id: String,
     ) -> Setup {
-        let (executor, encoder) = (self.executor(), self.encoder());
-        let decides = self.decides().cloned();
         let is_kept = self.past.is_kept();
         let parent = self.past.about().and_then(|about| about.parent.as_ref());
         let root = parent.and_then(|parent| Some(parent.continues.as_ref()?.root.clone()));
-        let (parts, options) = (&self.engine.0, self.options);
+        let (parts, values) = (&self.engine.0, options.values);
         request.messages = Messages::new();
         // Each call gets the id of its run.
         let mut call = ModelCall::new(&*request_id);
         call.session_id.clone_from(&values.session_id);
-        call.adapter_opts = overlaid(&parts.adapter_opts, values.adapter_opts.unwrap_or_default());
+        call.adapter_opts.clone_from(&parts.adapter_opts);
+        call.adapter_opts.extend(values.adapter_opts.unwrap_or_default());
         call.api_key = options.api_key;
         call.request_timeout = values.request_timeout.map(Duration::from_millis);
         call.stream_timeout = values.stream_timeout.map(Duration::from_millis);
@@ -414,7 +424,6 @@ impl CallPlan<'_> {
         let tool_context = tool_context.continuing(root);
         let nudge = values.structured_finalize_nudge.unwrap_or_else(|| NUDGE.to_owned());
         Setup {
-            pricing,
             policy: Policy {
                 schema_size: match is_kept
                     || values.budget.is_some()
@@ -433,7 +442,7 @@ impl CallPlan<'_> {
                 context: values.context_policy,
                 token: Token::of(adapter.name()),
                 budget_note: values.budget_note.unwrap_or(false),
-                approval: options.approval.or_else(|| parts.approval.clone()),
+                approval: options.approval,
                 tools: tools.into(),
             },
             retry: Arc::new(values.retry.unwrap_or_else(|| adapter.default_retry())),
@@ -443,9 +452,10 @@ impl CallPlan<'_> {
             call,
             world: Arc::clone(&parts.world),
             metrics: parts.metrics.clone(),
-            executor,
-            encoder,
-            on_tool_error: decides
+            executor: options.executor.unwrap_or_else(|| Arc::new(HandlerExecutor)),
+            encoder: options.encoder.unwrap_or_else(|| Arc::new(JsonEncoder)),
+            on_tool_error: options
+                .on_tool_error
                 .or_else(|| values.on_tool_error.map(Into::into))
                 .unwrap_or_default(),
             tool_context,
@@ -480,12 +490,6 @@ fn missing_adapter() -> Error {
     Error::engine(EngineReason::MissingAdapter).with_message(
         "engine error: missing_adapter: the engine has no adapter; Engine::new takes one",
     )
-}
-
-fn thread_of(request: &Request) -> Thread {
-    let mut thread = Thread::new();
-    thread.messages = request.messages.clone();
-    thread
 }
 
 /// The options that a request sets. A key belongs to a call and is never recorded.
@@ -583,10 +587,4 @@ fn check_capabilities(request: &Request) -> Result<()> {
     } else {
         Err(Error::validation(ValidationReason::UnsupportedCapability, errors))
     }
-}
-
-fn overlaid(base: &Metadata, over: Metadata) -> Metadata {
-    let mut map = base.clone();
-    map.extend(over);
-    map
 }

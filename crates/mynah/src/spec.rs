@@ -10,7 +10,7 @@ use serde::{
 };
 use serde_json::Value;
 
-use crate::{engine::Engine, values::Values};
+use crate::{Options, engine::Engine, values::Values};
 
 /// The param that is a field of a stored engine.
 const RETRY: &str = "retry";
@@ -148,10 +148,10 @@ impl Engine {
     /// `invalid_engine` if a tool's handler is a function without a registered name, or if the engine has a function for
     /// [approvals](Engine::approval) or for [errors of tools](Engine::on_tool_error).
     pub fn spec(&self) -> Result<EngineSpec> {
-        let parts = &self.0;
+        let (parts, options) = (&self.0, &self.0.options);
         let functions = [
-            ("approval", parts.approval.is_some()),
-            ("on_tool_error", parts.on_tool_error.is_some()),
+            ("approval", options.approval.is_some()),
+            ("on_tool_error", options.on_tool_error.is_some()),
         ];
         if let Some((field, _)) = functions.into_iter().find(|(_, is_there)| *is_there) {
             let why = format!(
@@ -161,14 +161,14 @@ impl Engine {
             let error = Error::engine(EngineReason::InvalidEngine).with_message(why);
             return Err(error.with("field", field));
         }
-        let mut params = parts.values.to_json();
+        let mut params = options.values.to_json();
         Ok(EngineSpec {
             adapter: parts.adapter.as_ref().map(|adapter| adapter.name().to_owned()),
             adapter_opts: parts.adapter_opts.clone(),
             model: parts.model.clone(),
-            tools: parts.tools.iter().enumerate().map(tool_entry).collect::<Result<_>>()?,
-            tool_executor: parts.executor.as_ref().map(|executor| executor.name().to_owned()),
-            tool_result_encoder: parts.encoder.as_ref().map(|encoder| encoder.name().to_owned()),
+            tools: options.tools.iter().enumerate().map(tool_entry).collect::<Result<_>>()?,
+            tool_executor: options.executor.as_ref().map(|executor| executor.name().to_owned()),
+            tool_result_encoder: options.encoder.as_ref().map(|encoder| encoder.name().to_owned()),
             retry: params.shift_remove(RETRY),
             params,
             context: (*parts.context).clone(),
@@ -206,13 +206,11 @@ impl Engine {
             parts.adapter = adapter;
             parts.adapter_opts = spec.adapter_opts.clone();
             parts.model = spec.model.clone();
-            parts.tools = tools;
-            parts.executor = executor;
-            parts.encoder = encoder;
-            parts.values = Values::from_json(spec.params.clone());
+            let mut values = Values::from_json(spec.params.clone());
             if let Some(policy) = spec.retry.clone() {
-                parts.values.set(RETRY, policy);
+                values.set(RETRY, policy);
             }
+            parts.options = Options { values, tools, executor, encoder, ..Options::new() };
             parts.context = Arc::new(spec.context.clone());
             parts.metadata = spec.metadata.clone();
         }))

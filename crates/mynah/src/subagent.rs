@@ -228,7 +228,7 @@ async fn work(
     };
     let agent = agent.context(DEPTH_LEFT, left);
     let (Some(log), Some(child)) = (context.log(), child) else {
-        let budget = narrowed(agent.0.values.budget.clone(), context.budget_left());
+        let budget = narrowed(agent.0.options.values.budget.clone(), context.budget_left());
         let outcome = unrecorded(agent, thread, budget).await?;
         return Ok(SubRun { run_id: None, totals: Totals::default(), outcome });
     };
@@ -364,7 +364,7 @@ async fn budget(
         let recorded = about.options.get("budget");
         return Ok(recorded.and_then(|recorded| Budget::from_value(recorded).ok()));
     }
-    Ok(narrowed(agent.0.values.budget.clone(), context.budget_left()))
+    Ok(narrowed(agent.0.options.values.budget.clone(), context.budget_left()))
 }
 
 /// The narrower of two budgets, limit by limit.

@@ -49,9 +49,8 @@ use crate::{
 ///
 /// ```
 /// # use mynah::{Engine, testing::{self, Scripted}};
-/// # use serde_json::json;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-/// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+/// # let engine = Engine::new(Scripted::says(["hi"]));
 /// let events = testing::collect(engine.start("hello").stream()).await?;
 /// let ends = testing::names(&events).into_iter().filter(|name| *name == "chat_completed");
 /// assert_eq!(ends.count(), 1);
@@ -59,48 +58,18 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a turn does nothing unless it is awaited or streamed"]
-pub struct Turn {
-    engine: Engine,
-    session: Session,
-    operation: Operation,
-    message: Option<Message>,
-    options: Options,
-    branch: bool,
-}
+pub struct Turn(pub(crate) PendingTurn);
 
-option_setters!(Turn, self => self.options; prompt model tools chat call live new data key tool_code approval chat_code record keep queue);
+option_setters!(Turn, self => self.0.options; options prompt model tools chat call live new data key tool_code approval chat_code record keep queue);
 
 impl Turn {
-    pub(crate) fn start(engine: Engine, session: Session) -> Self {
-        Self::new(engine, session, Operation::Start, None)
-    }
-
-    pub(crate) fn reply(engine: Engine, session: Session, text: String) -> Self {
-        Self::new(engine, session, Operation::Reply, Some(Message::user(text)))
-    }
-
-    pub(crate) fn go_on(engine: Engine, session: Session, message: Option<Message>) -> Self {
-        Self::new(engine, session, Operation::Continue, message)
-    }
-
-    fn new(
-        engine: Engine,
-        session: Session,
-        operation: Operation,
-        message: Option<Message>,
-    ) -> Self {
-        Self { engine, session, operation, message, options: Options::new(), branch: false }
-    }
-
     /// Starts a run of its own from this session value, even if another turn has continued the session or a run waits for this
     /// turn. Both continuations are kept; [`restore_session`](crate::restore_session) returns the one that started last.
     ///
     /// ```
     /// # use mynah::{Engine, log::MemoryLog, testing::Scripted};
-    /// # use serde_json::json;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-    /// # let says = |text: &str| json!([{"text": text}, {"finish": "stop"}]);
-    /// # let engine = Engine::new(Scripted::new([says("hi"), says("one"), says("two")])?);
+    /// # let engine = Engine::new(Scripted::says(["hi", "one", "two"]));
     /// let log = MemoryLog::new();
     /// let (session, _) = engine.start("hello").record(&log).await?;
     /// engine.reply(&session, "count").record(&log).await?;
@@ -112,33 +81,13 @@ impl Turn {
     /// # Ok(()) }
     /// ```
     pub fn branch(mut self) -> Self {
-        self.branch = true;
+        self.0.branch = true;
         self
-    }
-
-    /// Adds options from elsewhere, over those set so far.
-    pub fn options(mut self, options: Options) -> Self {
-        self.options = self.options.overlay(options);
-        self
-    }
-
-    fn events(&self) -> EventStream {
-        match self.session.check(self.operation, self.message.as_ref()) {
-            Ok(()) => begin(
-                &self.engine,
-                &self.session,
-                self.message.clone(),
-                &self.options,
-                Extent::Chat,
-                self.branch,
-            ),
-            Err(error) => EventStream::new(Err(error)),
-        }
     }
 
     /// The turn as it happens. [`SessionStream::finish`] gives the session after it, at any point.
     pub fn stream(self) -> SessionStream {
-        SessionStream::new(self.events(), SessionReducer::chat(self.session, self.message))
+        SessionStream::new(self.0.events(), SessionReducer::chat(self.0.session, self.0.message))
     }
 }
 
@@ -148,9 +97,9 @@ impl IntoFuture for Turn {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let mut events = self.events();
+            let mut events = self.0.events();
             let result = chatted(&mut events).await?;
-            Ok((kept(self.session.apply_chat(&result), &events), result))
+            Ok((kept(self.0.session.apply_chat(&result), &events), result))
         })
     }
 }
@@ -160,9 +109,8 @@ impl IntoFuture for Turn {
 ///
 /// ```
 /// # use mynah::{Engine, Session, testing::{self, Scripted}};
-/// # use serde_json::json;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-/// # let engine = Engine::new(Scripted::new([json!([{"text": "hi"}, {"finish": "stop"}])])?);
+/// # let engine = Engine::new(Scripted::says(["hi"]));
 /// let events = testing::collect(engine.step_session(&Session::from("hi")).stream()).await?;
 /// let ends = testing::names(&events).into_iter().filter(|name| *name == "step_completed");
 /// assert_eq!(ends.count(), 1);
@@ -170,44 +118,20 @@ impl IntoFuture for Turn {
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a turn does nothing unless it is awaited or streamed"]
-pub struct StepTurn {
-    engine: Engine,
-    session: Session,
-    options: Options,
-    branch: bool,
-}
+pub struct StepTurn(pub(crate) PendingTurn);
 
-option_setters!(StepTurn, self => self.options; prompt model tools call live new data key tool_code approval record keep);
+option_setters!(StepTurn, self => self.0.options; options prompt model tools call live new data key tool_code approval record keep);
 
 impl StepTurn {
-    pub(crate) fn new(engine: Engine, session: Session) -> Self {
-        Self { engine, session, options: Options::new(), branch: false }
-    }
-
     /// Starts a run of its own from this session value; see [`Turn::branch`].
     pub fn branch(mut self) -> Self {
-        self.branch = true;
+        self.0.branch = true;
         self
-    }
-
-    /// Adds options from elsewhere, over those set so far.
-    pub fn options(mut self, options: Options) -> Self {
-        self.options = self.options.overlay(options);
-        self
-    }
-
-    fn events(&self) -> EventStream {
-        match self.session.check(Operation::Step, None) {
-            Ok(()) => {
-                begin(&self.engine, &self.session, None, &self.options, Extent::Step, self.branch)
-            }
-            Err(error) => EventStream::new(Err(error)),
-        }
     }
 
     /// The step as it happens. [`SessionStream::finish`] gives the session after it.
     pub fn stream(self) -> SessionStream {
-        SessionStream::new(self.events(), SessionReducer::step(self.session))
+        SessionStream::new(self.0.events(), SessionReducer::step(self.0.session))
     }
 }
 
@@ -217,57 +141,65 @@ impl IntoFuture for StepTurn {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let mut events = self.events();
+            let mut events = self.0.events();
             let result = stepped(&mut events).await?;
-            Ok((kept(self.session.apply_step(&result), &events), result))
+            Ok((kept(self.0.session.apply_step(&result), &events), result))
         })
     }
 }
 
-/// The events of a turn: of a run of its own, or of the one that waits for it.
-fn begin(
-    engine: &Engine,
-    session: &Session,
-    message: Option<Message>,
-    options: &Options,
-    extent: Extent,
-    branch: bool,
-) -> EventStream {
-    let (engine, session, mut options) = (engine.clone(), session.clone(), options.clone());
-    // A conversation goes on when its turn is done, so a turn waits for its times in place.
-    options.park_after.get_or_insert(Duration::MAX);
-    let (log, run) = (options.log.take(), session.last_run.clone());
-    let next =
-        |options| Next { engine, session, message, options, extent, branch, request_id: None };
-    let (Some(log), Some(run)) = (log.clone(), run) else {
-        options.log = log;
-        return EventStream::new(next(options).afresh(None, None));
-    };
-    let cancel = options.own_cancel();
-    let next = next(options);
-    // What can be refused is refused before anything is looked up.
-    let request_id = match next.clone().afresh(None, None) {
-        Ok((unkept, _)) => unkept.request_id().to_owned(),
-        Err(error) => return EventStream::new(Err(error)),
-    };
-    let next = Next { request_id: Some(request_id), ..next };
-    EventStream::starting(Box::pin(next.after(log, run)), cancel)
-}
-
 /// A turn before its start.
-#[derive(Clone)]
-struct Next {
+#[derive(Clone, Debug)]
+pub(crate) struct PendingTurn {
     engine: Engine,
     session: Session,
+    operation: Operation,
     message: Option<Message>,
-    /// What was said, but for the log.
     options: Options,
-    extent: Extent,
     branch: bool,
     request_id: Option<String>,
 }
 
-impl Next {
+impl PendingTurn {
+    pub(crate) fn new(
+        engine: Engine,
+        session: Session,
+        operation: Operation,
+        message: Option<Message>,
+    ) -> Self {
+        let (options, branch, request_id) = (Options::new(), false, None);
+        Self { engine, session, operation, message, options, branch, request_id }
+    }
+
+    fn extent(&self) -> Extent {
+        if self.operation == Operation::Step { Extent::Step } else { Extent::Chat }
+    }
+
+    /// The events of the turn: of a run of its own, or of the one that waits for it.
+    fn events(&self) -> EventStream {
+        match self.session.check(self.operation, self.message.as_ref()) {
+            Ok(()) => self.clone().begin(),
+            Err(error) => EventStream::new(Err(error)),
+        }
+    }
+
+    fn begin(mut self) -> EventStream {
+        // A conversation goes on when its turn is done, so a turn waits for its times in place.
+        self.options.park_after.get_or_insert(Duration::MAX);
+        let (log, run) = (self.options.log.clone(), self.session.last_run.clone());
+        let (Some(log), Some(run)) = (log, run) else {
+            return EventStream::new(self.afresh(None, None));
+        };
+        self.options.log = None;
+        let cancel = self.options.own_cancel();
+        // What can be refused is refused before anything is looked up.
+        match self.clone().afresh(None, None) {
+            Ok((unkept, _)) => self.request_id = Some(unkept.request_id().to_owned()),
+            Err(error) => return EventStream::new(Err(error)),
+        }
+        EventStream::starting(Box::pin(self.after(log, run)), cancel)
+    }
+
     /// Continues the session's last run if that waits for this turn, and starts a run after it otherwise.
     async fn after(mut self, log: Arc<dyn Log>, run: SessionRun) -> Result<(Driver, Filter)> {
         self.options.log = Some(Arc::clone(&log));
@@ -317,7 +249,7 @@ impl Next {
         run: &SessionRun,
         left: LastPosition,
     ) -> Result<Option<(Driver, Filter)>> {
-        let Some(answer) = self.answer(log, run) else { return Ok(None) };
+        let Some(mut answer) = self.answer(log, run) else { return Ok(None) };
         let loaded = Loaded::read_knowing(&**log, &run.run_id, &run.messages).await?;
         if loaded.kept.chain.head() != Some(left.head) {
             return Err(session_moved(&run.run_id, false));
@@ -388,7 +320,8 @@ impl Next {
     /// What the waiting run continues with, if the new messages can be expressed that way.
     fn answer(&self, log: &Arc<dyn Log>, run: &SessionRun) -> Option<Resume> {
         let resume = Resume::new(self.engine.clone(), log.clone(), run.run_id.clone());
-        let resume = resume.with_call(self.request_id.clone()?, self.extent, self.session.clone());
+        let resume =
+            resume.with_call(self.request_id.clone()?, self.extent(), self.session.clone());
         let mut resume = resume.options(self.options.clone());
         for message in self.session.thread.messages.since(run.messages.len()) {
             let text = message.text();
@@ -422,6 +355,7 @@ impl Next {
             }
             None => (None, Messages::new()),
         };
+        let extent = self.extent();
         let Session { id, thread: conversation, context, metadata, .. } = self.session;
         let mut thread = conversation;
         if !before.is_empty() {
@@ -431,7 +365,7 @@ impl Next {
         let session = Some(SessionLink { id, context, metadata, previous });
         let request_id = self.request_id;
         let origin = Origin { before, session, request_id, since, run_id };
-        prepare(&self.engine, Input::Thread(thread), self.options, self.extent, origin)
+        prepare(&self.engine, Input::Thread(thread), self.options, extent, origin)
     }
 }
 
@@ -510,11 +444,9 @@ fn kept(mut session: Session, events: &EventStream) -> Session {
 ///
 /// ```
 /// # use mynah::{Engine, Status, testing::Scripted};
-/// # use serde_json::json;
 /// use futures_util::StreamExt;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-/// # let engine = Engine::new(Scripted::new([
-/// #     json!([{"text": "ok"}, {"finish": "stop"}]), json!([{"text": "again"}, {"finish": "stop"}])])?);
+/// # let engine = Engine::new(Scripted::says(["ok", "again"]));
 /// let (session, _) = engine.start("hi").await?;
 /// let mut turn = engine.reply(&session, "again").stream();
 /// let mut ends = 0;

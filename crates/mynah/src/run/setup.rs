@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use mynah_data::{Event, Message, Messages, Pricing, Request, Thread};
+use mynah_data::{Event, Message, Messages, Request, Thread};
 use mynah_log::{About, Extent, Fact};
 use mynah_step::{
     Adapter, MetricsSink, ModelCall, RetryPolicy, ToolContext, ToolExecutor, ToolLimits,
@@ -18,7 +18,6 @@ pub(crate) type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
 /// Everything a run needs that does not change while one engine has it.
 pub(crate) struct Setup {
     pub(crate) policy: Policy,
-    pub(crate) pricing: Option<Pricing>,
     pub(crate) adapter: Arc<dyn Adapter>,
     /// The request, without the messages.
     pub(crate) request: Request,

@@ -366,7 +366,7 @@ impl<'a> CrashEverywhere<'a> {
         let engine = (self.engine)();
         let mut options = Options::new().request_id(RUN).overlay(self.options.clone());
         let reruns = self.on_uncertain == OnUncertain::Rerun;
-        let own = options.executor.as_ref().or(engine.0.executor.as_ref());
+        let own = options.executor.as_ref().or(engine.0.options.executor.as_ref());
         options.executor = Some(process.executor(own.cloned(), reruns, &self.varying));
         let engine = engine.with(|parts| {
             let (inner, now) = (Arc::clone(&parts.world), Arc::clone(&self.now));
