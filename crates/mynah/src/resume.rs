@@ -1,9 +1,6 @@
 //! Resuming a run that has no end.
 
-use std::{
-    future::IntoFuture,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{future::IntoFuture, sync::Arc};
 
 use mynah_data::{
     ChatResult, Error, ErrorKind, HaltReason, LogReason, Message, Result, Role, RunId, Session,
@@ -68,7 +65,7 @@ pub struct Resume {
     /// The current session, if the run belongs to one.
     session: Option<Session>,
     /// What a worker has of the run.
-    claimed: Mutex<Option<Claimed>>,
+    claimed: Option<Claimed>,
     /// Whether the time that the run waits for has come, even if the engine's clock is behind.
     woken: bool,
     /// Whether the run takes the messages of its inbox, and those that it took.
@@ -139,7 +136,7 @@ impl Resume {
             request_id: None,
             extent: None,
             session: None,
-            claimed: Mutex::new(None),
+            claimed: None,
             woken: false,
             takes_inbox: false,
             consumed: Vec::new(),
@@ -161,11 +158,9 @@ impl Resume {
     ///
     /// ```
     /// # use mynah::{Engine, Message, fork_run, testing::Scripted};
-    /// # use serde_json::json;
     /// use mynah::log::MemoryLog;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-    /// # let says = |text: &str| json!([{"text": text}, {"finish": "stop"}]);
-    /// # let engine = Engine::new(Scripted::new([says("It rains in Paris."), says("And shines in Rome.")])?);
+    /// # let engine = Engine::new(Scripted::says(["It rains in Paris.", "And shines in Rome."]));
     /// let log = MemoryLog::new();
     /// let run = engine.chat("What about Paris?").record(&log).await?.run_id.unwrap();
     /// let fork = fork_run(&log, &*run, 3).await?.run_id;
@@ -287,7 +282,7 @@ impl Resume {
 
     /// Continues as a worker does that claimed the run.
     pub(crate) fn claimed(mut self, claimed: Claimed) -> Self {
-        self.claimed = Mutex::new(Some(claimed));
+        self.claimed = Some(claimed);
         self
     }
 
@@ -329,11 +324,10 @@ impl Resume {
         if this.takes_inbox {
             this = this.take_messages(&loaded).await?;
         }
-        let log = this.log.as_ref();
         match this.prepare(loaded).await {
             // The last records of a run that was released a moment ago came since it was read.
             Err(error) if error.kind() == HAS_MOVED && this.may_read_again() => {
-                this.prepare(Loaded::read(log, &this.run).await?).await
+                this.prepare(Loaded::read(&*this.log, &this.run).await?).await
             }
             prepared => prepared,
         }
@@ -363,7 +357,7 @@ impl Resume {
     }
 
     /// A run that continues, with its lease.
-    pub(crate) async fn prepare(&self, loaded: Loaded) -> Result<(Driver, Filter)> {
+    pub(crate) async fn prepare(&mut self, loaded: Loaded) -> Result<(Driver, Filter)> {
         let world = Arc::clone(&self.engine.0.world);
         let Fitting { message, fact, part, changed } = self.fit(&loaded)?;
         let Part { mut setup, filter, .. } = part;
@@ -373,8 +367,7 @@ impl Resume {
         // A process that lets go of its run gives it back.
         let indexed = self.log.run(&self.run).await?;
         // An enqueued run was never begun.
-        let is_claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        let is_new = is_claimed && loaded.kept.records.len() == 1;
+        let is_new = self.claimed.is_some() && loaded.kept.records.len() == 1;
         let is_held = !is_new && indexed.is_some_and(|run| run.held_until.is_some());
         // A run whose end is recorded lacks nothing but its seal.
         let ended = loaded.has_ended();
@@ -395,8 +388,7 @@ impl Resume {
         let (before, state) = (loaded.before.len(), loaded.state());
         let StoredRun { run, chain, totals, .. } = loaded.kept;
         let head = chain.head();
-        let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (lease, consumed, mailbox) = match claimed {
+        let (lease, consumed, mailbox) = match self.claimed.take() {
             Some(Claimed { lease: mut released, consumed, mailbox }) => {
                 let is_read = self.log.head(&run).await? == head;
                 match is_read.then(|| released.take()).flatten() {

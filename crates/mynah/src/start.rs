@@ -11,6 +11,7 @@ use crate::{
     cancel::HAS_MOVED,
     code::{code_of, is_code},
     engine::Engine,
+    handle::unnamed,
     linked::continued,
     loaded::Loaded,
     options::Options,
@@ -19,6 +20,7 @@ use crate::{
     resume::Resume,
     run::Driver,
     stream::{EventStream, Filter},
+    worker::queue_of,
 };
 
 /// The error of a lease for a run that has ended.
@@ -53,7 +55,7 @@ impl Start {
         EventStream::starting(Box::pin(self.start_or_attach(log)), cancel)
     }
 
-    pub(crate) fn prepare(&self, log: Option<&Arc<dyn Log>>) -> Result<(Driver, Filter)> {
+    fn prepare(&self, log: Option<&Arc<dyn Log>>) -> Result<(Driver, Filter)> {
         let mut options = self.options.clone();
         options.log = log.cloned();
         let origin = Origin { run_id: Some(self.run_id.clone()), ..Origin::default() };
@@ -62,22 +64,43 @@ impl Start {
 
     async fn start_or_attach(self, log: Arc<dyn Log>) -> Result<(Driver, Filter)> {
         loop {
-            if log.head(&self.run_id).await?.is_some() {
-                match self.attach(&log).await {
-                    // Another process resumed or ended the run after it was read.
-                    Err(error) if [HAS_MOVED, HAS_ENDED].contains(&error.kind()) => continue,
-                    attached => return attached,
-                }
+            if let Some(begun) = self.begin(&log).await? {
+                return Ok(begun);
             }
-            let (mut driver, filter) = self.prepare(Some(&log))?;
-            // Only the log can decide whether the id is free, so no model is called before the log
-            // has the first record.
-            match poll_fn(|cx| driver.poll_begun(cx)).await {
-                Ok(()) => return Ok((driver, filter)),
-                Err(error) if log.head(&self.run_id).await?.is_none() => return Err(error),
-                Err(_) => {}
+            match self.attach(&log).await {
+                // Another process resumed or ended the run after it was read.
+                Err(error) if [HAS_MOVED, HAS_ENDED].contains(&error.kind()) => {}
+                attached => return attached,
             }
         }
+    }
+
+    /// Begins the run; none if the log has it already.
+    async fn begin(&self, log: &Arc<dyn Log>) -> Result<Option<(Driver, Filter)>> {
+        if log.head(&self.run_id).await?.is_some() {
+            return Ok(None);
+        }
+        let (mut driver, filter) = self.prepare(Some(log))?;
+        // Only the log can decide whether the id is free, so no model is called before the log
+        // has the first record.
+        match poll_fn(|cx| driver.poll_begun(cx)).await {
+            Ok(()) => Ok(Some((driver, filter))),
+            Err(error) if log.head(&self.run_id).await?.is_none() => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Records the start of the run, unless it is there.
+    pub(crate) async fn enqueue(mut self) -> Result<RunId> {
+        let log = self.options.log.take().ok_or_else(unnamed)?;
+        // Workers claim the runs of the agents that they have, and no others.
+        if let (Some(queue), Some(agent)) = (&mut self.options.queue, &self.options.values.agent) {
+            queue.name = queue_of(&queue.name, agent);
+        }
+        if self.begin(&log).await?.is_none() {
+            self.compare(&Loaded::read(&*log, &self.run_id).await?)?;
+        }
+        Ok(self.run_id)
     }
 
     /// The run that has the id: its records if it has ended or waits, what is left of it if its process died.
@@ -104,7 +127,7 @@ impl Start {
 
     /// Refuses an input that differs from the one that the run began with. The adapter, model and
     /// tools of the engine are not part of the input, and functions cannot be compared.
-    pub(crate) fn compare(&self, loaded: &Loaded) -> Result<()> {
+    fn compare(&self, loaded: &Loaded) -> Result<()> {
         let (thread, made) =
             first_record(&self.engine, self.input.clone(), self.options.clone(), self.extent)?;
         let recorded = &*loaded.about;

@@ -126,12 +126,11 @@ impl Chat {
 ///
 /// ```
 /// # use mynah::{Engine, testing::Scripted};
-/// # use serde_json::json;
 /// use std::time::Duration;
 /// use mynah::{Worker, log::{Log, MemoryLog, RunStatus}};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-/// # let engine = Engine::new(Scripted::new([json!([{"text": "Hello."}, {"finish": "stop"}])])?);
+/// # let engine = Engine::new(Scripted::says(["Hello."]));
 /// let log = MemoryLog::new();
 /// let run = engine.chat("Hi!").record(&log).run_id("greeting-1").enqueue().await?;
 ///
@@ -454,30 +453,6 @@ fn is_unavailable(error: &Error) -> bool {
 }
 
 /// The queue in which the runs of an agent wait.
-fn queue_of(queue: &str, agent: &str) -> String {
+pub(crate) fn queue_of(queue: &str, agent: &str) -> String {
     format!("{queue}/{agent}")
-}
-
-impl crate::start::Start {
-    /// Records the start of the run, unless it is there.
-    async fn enqueue(mut self) -> Result<RunId> {
-        let log = self.options.log.take().ok_or_else(crate::handle::unnamed)?;
-        // Workers claim the runs of the agents that they have, and no others.
-        if let (Some(queue), Some(agent)) = (&mut self.options.queue, &self.options.values.agent) {
-            queue.name = queue_of(&queue.name, agent);
-        }
-        loop {
-            if log.head(&self.run_id).await?.is_some() {
-                let loaded = crate::loaded::Loaded::read(&*log, &self.run_id).await?;
-                self.compare(&loaded)?;
-                return Ok(self.run_id);
-            }
-            let (mut driver, _) = self.prepare(Some(&log))?;
-            match poll_fn(|cx| driver.poll_begun(cx)).await {
-                Ok(()) => return Ok(self.run_id),
-                Err(error) if log.head(&self.run_id).await?.is_none() => return Err(error),
-                Err(_) => {}
-            }
-        }
-    }
 }

@@ -23,10 +23,7 @@ impl Resume {
     /// Takes the messages that fit the run as it was read.
     pub(super) async fn take_messages(mut self, loaded: &Loaded) -> Result<Self> {
         let inbox = self.log.inbox(&self.run, MESSAGES).await?;
-        let signals = inbox
-            .iter()
-            .filter_map(|message| Some((message.id.as_str(), Signal::read(&message.payload)?)));
-        let signals: Vec<(&str, Signal)> = signals.collect();
+        let signals = Signal::all(&inbox);
         if signals.iter().any(|(_, signal)| *signal == Signal::Cancel) {
             let is_suspended = matches!(loaded.kept.last(), Some(Fact::Suspended(_)));
             let status = if is_suspended { RunStatus::Suspended } else { RunStatus::Running };
@@ -40,24 +37,13 @@ impl Resume {
         }
         let open = loaded.state().left_open();
         for (id, signal) in signals {
-            let is_open = |call: &str| open.iter().any(|(open, _)| open.id == call);
+            let is_open = |call: &String| open.iter().any(|(open, _)| open.id == *call);
             match signal {
                 Signal::Message(text) if self.message.is_none() => {
                     self.message = Some(Message::user(text));
                 }
                 Signal::Message(_) => continue,
-                Signal::Approve { call_id, arguments: None } if is_open(&call_id) => {
-                    self = self.approve(call_id);
-                }
-                Signal::Approve { call_id, arguments: Some(arguments) } if is_open(&call_id) => {
-                    self = self.approve_with(call_id, arguments);
-                }
-                Signal::Reject { call_id, reason } if is_open(&call_id) => {
-                    self = self.reject(call_id, reason);
-                }
-                Signal::ToolResult { call_id, content } if is_open(&call_id) => {
-                    self = self.tool_result(call_id, content);
-                }
+                signal if signal.call().is_some_and(is_open) => self = signal.decide(self),
                 _ => {}
             }
             self.consumed.push(id.to_owned());

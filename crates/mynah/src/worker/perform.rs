@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mynah_data::{Error, HaltReason, Result, RunId};
-use mynah_log::{End, Fact, Lease, Log};
+use mynah_log::{End, Fact, InboxMessage, Lease, Log};
 use mynah_step::{BoxFuture, RecordedFact, SystemWorld};
 use serde_json::Value;
 
@@ -41,10 +41,7 @@ pub(super) async fn perform(
     let run = lease.run.clone();
     let released = Released(Some((Arc::clone(&log), lease)));
     let inbox = log.inbox(&run, MESSAGES).await?;
-    let signals: Vec<(&str, Signal)> = inbox
-        .iter()
-        .filter_map(|message| Some((message.id.as_str(), Signal::read(&message.payload)?)))
-        .collect();
+    let signals = Signal::all(&inbox);
     if signals.iter().any(|(_, signal)| *signal == Signal::Cancel) {
         drop(released);
         cancel_run(&log, &run).await?;
@@ -69,7 +66,7 @@ pub(super) async fn perform(
     consumed.extend(strange.map(|message| message.id.clone()));
     mailbox.pass_over(&consumed);
     mailbox.take_in(&inbox);
-    let resume = resume.claimed(Claimed { lease: released, consumed, mailbox });
+    let mut resume = resume.claimed(Claimed { lease: released, consumed, mailbox });
     let mut stream = EventStream::new(resume.prepare(loaded).await);
     stream.drain(drop).await?;
     Ok(Performed::Performed)
@@ -100,7 +97,7 @@ pub(crate) fn fitting(
                 // The last decision counts, so that one which cannot be followed is replaced by another.
                 let decision =
                     signals.iter().rev().find(|(_, signal)| signal.call() == Some(&call.id));
-                resume = decide(resume, &decision?.1);
+                resume = decision?.1.clone().decide(resume);
             }
         }
         HaltReason::Sleeping => resume = resume.woken(),
@@ -114,22 +111,28 @@ pub(crate) fn fitting(
     Some((resume, consumed))
 }
 
-/// Decides about a call.
-fn decide(resume: Resume, decision: &Signal) -> Resume {
-    match decision.clone() {
-        Signal::Approve { call_id, arguments: None } => resume.approve(call_id),
-        Signal::Approve { call_id, arguments: Some(arguments) } => {
-            resume.approve_with(call_id, arguments)
-        }
-        Signal::Reject { call_id, reason } => resume.reject(call_id, reason),
-        Signal::ToolResult { call_id, content } => resume.tool_result(call_id, content),
-        _ => resume,
-    }
-}
-
 impl Signal {
+    /// The messages that can be read, with their ids.
+    pub(crate) fn all(inbox: &[InboxMessage]) -> Vec<(&str, Self)> {
+        let read = |message: &InboxMessage| Self::read(&message.payload);
+        inbox.iter().filter_map(|message| Some((message.id.as_str(), read(message)?))).collect()
+    }
+
+    /// Continues a run with what it decides about a call.
+    pub(crate) fn decide(self, resume: Resume) -> Resume {
+        match self {
+            Self::Approve { call_id, arguments: None } => resume.approve(call_id),
+            Self::Approve { call_id, arguments: Some(arguments) } => {
+                resume.approve_with(call_id, arguments)
+            }
+            Self::Reject { call_id, reason } => resume.reject(call_id, reason),
+            Self::ToolResult { call_id, content } => resume.tool_result(call_id, content),
+            Self::Answer(_) | Self::Message(_) | Self::Cancel => resume,
+        }
+    }
+
     /// The call that it decides about.
-    fn call(&self) -> Option<&String> {
+    pub(crate) fn call(&self) -> Option<&String> {
         match self {
             Self::Approve { call_id, .. }
             | Self::Reject { call_id, .. }
