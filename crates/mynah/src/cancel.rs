@@ -10,7 +10,7 @@ use std::{
 };
 
 use mynah_data::{Error, ErrorKind, HaltReason, LogReason, Metadata, Result, RunId, StreamReason};
-use mynah_log::{End, Extent, Fact, Log, Record, RunStatus};
+use mynah_log::{End, Extent, Fact, Kind, Log, Record, RunStatus};
 use mynah_step::{BoxFuture, Recorder, SystemWorld, World, take_over};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
@@ -23,9 +23,8 @@ use crate::loaded::VerifiedRun;
 ///
 /// ```
 /// # use mynah::{CancelHandle, Engine, testing::Scripted};
-/// # use serde_json::json;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
-/// let engine = Engine::new(Scripted::new([json!([{"text": "never heard"}, {"finish": "stop"}])])?);
+/// let engine = Engine::new(Scripted::says(["never heard"]));
 /// let cancel = CancelHandle::new();
 /// cancel.cancel();
 /// let result = engine.chat("hi").cancel_handle(&cancel).await?;
@@ -148,7 +147,7 @@ impl Cancel {
         let Self { log, run, world } = self;
         let (mut extent, mut sub_runs) = (Extent::Chat, BTreeSet::new());
         let look = |record: &Record| {
-            if matches!(&*record.envelope().kind, "run_started" | "resumed" | "side_effect") {
+            if matches!(record.kind(), Kind::RunStarted | Kind::Resumed | Kind::SideEffect) {
                 match record.fact() {
                     Ok(Some(Fact::RunStarted { extent: told, .. })) => extent = told,
                     Ok(Some(Fact::Resumed { extent: Some(told), .. })) => extent = told,

@@ -198,10 +198,10 @@ impl Loaded {
 
     /// How what it ran with last differs from what an engine would run with, if it does.
     pub(crate) fn difference(&self, engine: Option<&About>) -> Option<Error> {
-        let tells = |kept: &&RecordedFact| match &*kept.record().envelope().kind {
-            "run_started" => true,
-            "resumed" => matches!(kept.fact(), Fact::Resumed { about: Some(_), .. }),
-            _ => false,
+        let tells = |kept: &&RecordedFact| {
+            kept.is(Kind::RunStarted)
+                || kept.is(Kind::Resumed)
+                    && matches!(kept.fact(), Fact::Resumed { about: Some(_), .. })
         };
         let told = self.kept.records.iter().rev().find(tells)?;
         let (seq, recorded) = (told.record().seq(), told.fact());
@@ -230,9 +230,7 @@ impl Loaded {
 
     /// Whether its end is recorded.
     pub(crate) fn has_ended(&self) -> bool {
-        let last =
-            self.kept.records.last().and_then(|last| Kind::of(&last.record().envelope().kind));
-        last.is_some_and(Kind::is_end)
+        self.kept.records.last().is_some_and(|last| last.record().kind().is_end())
     }
 
     /// How it continues a run that a failed model call or a limit ended, if it does.

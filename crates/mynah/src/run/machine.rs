@@ -442,7 +442,8 @@ impl Machine {
         if self.running >= self.setup.max_concurrency {
             return None;
         }
-        while self.next_call < self.state.planned_calls() {
+        let calls = self.state.open.as_ref().map_or(0, |turn| turn.calls.len());
+        while self.next_call < calls {
             let call = self.state.startable(self.next_call);
             self.next_call += 1;
             if let Some(call) = call {
@@ -454,7 +455,7 @@ impl Machine {
 
     /// A call is not in flight any more. One that was lost with its process was not.
     fn stopped(&mut self, call_id: &str) {
-        if !self.state.is_lost(call_id) {
+        if !self.state.planned(call_id).is_some_and(|planned| planned.lost) {
             self.running = self.running.saturating_sub(1);
         }
     }
@@ -492,7 +493,7 @@ impl Machine {
         };
         let remembered = self.watched || self.recorded;
         let mut fact = settle(call, settled, setup.encoder.as_ref(), policy, remembered);
-        if self.state.is_edited(&call.id) {
+        if self.state.planned(&call.id).is_some_and(|planned| planned.edited) {
             add_edit_note(&mut fact, &call.raw_arguments);
         }
         fact

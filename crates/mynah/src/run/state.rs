@@ -1,18 +1,19 @@
 //! What a run knows: a fold of its facts.
 
+mod ending;
+
 use std::sync::Arc;
 
 use mynah_data::{
-    ASK_USER_SENTINEL, Breach, CONTINUE, CUT_SHORT, ChatResult, Error, FinishReason, Halt,
-    HaltReason, Message, Messages, Metadata, Response, RunId, StepResult, Thread, ToolCall,
-    ToolMode, ToolOutcome, Wait,
+    ASK_USER_SENTINEL, Breach, CUT_SHORT, Error, Halt, HaltReason, Message, Messages, Response,
+    RunId, StepResult, Thread, ToolCall, ToolOutcome, Wait,
 };
 use mynah_log::{End, Extent, Fact, Interruption, OnUncertain, Plan, Resolution};
 use mynah_step::{Continuation, Spent, Try, uncertain};
-use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use super::open_turn::{ClosedTurn, OpenTurn, PlannedCall, add_denied};
+pub(super) use self::ending::{manual_calls, plan_mode};
+use super::open_turn::{ClosedTurn, OpenTurn, PlannedCall};
 use crate::context_policy::{ContextView, Measured};
 
 /// Everything a run may base a decision on.
@@ -406,48 +407,6 @@ impl RunState {
         self.repaired.clear();
     }
 
-    /// The result of an ended chat: of the call that last continued the run, if that was a separate
-    /// one.
-    pub(crate) fn chat_result(&mut self) -> ChatResult {
-        let end =
-            self.end.clone().unwrap_or_else(|| End::new(HaltReason::Cancelled, Metadata::new()));
-        let mut result = ChatResult::new(self.thread.clone(), end.reason);
-        let settled = self.open.iter().flat_map(|turn| &turn.calls);
-        result
-            .thread
-            .extend(settled.filter_map(|call| Some(Arc::clone(&call.settled.as_ref()?.0))));
-        if let (HaltReason::AskUser, Some(halt)) = (&result.halted_reason, self.halt())
-            && let Halt::AskUser { question, tool_call_id, .. } = halt
-        {
-            result.pending_question = Some(question.clone());
-            result.pending_tool_call_id = Some(tool_call_id.clone());
-        }
-        self.steps.drain(..std::mem::take(&mut self.called_at));
-        result.steps = std::mem::take(&mut self.steps);
-        let last = || result.steps.last().map(|step| step.response.clone());
-        result.final_response = self.partial.take().or_else(|| self.handed_over()).or_else(last);
-        result.metadata = end.metadata;
-        result
-    }
-
-    /// The answer of the agent that took the conversation over, if one ended it.
-    fn handed_over(&self) -> Option<Response> {
-        let answer = self.handoff_answer().filter(|_| self.is_completed())?;
-        let mut response = Response::new(answer);
-        response.finish_reason = Some(FinishReason::Stop);
-        Some(response)
-    }
-
-    fn is_completed(&self) -> bool {
-        self.end.as_ref().is_some_and(|end| end.reason == HaltReason::Completed)
-    }
-
-    fn handoff_answer(&self) -> Option<Message> {
-        let halt = self.halt()?;
-        let answer = Message::assistant(halt.handoff()?);
-        Some(answer.with_metadata("handoff_tool_call_id", halt.tool_call_id()))
-    }
-
     /// The result of the last step since the run last continued after waiting.
     pub(crate) fn last_step(&self) -> Option<&StepResult> {
         self.steps_since_answer().last()
@@ -481,11 +440,6 @@ impl RunState {
         calls.filter(|call| call.permitted && call.settled.is_none()).map(|planned| &planned.call)
     }
 
-    /// Whether a person changed the arguments of a call.
-    pub(super) fn is_edited(&self, id: &str) -> bool {
-        self.planned(id).is_some_and(|planned| planned.edited)
-    }
-
     /// The attempt of a call that was announced last.
     pub(super) fn attempt_of(&self, id: &str) -> Try {
         let planned = self.planned(id);
@@ -499,11 +453,6 @@ impl RunState {
         (call.settled.is_none() && !call.lost && call.sleeps_until.is_none()).then_some(call)
     }
 
-    /// Whether the last attempt of a call may have run in a process that died.
-    pub(super) fn is_lost(&self, id: &str) -> bool {
-        self.planned(id).is_some_and(|planned| planned.lost)
-    }
-
     /// The calls that wait for the time of their next attempt, and that time.
     pub(super) fn sleeping(&self) -> impl Iterator<Item = (&str, u64)> {
         let calls = self.open.iter().flat_map(OpenTurn::sleeping);
@@ -515,17 +464,12 @@ impl RunState {
         self.planned(id).map(|planned| &planned.call)
     }
 
-    /// How many calls the open turn has.
-    pub(super) fn planned_calls(&self) -> usize {
-        self.open.as_ref().map_or(0, |turn| turn.calls.len())
-    }
-
     /// Whether the calls that are run are those that waited for a person's leave.
     pub(super) fn runs_approved(&self) -> bool {
         self.open.as_ref().is_some_and(|turn| turn.approved)
     }
 
-    fn planned(&self, id: &str) -> Option<&PlannedCall> {
+    pub(super) fn planned(&self, id: &str) -> Option<&PlannedCall> {
         self.open.as_ref()?.call(id)
     }
 
@@ -612,135 +556,6 @@ impl RunState {
             self.close(None);
         }
     }
-
-    /// Ends the open turn: its tool messages join the thread in the order of the calls, and it becomes a step.
-    fn close(&mut self, failure: Option<&Error>) {
-        let Some(OpenTurn { mut response, plan, calls, approved, .. }) = self.open.take() else {
-            return;
-        };
-        if let Some(error) = failure {
-            response.metadata.insert("error".to_owned(), error.to_value());
-        }
-        let failure = match &plan {
-            Plan::Unknown { tool_name } => Some(Error::unknown_tool(tool_name)),
-            _ => response.error(),
-        };
-        let waiting = calls.iter().filter_map(|call| match &call.settled {
-            Some((_, Some(Halt::AskUser { opts, .. }))) => {
-                Some((call.clone(), opts.get(CONTINUE)?.clone()))
-            }
-            _ => None,
-        });
-        let waiting = waiting.collect();
-        let mut settled: Vec<_> = calls.into_iter().filter_map(|call| call.settled).collect();
-        if let Plan::Tools { denied: ids, .. } = &plan
-            && !ids.is_empty()
-        {
-            add_denied(&mut settled, ids, &response);
-        }
-        self.thread.extend(settled.iter().map(|(message, _)| Arc::clone(message)));
-        let halt =
-            Halt::winner(settled.iter().filter_map(|(_, halt)| halt.as_ref()), &response.message)
-                .cloned();
-        if approved {
-            // Its step was emitted when it was handed to the caller.
-            self.last = Some(ClosedTurn { plan, halt, waiting });
-            return;
-        }
-        // A chat answers what is left unanswered at its end; a step that failed has no other end.
-        if self.extent != Extent::Chat && failure.is_some() && !matches!(plan, Plan::Unknown { .. })
-        {
-            self.repair(CUT_SHORT);
-        }
-        let mut step = StepResult::new(self.thread.clone(), response);
-        step.tool_results = settled.into_iter().map(|(message, _)| message).collect();
-        step.describe(
-            plan_mode(&plan),
-            &manual_calls(&plan, &step.response),
-            halt.as_ref(),
-            failure.as_ref(),
-        );
-        step.done &= plan != Plan::Continue;
-        self.steps.push(step);
-        self.last = Some(ClosedTurn { plan, halt, waiting });
-    }
-
-    fn finish(&mut self, mut end: End) {
-        // What the run waits for is answered when it continues.
-        if end.reason != HaltReason::ManualToolCalls && !is_in_a_turn(&end.reason) {
-            let why = match end
-                .metadata
-                .get("error")
-                .and_then(|error| error.get("message"))
-                .and_then(Value::as_str)
-            {
-                Some(message)
-                    if matches!(self.last, Some(ClosedTurn { plan: Plan::Unknown { .. }, .. })) =>
-                {
-                    message.to_owned()
-                }
-                _ => CUT_SHORT.to_owned(),
-            };
-            let repaired = self.repair(&why);
-            self.repaired.extend(repaired);
-        }
-        if !self.repaired.is_empty() {
-            end.metadata.insert("repaired_tool_calls".to_owned(), json!(self.repaired));
-        }
-        // The question is only in the step's result.
-        if let (
-            Extent::Chat,
-            HaltReason::AskUser,
-            Some(Halt::AskUser { tool_call_id, question, .. }),
-        ) = (self.extent, &end.reason, self.halt())
-        {
-            let question = Message::assistant(question)
-                .with_metadata("ask_user", true)
-                .with_metadata("tool_call_id", tool_call_id.as_str());
-            self.thread.messages.push(question);
-        }
-        // So does it with the answer of the agent that took the conversation over.
-        if self.extent == Extent::Chat && end.reason == HaltReason::Completed {
-            self.thread.extend(self.handoff_answer().map(Arc::new));
-        }
-        self.end = Some(end);
-    }
-
-    /// What was said and done stays in the conversation. The unfinished turn is not a step.
-    fn cut_off(&mut self, partial: Option<Response>) {
-        self.calling = None;
-        match partial {
-            Some(response) => self.answer(response, Plan::Nothing),
-            // The step of an approved call was emitted when it was handed to the caller.
-            None if self.runs_approved() => {
-                return self.close(None);
-            }
-            None if self.open.is_some() => self.close(None),
-            None => return,
-        }
-        self.partial = self.steps.pop().map(|step| step.response);
-    }
-
-    /// Ends the run where it is. Of a step or a single call the unfinished turn is all there is.
-    fn cancel(&mut self, end: End, partial: Option<Response>) {
-        if self.extent == Extent::Chat {
-            self.cut_off(partial);
-            return self.finish(end);
-        }
-        let error = end.metadata.get("error");
-        if let Some(mut response) = partial {
-            if let Some(error) = error.filter(|_| response.error().is_none()) {
-                response.metadata.insert("error".to_owned(), error.clone());
-            }
-            self.answer(response, Plan::Nothing);
-        } else if self.open.is_some() {
-            let error = error.and_then(|error| Error::deserialize(error).ok());
-            self.close(error.as_ref());
-        } else {
-            return self.finish(end);
-        }
-        self.end = Some(end);
-    }
 }
 
 /// Whether a run that stopped so waits in the middle of a turn: its process died, or a time has not come.
@@ -753,19 +568,5 @@ fn rejection(why: &str) -> String {
     match why {
         "" => "a person rejected the call".to_owned(),
         why => format!("a person rejected the call: {why}"),
-    }
-}
-
-pub(super) fn plan_mode(plan: &Plan) -> ToolMode {
-    if *plan == Plan::Manual { ToolMode::Manual } else { ToolMode::Auto }
-}
-
-/// The calls that a plan hands to the caller tool by tool.
-pub(super) fn manual_calls(plan: &Plan, response: &Response) -> Vec<ToolCall> {
-    match plan {
-        Plan::Tools { manual, .. } if !manual.is_empty() => {
-            response.tool_calls().filter(|call| manual.contains(&call.id)).cloned().collect()
-        }
-        _ => Vec::new(),
     }
 }

@@ -22,7 +22,7 @@ use mynah_step::{
 };
 use serde_json::{Value, json};
 
-use super::{CrashPoint, CrashViolation, CrashViolationKind, Moment, RUN, violation::call_of};
+use super::{CrashPoint, CrashViolation, CrashViolationKind, Moment, RUN};
 
 /// A process, and the log as it sees it. Once it is dead, nothing that it asks of its log happens.
 pub(super) struct Process {
@@ -82,7 +82,7 @@ impl Process {
 
     fn die_at(&self, record: &Record, durable: bool) {
         let fact = record.fact().ok().flatten();
-        let call_id = fact.as_ref().and_then(call_of).map(str::to_owned);
+        let call_id = fact.as_ref().and_then(Fact::attempt).map(|(call, _)| call.to_owned());
         let kind = record.envelope().kind.to_string();
         *lock(&self.died) = Some(CrashPoint { record: record.seq(), kind, call_id, durable });
         self.waker.wake();

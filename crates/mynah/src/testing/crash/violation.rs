@@ -120,8 +120,8 @@ impl CrashViolation {
         let at = records.iter().position(|kept| kept.record().seq() == seq);
         let Some(at) = at else { return self };
         self.record = Some((seq, records[at].record().envelope().kind.to_string()));
-        let call = call_of(records[at].fact());
-        self.tool = self.tool.or_else(|| tool_of(&records[..at], call?));
+        let call = records[at].fact().attempt();
+        self.tool = self.tool.or_else(|| tool_of(&records[..at], call?.0));
         self
     }
 
@@ -195,17 +195,6 @@ impl fmt::Display for CrashViolation {
 }
 
 impl std::error::Error for CrashViolation {}
-
-/// The tool call that a fact is about.
-pub(super) fn call_of(fact: &Fact) -> Option<&str> {
-    match fact {
-        Fact::ToolScheduled { call_id, .. }
-        | Fact::ToolCompleted { call_id, .. }
-        | Fact::ToolFailed { call_id, .. } => Some(call_id),
-        Fact::SideEffect { inside, .. } => inside.as_ref().map(|inside| inside.call_id.as_str()),
-        _ => None,
-    }
-}
 
 /// The tool that the last call of this id names.
 fn tool_of(records: &[RecordedFact], id: &str) -> Option<String> {
