@@ -4,10 +4,12 @@ use std::{fmt, io, sync::Arc, time::Duration};
 
 use axum::Router;
 use jsonschema::validate;
-use mynah_data::{CONTINUE, Image, ImageSource, Metadata, Part, ToolCall, ToolOutcome, ToolReason};
+use mynah_data::{
+    CONTINUE, Image, ImageSource, Metadata, Part, ToolCall, ToolOutcome, ToolReason, Wait,
+};
 use mynah_step::{
     Continuation, HandlerExecutor, JsonEncoder, SystemWorld, Tool, ToolContext, ToolLimits,
-    ToolProgress, ToolResultEncoder as _, World as _, run_tool,
+    ToolProgress, ToolResultEncoder as _, World as _, run_tool, since_1970,
 };
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt as _,
@@ -259,7 +261,7 @@ impl Offered {
         }
     }
 
-    /// Runs a call, and continues it while the client answers its questions.
+    /// Runs a call, and continues it after its waits and while the client answers its questions.
     async fn call(
         &self,
         tool: &Tool,
@@ -276,7 +278,7 @@ impl Offered {
                 .open_json_with(sealed, bound.as_bytes())
                 .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
             match asked.given_in(&mut request) {
-                Some(Answer::Continue(next)) => continuation = Some(next),
+                Some(Answer::Continue(next)) => continuation = Some(Arc::new(next)),
                 Some(Answer::End(result)) => return Ok((*result).into()),
                 None => {
                     let question = "An answer that fits the form is missing.";
@@ -285,9 +287,16 @@ impl Offered {
             }
         }
         loop {
-            let outcome = self.run(tool, &arguments, continuation.take(), context).await?;
+            let outcome = self.run(tool, &arguments, continuation.clone(), context).await?;
             let (question, opts) = match outcome {
                 ToolOutcome::AskUser { question, opts } => (question, opts),
+                ToolOutcome::Later { wait, state } => {
+                    wait_until(wait, context).await?;
+                    if let Some(state) = state {
+                        continuation = Some(Arc::new(Continuation::new(state, None)));
+                    }
+                    continue;
+                }
                 outcome => return Ok(result(outcome).into()),
             };
             let asked = PendingQuestion::new(&opts);
@@ -312,23 +321,22 @@ impl Offered {
                 }
             };
             match answer {
-                Answer::Continue(next) => continuation = Some(next),
+                Answer::Continue(next) => continuation = Some(Arc::new(next)),
                 Answer::End(result) => return Ok((*result).into()),
             }
         }
     }
 
-    /// Runs a call up to its result or its next question. An error that the client's model can act on is an outcome.
+    /// Runs a call up to its result, its next question or its next wait. An error that the client's model can act on is an outcome.
     async fn run(
         &self,
         tool: &Tool,
         arguments: &Value,
-        continuation: Option<Continuation>,
+        continuation: Option<Arc<Continuation>>,
         context: &RequestContext<RoleServer>,
     ) -> Result<ToolOutcome, ErrorData> {
         let call = ToolCall::from_value(context.id.to_string(), tool.name(), arguments.clone());
-        let mut run =
-            ToolContext::new(call, Arc::new(SystemWorld)).continued(continuation.map(Arc::new));
+        let mut run = ToolContext::new(call, Arc::new(SystemWorld)).continued(continuation);
         let reporter = Reporter::of(context);
         if let Some(reporter) = &reporter {
             let sender = reporter.sender.clone();
@@ -339,9 +347,7 @@ impl Offered {
         let running = run_tool(Arc::new(HandlerExecutor), tool.clone(), run, limits);
         let settled = tokio::select! {
             settled = running => settled,
-            () = context.ct.cancelled() => {
-                return Err(ErrorData::internal_error("the call was cancelled", None));
-            }
+            () = context.ct.cancelled() => return Err(cancelled()),
         };
         if let Some(reporter) = reporter {
             reporter.end().await;
@@ -436,6 +442,24 @@ fn cannot_ask(question: &str, is_modern: bool) -> Result<CallToolResponse, Error
     }
     let text = format!("a person must answer, and the client cannot ask: {question}");
     Ok(CallToolResult::error(vec![ContentBlock::text(text)]).into())
+}
+
+/// Waits for the time of a tool that is run again. The client may cancel the call meanwhile.
+async fn wait_until(wait: Wait, context: &RequestContext<RoleServer>) -> Result<(), ErrorData> {
+    let time = match wait {
+        Wait::ForMs(time) => Duration::from_millis(time),
+        Wait::UntilMs(time) => {
+            Duration::from_millis(time).saturating_sub(since_1970(SystemWorld.now()))
+        }
+    };
+    tokio::select! {
+        () = tokio::time::sleep(time) => Ok(()),
+        () = context.ct.cancelled() => Err(cancelled()),
+    }
+}
+
+fn cancelled() -> ErrorData {
+    ErrorData::internal_error("the call was cancelled", None)
 }
 
 /// The result that a client gets.

@@ -41,6 +41,12 @@ fn tools() -> Vec<Tool> {
                 Some(past) => json!({"flight": past.state["flight"], "seat": past.answer}).into(),
             },
         ),
+        Tool::new("waits", "Is run again a little later", json!({})).handler(async |_, context| {
+            match context.continuation().map(|past| &past.state) {
+                None => ToolOutcome::later_with(Duration::from_millis(20), json!(1)),
+                Some(past) => json!({"continued": past}).into(),
+            }
+        }),
         Tool::new("slow", "Reports", json!({})).handler(async |_, context| {
             for step in 0..4 {
                 context.progress(ToolProgress::new(f64::from(step)).total(4.0));
@@ -85,6 +91,9 @@ async fn served_tools_work_in_both_eras() {
             "done",
             "progress puts the timeout off"
         );
+
+        let waited = call(tool("waits"), json!({})).await;
+        assert_eq!(waited, ToolOutcome::Ok(json!({"continued": 1})), "{era:?}");
 
         let (question, answer) = asked(call(tool("asks"), json!({})).await, "the red one");
         assert_eq!(question, "Which one?");

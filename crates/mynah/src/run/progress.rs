@@ -70,11 +70,14 @@ impl LatestProgress {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// The next report that was not emitted yet.
+    /// The next report that was not emitted yet. The calls take turns, so that one that reports all the time does not hide the others.
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Event> {
         let mut calls = self.calls();
-        if let Some(event) = calls.running.iter_mut().find_map(|(_, latest)| latest.take()) {
-            return Poll::Ready(event);
+        for place in 0..calls.running.len() {
+            if let Some(event) = calls.running[place].1.take() {
+                calls.running.rotate_left(place + 1);
+                return Poll::Ready(event);
+            }
         }
         calls.waker = Some(cx.waker().clone());
         Poll::Pending
@@ -95,5 +98,34 @@ impl LatestProgress {
         for (call, _) in std::mem::take(&mut calls.running) {
             calls.readers.iter().for_each(|readers| readers.end(&call.id));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mynah_step::SystemWorld;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn calls_take_turns() {
+        let latest = LatestProgress::default();
+        let start = |id: &str| {
+            let call = ToolCall::from_value(id, "dig", json!({}));
+            latest.listen(ToolContext::new(call, Arc::new(SystemWorld)))
+        };
+        let calls = ["c0", "c1", "c2"].map(start);
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            // Faster than anyone reads.
+            calls.iter().for_each(|call| call.progress(ToolProgress::new(1.0)));
+            let polled = latest.poll(&mut Context::from_waker(Waker::noop()));
+            let Poll::Ready(Event::ToolExecutionProgress { id, .. }) = polled else {
+                panic!("{polled:?}")
+            };
+            seen.push(id);
+        }
+        assert_eq!(seen, ["c0", "c1", "c2", "c0"]);
     }
 }
