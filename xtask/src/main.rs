@@ -18,7 +18,11 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 use std::time::Instant;
-use std::{env, fs};
+use std::{
+    env, fs,
+    io::{self, Read as _, Write as _},
+    thread,
+};
 
 const USAGE: &str = "\
 Usage: cargo xtask <command>
@@ -291,21 +295,66 @@ const BUILD: &str = "cargo build --quiet --workspace --all-features --bins --exa
 /// The command, as the tests compile it.
 const MYNAH: &str = "target/debug/mynah";
 
-/// Runs all tests in one build: another set of packages or features would compile the workspace again.
+/// Runs all tests in one build: another set of packages or features would compile the workspace again. Most tests wait more than
+/// they compute, so several programs run at the same time.
 ///
 /// Peers that tests can use are installed first and named in the environment. The property tests have the same cases each time, so
 /// that a change fails by its own fault; `nightly` looks for new ones.
 fn test() -> Result<(), String> {
     let mut line = String::from("cargo test --workspace --all-features");
+    let mut names = test_names("")?;
     let on_ci = env::var_os("CI").is_some_and(|value| !value.is_empty());
     if !is_installed("psql") && !on_ci {
         skip("postgres", "PostgreSQL is not installed; on Debian: apt-get install postgresql");
         line += " --exclude mynah-postgres";
+        names = test_names("mynah-postgres")?;
     }
     let mut variables = vec![("PROPTEST_RNG_SEED", "1".to_owned())];
     variables.extend(mcp::peers().map(|folder| ("MYNAH_MCP_PEERS", folder.display().to_string())));
     variables.extend(axe().map(|file| ("MYNAH_AXE", file)));
-    run_in(&variables, &line)
+    run_in(&variables, &format!("{line} --no-run"))?;
+    // The slow ones first, so that each part gets some of them.
+    names.sort_by_key(|name| !SLOW_TESTS.contains(&name.as_str()));
+    let mut parts = vec![format!("{line} --doc"), format!("{line} --lib --bins --examples")];
+    for part in 0..TEST_PARTS {
+        let of_part = names.iter().skip(part).step_by(TEST_PARTS);
+        parts.push(of_part.fold(line.clone(), |line, name| line + " --test " + name));
+    }
+    side_by_side(&variables, &parts)
+}
+
+/// How many programs with integration tests run at the same time.
+const TEST_PARTS: usize = 3;
+
+/// Runs these commands at the same time. Prints the output of each when it ends.
+fn side_by_side(variables: &[(&str, String)], lines: &[String]) -> Result<(), String> {
+    let results = thread::scope(|scope| {
+        let begin = |line: &'_ String| scope.spawn(move || captured(variables, line));
+        let running: Vec<_> = lines.iter().map(begin).collect();
+        running.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+    });
+    let panicked = |_| Err("the thread of a command panicked".to_owned());
+    let failures: Vec<String> =
+        results.into_iter().filter_map(|result| result.unwrap_or_else(panicked).err()).collect();
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+}
+
+/// Runs a command and prints its output when it ends.
+fn captured(variables: &[(&str, String)], line: &str) -> Result<(), String> {
+    let failed = |e| format!("cannot start: {e}\nrepeat: {line}");
+    let (mut output, writer) = io::pipe().map_err(failed)?;
+    let mut command = command(line);
+    command.envs(variables.iter().map(|(key, value)| (key, value))).stdin(Stdio::null());
+    command.stdout(writer.try_clone().map_err(failed)?).stderr(writer);
+    let mut child = command.spawn().map_err(failed)?;
+    // It holds the other ends of the pipe.
+    drop(command);
+    let mut text = Vec::new();
+    output.read_to_end(&mut text).map_err(failed)?;
+    let status = child.wait().map_err(failed)?;
+    let mut stdout = io::stdout().lock();
+    let _ = stdout.write_all(&text).and_then(|()| stdout.flush());
+    if status.success() { Ok(()) } else { Err(format!("{status}\nrepeat: {line}")) }
 }
 
 /// The script that checks the accessibility of pages.
@@ -327,41 +376,38 @@ fn quick_test() -> Result<(), String> {
     let mut line = command("cargo test --workspace --all-features --lib --bins");
     let mut repeat =
         String::from("PROPTEST_CASES=16 cargo test --workspace --all-features --lib --bins");
-    for name in test_names()?.iter().filter(|name| !SLOW_TESTS.contains(&name.as_str())) {
+    for name in test_names("")?.iter().filter(|name| !SLOW_TESTS.contains(&name.as_str())) {
         line.args(["--test", name]);
         repeat += &format!(" --test {name}");
     }
     finish(line.env("PROPTEST_CASES", "16").env("PROPTEST_RNG_SEED", "1"), &repeat)
 }
 
-/// The names of all integration tests, each once.
-fn test_names() -> Result<Vec<String>, String> {
+/// The names of all integration tests, each once, without those of one crate.
+fn test_names(without: &str) -> Result<Vec<String>, String> {
     let mut names = Vec::new();
     for folder in fs::read_dir("crates").map_err(|e| format!("crates: {e}"))?.flatten() {
-        names.extend(source_names(&folder.path().join("tests"))?);
+        if folder.file_name() == without {
+            continue;
+        }
+        let tests = folder.path().join("tests");
+        names.extend(source_names(&tests)?);
+        // Tests of several files are folders.
+        let folders = fs::read_dir(&tests).into_iter().flatten().flatten();
+        let folders = folders.filter(|folder| folder.path().join("main.rs").exists());
+        names.extend(folders.map(|folder| folder.file_name().to_string_lossy().into_owned()));
     }
     names.sort();
     names.dedup();
     Ok(names)
 }
 
-/// Checks that the library and the ready-made tools compile with each of their features alone, and without any.
+/// Checks that the library and the ready-made tools compile without features, and the library with its default ones. `hygiene` checks each
+/// feature alone.
 fn features() -> Result<(), String> {
     run("cargo clippy -p mynah --no-default-features -- -D warnings")?;
-    for krate in ["mynah", "mynah-tools"] {
-        let manifest = format!("crates/{krate}/Cargo.toml");
-        let text = fs::read_to_string(&manifest).map_err(|e| format!("{manifest}: {e}"))?;
-        let table = text.lines().skip_while(|line| *line != "[features]").skip(1);
-        let names = table
-            .take_while(|line| !line.starts_with('['))
-            .filter_map(|line| line.split_once(" = "));
-        for (name, _) in names.filter(|(name, _)| *name != "default" && !name.starts_with('#')) {
-            run(&format!(
-                "cargo check --quiet -p {krate} --no-default-features --features {name}"
-            ))?;
-        }
-    }
-    Ok(())
+    run("cargo check --quiet -p mynah-tools --no-default-features")?;
+    run("cargo check --quiet -p mynah")
 }
 
 fn is_installed(program: &str) -> bool {

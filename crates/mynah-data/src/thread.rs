@@ -20,7 +20,7 @@ pub struct Messages {
     tail: Chunk,
     /// Characters of text and bytes of tool arguments, all together.
     size: u64,
-    unanswered: Vec<String>,
+    unanswered: Arc<Vec<String>>,
     /// The index of the message that made those calls.
     asked_at: usize,
     defect: Option<Box<FieldError>>,
@@ -41,17 +41,22 @@ impl Messages {
         let message = message.into();
         match message.tool_call_id() {
             Some(answered) if message.role() == Role::Tool => {
-                self.unanswered.retain(|id| id != answered)
+                Arc::make_mut(&mut self.unanswered).retain(|id| id != answered)
             }
             _ => {
                 if let (Some(id), None) = (self.unanswered.first(), &self.defect) {
                     self.defect = Some(Box::new(unanswered(self.asked_at, id)));
                 }
-                self.unanswered.clear();
+                if !self.unanswered.is_empty() {
+                    self.unanswered = Arc::default();
+                }
                 match message.role() {
                     Role::Assistant => {
                         self.asked_at = self.len();
-                        self.unanswered.extend(message.tool_calls().map(|call| call.id.clone()));
+                        let mut asked = message.tool_calls().map(|call| call.id.clone()).peekable();
+                        if asked.peek().is_some() {
+                            self.unanswered = Arc::new(asked.collect());
+                        }
                     }
                     Role::System if self.defect.is_none() && has_image(&message) => {
                         let error = FieldError::new("content", "image_in_system_message");
@@ -145,7 +150,7 @@ impl Messages {
 
     /// Answers every unanswered call with an error result, and returns the calls.
     pub fn repair(&mut self, why: &str) -> Vec<String> {
-        let ids = std::mem::take(&mut self.unanswered);
+        let ids = Arc::unwrap_or_clone(std::mem::take(&mut self.unanswered));
         for id in &ids {
             self.append(Arc::new(Message::tool_error(id, json!({"error": why}))));
         }

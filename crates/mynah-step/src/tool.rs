@@ -461,71 +461,80 @@ impl Settled {
 ///
 /// In a recorded run, every attempt after the first is announced, and every failed one recorded, as
 /// it happens. The call has a span of its own, `mynah.tool`.
-pub async fn run_tool(
+pub fn run_tool(
     executor: Arc<dyn ToolExecutor>,
     tool: Tool,
     mut context: ToolContext,
     limits: ToolLimits,
-) -> Settled {
+) -> impl Future<Output = Settled> + Send {
     let (run_id, call, failure) =
         (context.run_id().map(RunId::as_str), &context.call.id, tracing::field::Empty);
     let span = tracing::info_span!("mynah.tool", tool = tool.name(), run_id, call, failure);
     context.span = span.clone();
-    let settled = attempts(executor, tool, context, limits).instrument(span.clone()).await;
-    span.record("failure", settled.failure());
-    settled
+    // Borrowed where it is used: an async function with these parameters would hold each of them twice.
+    let mut attempts = Attempts { executor, tool, context, limits };
+    async move {
+        let settled = attempts.run().instrument(span.clone()).await;
+        span.record("failure", settled.failure());
+        settled
+    }
 }
 
-/// The attempts of a call, until one is the last.
-async fn attempts(
+/// A call that runs.
+struct Attempts {
     executor: Arc<dyn ToolExecutor>,
     tool: Tool,
-    mut context: ToolContext,
+    context: ToolContext,
     limits: ToolLimits,
-) -> Settled {
-    let first = context.attempt();
-    if tool.spec().approval == Approval::Deny {
-        return Settled { outcome: Err(denied(&context.call)), attempts: first };
-    }
-    let mut arguments = match tool.check_arguments(&context.call) {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            return Settled { outcome: Err(error), attempts: first };
+}
+
+impl Attempts {
+    /// The attempts of a call, until one is the last.
+    async fn run(&mut self) -> Settled {
+        let Self { executor, tool, context, limits } = self;
+        let first = context.attempt();
+        if tool.spec().approval == Approval::Deny {
+            return Settled { outcome: Err(denied(&context.call)), attempts: first };
         }
-    };
-    let spec = Arc::clone(tool.spec());
-    let timeout = spec.timeout_ms.map_or(limits.timeout, Duration::from_millis);
-    let tries = if spec.idempotent { spec.max_attempts.max(1) } else { 1 };
-    // An attempt that was cut off with its process does not count, because its outcome is unknown.
-    let last = first.saturating_add(tries.saturating_sub(context.failed).max(1) - 1);
-    loop {
-        let attempt = context.attempt();
-        let given =
-            if attempt == last { std::mem::take(&mut arguments) } else { arguments.clone() };
-        let under_way = context.effects.under_way();
-        let mut outcome = attempt_once(executor.as_ref(), &tool, given, &context, timeout).await;
-        if let Ok(ToolOutcome::Later { wait: wait @ Wait::ForMs(_), .. }) = &mut outcome
-            && let Err(error) = set_end(wait, &context).await
-        {
-            outcome = Err(error);
-        }
-        drop(under_way);
-        match outcome {
-            Ok(ToolOutcome::Error { error, transient: true }) if attempt < last => {
-                let (run_id, call) =
-                    (context.run_id().map(RunId::as_str), context.call.id.as_str());
-                tracing::info!(tool = tool.name(), run_id, call, attempt, %error, "tool failed; retrying");
-                match try_again(&mut context, &error, &limits).await {
-                    Ok(None) => {}
-                    Ok(Some(until)) => {
-                        let wait = Wait::UntilMs(until);
-                        let outcome = Ok(ToolOutcome::Later { wait, state: None });
-                        return Settled { outcome, attempts: attempt };
-                    }
-                    Err(error) => return Settled { outcome: Err(error), attempts: attempt },
-                }
+        let mut arguments = match tool.check_arguments(&context.call) {
+            Ok(arguments) => arguments,
+            Err(error) => return Settled { outcome: Err(error), attempts: first },
+        };
+        let spec = tool.spec();
+        let timeout = spec.timeout_ms.map_or(limits.timeout, Duration::from_millis);
+        let tries = if spec.idempotent { spec.max_attempts.max(1) } else { 1 };
+        // An attempt that was cut off with its process does not count, because its outcome is unknown.
+        let last = first.saturating_add(tries.saturating_sub(context.failed).max(1) - 1);
+        loop {
+            let attempt = context.attempt();
+            let given =
+                if attempt == last { std::mem::take(&mut arguments) } else { arguments.clone() };
+            let under_way = context.effects.under_way();
+            let mut outcome = attempt_once(executor.as_ref(), tool, given, context, timeout).await;
+            if let Ok(ToolOutcome::Later { wait: wait @ Wait::ForMs(_), .. }) = &mut outcome
+                && let Err(error) = Box::pin(set_end(wait, context)).await
+            {
+                outcome = Err(error);
             }
-            outcome => return Settled { outcome, attempts: attempt },
+            drop(under_way);
+            match outcome {
+                Ok(ToolOutcome::Error { error, transient: true }) if attempt < last => {
+                    let (run_id, call) =
+                        (context.run_id().map(RunId::as_str), context.call.id.as_str());
+                    tracing::info!(tool = tool.name(), run_id, call, attempt, %error, "tool failed; retrying");
+                    // Rare, and large.
+                    match Box::pin(try_again(context, &error, limits)).await {
+                        Ok(None) => {}
+                        Ok(Some(until)) => {
+                            let wait = Wait::UntilMs(until);
+                            let outcome = Ok(ToolOutcome::Later { wait, state: None });
+                            return Settled { outcome, attempts: attempt };
+                        }
+                        Err(error) => return Settled { outcome: Err(error), attempts: attempt },
+                    }
+                }
+                outcome => return Settled { outcome, attempts: attempt },
+            }
         }
     }
 }

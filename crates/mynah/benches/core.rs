@@ -22,7 +22,8 @@ fn main() {
     let Ok(runtime) = runtime else { return eprintln!("no runtime") };
     println!("{:<46} {:>12} {:>12} {:>8}  goal", "", "mynah", "beside", "ratio");
     runtime.block_on(tool_turn());
-    runtime.block_on(typed_call());
+    runtime.block_on(typed_call::<8>());
+    runtime.block_on(typed_call::<64>());
     collect_deltas();
     runtime.block_on(long_session());
 }
@@ -64,8 +65,7 @@ struct Weather {
 
 /// One call of a typed tool in the loop, arguments checked, against calling its function. The loop without the call is what an
 /// answer with calls costs whose tools the caller runs.
-async fn typed_call() {
-    const CALLS: usize = 64;
+async fn typed_call<const CALLS: usize>() {
     let call = |script: Script, n: usize| {
         script.tool_call(format!("c{n}"), "get_weather", json!({"city": "Boston", "days": 3}))
     };
@@ -87,7 +87,7 @@ async fn typed_call() {
         direct = direct.min(timed(calls).await);
     }
     report(
-        "one typed tool call, against its function",
+        &format!("one of {CALLS} typed calls, against its function"),
         per(ours.saturating_sub(idle), CALLS),
         per(direct, CALLS),
         "under 3 us over it",

@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, stream::FuturesUnordered};
 use mynah_data::{EngineReason, Event, Result, ToolCall};
 use mynah_log::Fact;
 use mynah_step::{BoxFuture, Journal, Settled, Watch, run_tool};
@@ -113,9 +113,8 @@ pub(super) fn running(
     };
     let (executor, mut limits) = (Arc::clone(&setup.executor), setup.tool_limits.clone());
     limits.park_after = machine.park_after();
-    Box::pin(async move {
-        let settled = run_tool(executor, tool, context, limits).await;
+    Box::pin(run_tool(executor, tool, context, limits).map(move |settled| {
         watch.end(settled.failure(), None);
         (call, settled)
-    })
+    }))
 }
