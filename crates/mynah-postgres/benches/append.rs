@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mynah_log::{Log as _, conformance::Sample};
 use mynah_postgres::PostgresLog;
-use tokio_postgres::{NoTls, types::Type};
+use tokio_postgres::NoTls;
 
 #[path = "../tests/server/mod.rs"]
 mod server;
@@ -23,22 +23,20 @@ fn now() -> Instant {
 const INSERT: &str = "INSERT INTO raw (run, seq, envelope, salt, payload) \
                       SELECT * FROM unnest($1::text[], $2::int8[], $3::bytea[], $4::bytea[], $5::bytea[])";
 
-async fn raw(client: &tokio_postgres::Client, round: i64, sample: &Sample, rows: usize) {
+async fn raw(
+    client: &tokio_postgres::Client,
+    insert: &tokio_postgres::Statement,
+    round: i64,
+    sample: &Sample,
+    rows: usize,
+) {
     let batch = sample.clone().user("a message of some length, as people write").batch();
     let record = batch.records.last().expect("a record");
     let body = record.body().expect("a body");
     let runs: Vec<String> = (0..rows).map(|run| format!("{rows}-{run}")).collect();
     let (seqs, envelopes) = (vec![round; rows], vec![&record.envelope_bytes()[..]; rows]);
     let (salts, payloads) = (vec![&body.salt[..]; rows], vec![&body.payload[..]; rows]);
-    let bytes = Type::BYTEA_ARRAY;
-    let given: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 5] = [
-        (&runs, Type::TEXT_ARRAY),
-        (&seqs, Type::INT8_ARRAY),
-        (&envelopes, bytes.clone()),
-        (&salts, bytes.clone()),
-        (&payloads, bytes),
-    ];
-    client.execute_typed(INSERT, &given).await.expect("rows");
+    client.execute(insert, &[&runs, &seqs, &envelopes, &salts, &payloads]).await.expect("rows");
 }
 
 async fn ours(log: &PostgresLog, runs: &mut [Sample]) -> Duration {
@@ -71,6 +69,7 @@ fn main() {
             )
             .await
             .expect("a table");
+        let insert = client.prepare(INSERT).await.expect("a statement");
         let sample = Sample::new("sample", 0);
         for count in [RUNS, 1] {
             let mut runs: Vec<Sample> =
@@ -83,10 +82,10 @@ fn main() {
             let append = ours(&log, &mut runs).await;
             let began = now();
             for round in 0..i64::from(ROUNDS) {
-                raw(&client, round, &sample, count).await;
+                raw(&client, &insert, round, &sample, count).await;
             }
-            let insert = began.elapsed();
-            let [append, insert] = [append, insert].map(|all| all.as_secs_f64() / f64::from(ROUNDS));
+            let raw = began.elapsed();
+            let [append, insert] = [append, raw].map(|all| all.as_secs_f64() / f64::from(ROUNDS));
             println!(
                 "{count} runs: append {:.2} ms, raw insert {:.2} ms, raw/append {:.2}, append/raw {:.2}",
                 append * 1e3,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mynah_data::RunId;
 use mynah_log::{AnswerPart, Durability, Hash, Record};
 use tokio_postgres::{
-    Client, Error,
+    Error,
     types::{ToSql, Type},
 };
 
@@ -53,14 +53,12 @@ impl<'a> Statement<'a> {
         format!("${}::{cast}", self.values.len())
     }
 
-    async fn perform(self, client: &Client, last: &str) -> Result<i64, Error> {
+    async fn perform(self, line: &mut Line, last: &str) -> Result<i64, Error> {
         let text = format!("WITH {} {last}", self.parts.join(", "));
-        let values: Vec<_> = self
-            .values
-            .iter()
-            .map(|(value, type_)| (&**value as &(dyn ToSql + Sync), type_.clone()))
-            .collect();
-        client.query_typed_one(&text, &values).await?.try_get(1)
+        let types: Vec<Type> = self.values.iter().map(|(_, type_)| type_.clone()).collect();
+        let values: Vec<&(dyn ToSql + Sync)> =
+            self.values.iter().map(|(value, _)| &**value as &(dyn ToSql + Sync)).collect();
+        line.query_one(text, &types, &values).await?.try_get(1)
     }
 }
 
@@ -85,7 +83,7 @@ impl Batch {
         let (new, changed): (Vec<&Known>, Vec<&Known>) =
             runs.iter().partition(|known| known.version == 0);
         if !changed.is_empty() {
-            let columns = columns(&mut statement, &changed);
+            let (ids, columns) = columns(&mut statement, &changed);
             let sets: Vec<String> =
                 CHANGING.split(", ").map(|column| format!("{column} = v.{column}")).collect();
             statement.parts.push(format!(
@@ -94,10 +92,10 @@ impl Batch {
                  WHERE r.id = v.id AND r.version = v.version RETURNING 1)",
                 sets.join(", ")
             ));
-            checks.push(format!("(SELECT count(*) FROM changed) = {}", changed.len()));
+            checks.push(format!("(SELECT count(*) FROM changed) = cardinality({ids})"));
         }
         if !new.is_empty() {
-            let columns = columns(&mut statement, &new);
+            let (ids, columns) = columns(&mut statement, &new);
             let more = fixed_columns(&mut statement, &new);
             statement.parts.push(format!(
                 "new AS (INSERT INTO mynah_runs (id, version, {CHANGING}, started, session, queue, priority, shared, at_most) \
@@ -106,7 +104,7 @@ impl Batch {
                  WHERE NOT EXISTS (SELECT 1 FROM mynah_pruned p WHERE p.id = v.id) RETURNING 1)",
                 CHANGING.split(", ").map(|column| format!("v.{column}")).collect::<Vec<_>>().join(", ")
             ));
-            checks.push(format!("(SELECT count(*) FROM new) = {}", new.len()));
+            checks.push(format!("(SELECT count(*) FROM new) = cardinality({ids})"));
         }
         let from = line.no;
         self.add_records(&mut statement, line);
@@ -147,7 +145,7 @@ impl Batch {
             _ => "",
         };
         let last = format!("SELECT 1 / (CASE WHEN {checks} THEN 1 ELSE 0 END), {NOW}{commit}");
-        let now = statement.perform(&line.client, &last).await?;
+        let now = statement.perform(line, &last).await?;
         line.set_clock(now);
         Ok(())
     }
@@ -245,8 +243,8 @@ impl Batch {
     }
 }
 
-/// The id, the version and the columns that change, as arrays.
-fn columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> String {
+/// The ids; and with them the versions and the columns that change, as arrays.
+fn columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> (String, String) {
     let each = || runs.iter().copied();
     let summary = |known: &'a Known| &known.entry.summary;
     let numbers = |statement: &mut Statement<'a>, of: &dyn Fn(&'a Known) -> i64| {
@@ -282,7 +280,9 @@ fn columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> String {
         numbers(statement, &Known::wake),
         numbers(statement, &|known| known.delivered),
     ];
-    columns.join(", ")
+    let all = columns.join(", ");
+    let [ids, ..] = columns;
+    (ids, all)
 }
 
 /// The columns that a run has from its beginning, as arrays.

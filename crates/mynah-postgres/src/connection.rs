@@ -1,10 +1,14 @@
 //! Connections: opened when they are needed, and again when they are lost.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use mynah_data::{LogReason, Result};
 use tokio::time::{Instant, timeout};
-use tokio_postgres::{Client, error::SqlState, types::Type};
+use tokio_postgres::{
+    Client, Error, Row, Statement,
+    error::SqlState,
+    types::{ToSql, Type},
+};
 
 use crate::{
     PostgresLog,
@@ -123,7 +127,22 @@ pub(crate) struct Line {
     pub(crate) no: i64,
     /// The server's time at a moment.
     clock: (i64, Instant),
+    /// Statements by their text. There are few: a text says which tables are written, and not how many rows.
+    statements: HashMap<String, Known>,
+    /// Whether the server keeps statements from one transaction to the next. A pooler may not.
+    keeps_statements: bool,
 }
+
+/// A statement that was sent before.
+enum Known {
+    /// Once.
+    Text,
+    /// Prepared, and when.
+    Prepared(Statement, Instant),
+}
+
+/// For how long a prepared statement is used. Its plan is that of the tables as they were.
+const PLANNED: Duration = Duration::from_secs(30);
 
 impl Line {
     pub(crate) async fn open(connector: &mut Connector) -> Result<Self> {
@@ -135,7 +154,47 @@ impl Line {
         );
         let row = client.query_typed_one(&insert, &[]).await.map_err(failure)?;
         let (writer, now) = (row.get(0), row.get(1));
-        Ok(Self { client, writer, no: 0, clock: (now, Instant::now()) })
+        let (clock, statements) = ((now, Instant::now()), HashMap::new());
+        Ok(Self { client, writer, no: 0, clock, statements, keeps_statements: true })
+    }
+
+    /// Sends a statement that returns one row. One that was sent before is prepared, which saves the server most of the work.
+    pub(crate) async fn query_one(
+        &mut self,
+        text: String,
+        types: &[Type],
+        values: &[&(dyn ToSql + Sync)],
+    ) -> std::result::Result<Row, Error> {
+        if let Some(statement) = self.prepared(&text, types).await? {
+            match self.client.query_one(&statement, values).await {
+                Err(error) if is_forgotten(&error) => self.keeps_statements = false,
+                done => return done,
+            }
+        }
+        let values: Vec<_> = values.iter().copied().zip(types.iter().cloned()).collect();
+        self.client.query_typed_one(&text, &values).await
+    }
+
+    async fn prepared(
+        &mut self,
+        text: &str,
+        types: &[Type],
+    ) -> std::result::Result<Option<Statement>, Error> {
+        match self.statements.get(text) {
+            _ if !self.keeps_statements => return Ok(None),
+            None => {
+                self.statements.insert(text.to_owned(), Known::Text);
+                return Ok(None);
+            }
+            Some(Known::Prepared(statement, since)) if since.elapsed() < PLANNED => {
+                return Ok(Some(statement.clone()));
+            }
+            Some(_) => {}
+        }
+        let statement = self.client.prepare_typed(text, types).await?;
+        let known = Known::Prepared(statement.clone(), Instant::now());
+        self.statements.insert(text.to_owned(), known);
+        Ok(Some(statement))
     }
 
     /// The server's time, if known.
@@ -149,7 +208,41 @@ impl Line {
     }
 }
 
+/// Whether the server does not know a prepared statement any more, or knows another one of its name. Nothing was written then.
+fn is_forgotten(error: &Error) -> bool {
+    let code = error.code();
+    code == Some(&SqlState::INVALID_SQL_STATEMENT_NAME)
+        || code == Some(&SqlState::DUPLICATE_PSTATEMENT)
+}
+
 /// The types of parameters.
 pub(crate) const TEXTS: Type = Type::TEXT_ARRAY;
 pub(crate) const NUMBERS: Type = Type::INT8_ARRAY;
 pub(crate) const BYTES: Type = Type::BYTEA_ARRAY;
+
+#[cfg(test)]
+#[path = "../tests/server/mod.rs"]
+mod server;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_statement_that_the_server_forgot_is_sent_whole() -> Result<()> {
+        let Some(server) = server::start() else { return Ok(()) };
+        let mut line = Line::open(&mut Connector::new(Target::parse(&server.fresh())?)).await?;
+        let text = "SELECT $1::int8 + 1";
+        for given in 0..6_i64 {
+            if given == 3 {
+                // As a pooler does that gives another connection to each transaction.
+                line.client.batch_execute("DEALLOCATE ALL").await.map_err(failure)?;
+            }
+            let row = line.query_one(text.to_owned(), &[Type::INT8], &[&given]).await;
+            assert_eq!(row.map_err(failure)?.get::<_, i64>(0), given + 1);
+            assert_eq!(line.keeps_statements, given < 3);
+        }
+        assert!(matches!(line.statements[text], Known::Prepared(..)));
+        Ok(())
+    }
+}
