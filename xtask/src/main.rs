@@ -329,8 +329,10 @@ const TEST_PARTS: usize = 3;
 /// Runs these commands at the same time. Prints the output of each when it ends.
 fn side_by_side(variables: &[(&str, String)], lines: &[String]) -> Result<(), String> {
     let results = thread::scope(|scope| {
-        let begin = |line: &'_ String| scope.spawn(move || captured(variables, line));
-        let running: Vec<_> = lines.iter().map(begin).collect();
+        let mut running = Vec::new();
+        for line in lines {
+            running.push(scope.spawn(move || captured(variables, line)));
+        }
         running.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
     });
     let panicked = |_| Err("the thread of a command panicked".to_owned());

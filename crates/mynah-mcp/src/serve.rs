@@ -290,8 +290,8 @@ impl Offered {
             let outcome = self.run(tool, &arguments, continuation.clone(), context).await?;
             let (question, opts) = match outcome {
                 ToolOutcome::AskUser { question, opts } => (question, opts),
-                ToolOutcome::Later { wait, state } => {
-                    wait_until(wait, context).await?;
+                ToolOutcome::Later { wait: Wait::UntilMs(time), state } => {
+                    wait_until(time, context).await?;
                     if let Some(state) = state {
                         continuation = Some(Arc::new(Continuation::new(state, None)));
                     }
@@ -444,16 +444,11 @@ fn cannot_ask(question: &str, is_modern: bool) -> Result<CallToolResponse, Error
     Ok(CallToolResult::error(vec![ContentBlock::text(text)]).into())
 }
 
-/// Waits for the time of a tool that is run again. The client may cancel the call meanwhile.
-async fn wait_until(wait: Wait, context: &RequestContext<RoleServer>) -> Result<(), ErrorData> {
-    let time = match wait {
-        Wait::ForMs(time) => Duration::from_millis(time),
-        Wait::UntilMs(time) => {
-            Duration::from_millis(time).saturating_sub(since_1970(SystemWorld.now()))
-        }
-    };
+/// Waits for a time, in milliseconds since 1970, at which a tool is run again. The client may cancel the call meanwhile.
+async fn wait_until(time: u64, context: &RequestContext<RoleServer>) -> Result<(), ErrorData> {
+    let left = Duration::from_millis(time).saturating_sub(since_1970(SystemWorld.now()));
     tokio::select! {
-        () = tokio::time::sleep(time) => Ok(()),
+        () = tokio::time::sleep(left) => Ok(()),
         () = context.ct.cancelled() => Err(cancelled()),
     }
 }
