@@ -46,7 +46,7 @@ use syn::parse_macro_input;
 /// |---|---|
 /// | `name = "…"` | the tool's name, if not that of the function |
 /// | `manual` | calls are returned to the caller instead of being run |
-/// | `approval` | a person must approve each call before it runs |
+/// | `approval` | a person must approve each call before it runs; `approval = "deny"`: calls never run |
 /// | `idempotent` | a call whose outcome is unknown may be run again |
 /// | `retries = 2` | retries after transient failures; needs `idempotent` |
 /// | `timeout = "10s"` | the time limit of an attempt, in `ms`, `s`, `m` or `h` |

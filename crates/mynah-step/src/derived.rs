@@ -144,9 +144,9 @@ impl Tool {
         M: 'static,
     {
         Self::new(name, description, arguments_schema::<A>()).blocking(move |arguments, context| {
-            match A::deserialize(&arguments) {
+            match read::<A>(arguments) {
                 Ok(arguments) => run(arguments, context).into_outcome(),
-                Err(error) => misfit::<A>(&arguments, &error),
+                Err(misfit) => misfit,
             }
         })
     }
@@ -166,18 +166,40 @@ where
 {
     Tool::new(name, description, arguments_schema::<A>()).with_handler(std::sync::Arc::new(
         move |arguments, context| -> BoxFuture<ToolOutcome> {
-            match A::deserialize(&arguments) {
+            match read::<A>(arguments) {
                 Ok(arguments) => {
                     let returned = run(arguments, context);
                     Box::pin(async move { returned.await.into_outcome() })
                 }
-                Err(error) => Box::pin(ready(misfit::<A>(&arguments, &error))),
+                Err(misfit) => Box::pin(ready(misfit)),
             }
         },
     ))
 }
 
-/// Arguments that fit the schema and yet not the type: a check of its own, or a number that the type cannot hold.
+/// The arguments as their type. What fits the schema may still not fit the type: a check of its own, or a number that it cannot hold.
+fn read<A: DeserializeOwned>(mut arguments: Value) -> Result<A, ToolOutcome> {
+    A::deserialize(&arguments).or_else(|error| {
+        // JSON Schema takes 2.0 for an integer, serde does not.
+        make_whole(&mut arguments);
+        A::deserialize(&arguments).map_err(|_| misfit::<A>(&arguments, &error))
+    })
+}
+
+/// Makes integers of numbers like 2.0.
+fn make_whole(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(make_whole),
+        Value::Object(members) => members.values_mut().for_each(make_whole),
+        Value::Number(number) if number.is_f64() => {
+            // Up to 2^53 each integer has a number of its own.
+            let whole = number.as_f64().filter(|n| n.fract() == 0.0 && n.abs() <= 2_f64.powi(53));
+            *value = whole.map_or(value.take(), |n| Value::from(n as i64));
+        }
+        _ => {}
+    }
+}
+
 fn misfit<A: DeserializeOwned>(arguments: &Value, error: &serde_json::Error) -> ToolOutcome {
     // An error of `serde` has no place, so the arguments are read again.
     let found = serde_path_to_error::deserialize::<_, A>(arguments).err();

@@ -37,15 +37,17 @@ use std::{
     cell::Cell,
     collections::{HashMap, VecDeque},
     fmt,
+    panic::{self, AssertUnwindSafe},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use mynah_data::{Error, Part, ToolOutcome};
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::Instant};
 
-use crate::{BoxFuture, Handler, Tool, ToolContext};
+use crate::{BoxFuture, Handler, Tool, ToolContext, tool::panic_text};
 
 /// What is inside a layer: the handler, or the next layer.
 pub type Next = Arc<dyn Handler>;
@@ -335,7 +337,8 @@ impl fmt::Debug for Cache {
 
 type Rewrite = dyn Fn(&str) -> String + Send + Sync;
 
-/// Rewrites every text in an outcome, names of members and questions included, before the model or a record gets it.
+/// Rewrites every text in an outcome, names of members, questions and the message of a panic included, before the model or a record
+/// gets it. The value of a [`ToolContext::side_effect`] is recorded as it is: a secret does not belong there.
 #[derive(Clone)]
 pub struct RedactOutput(Arc<Rewrite>);
 
@@ -371,7 +374,12 @@ impl Layer for RedactOutput {
     fn call(&self, next: Next, arguments: Value, context: ToolContext) -> BoxFuture<ToolOutcome> {
         let this = self.clone();
         Box::pin(async move {
-            match map(next.call(arguments, context).await, |value| this.value(value)) {
+            let call = async { next.call(arguments, context).await };
+            let outcome = AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(|panic| {
+                let text = (this.0)(&panic_text(panic.as_ref()));
+                panic::resume_unwind(Box::new(text))
+            });
+            match map(outcome, |value| this.value(value)) {
                 ToolOutcome::AskUser { question, opts } => {
                     let opts = opts.into_iter().map(|(name, value)| (name, this.value(value)));
                     ToolOutcome::AskUser { question: (this.0)(&question), opts: opts.collect() }

@@ -158,4 +158,11 @@ async fn redaction_reaches_every_text_of_an_outcome() {
     assert_eq!(outcome(&fails, json!({})).await, ToolOutcome::error("bad [redacted]"));
     let asks = tool().handler(async |_, _| ToolOutcome::ask("Is it hunter2?")).layer(redact());
     assert_eq!(outcome(&asks, json!({})).await, ToolOutcome::ask("Is it [redacted]?"));
+    let panics = tool().handler(async |_, _| -> Value { panic!("no hunter2") }).layer(redact());
+    let context =
+        ToolContext::new(ToolCall::from_value("c0", "t", json!({})), Arc::new(SystemWorld));
+    let limits = ToolLimits::new(Duration::from_secs(3600));
+    let settled = run_tool(Arc::new(HandlerExecutor), panics, context, limits).await;
+    let error = settled.outcome.unwrap_err().to_string();
+    assert_eq!(error, "tool error (t): handler_raised: no [redacted]");
 }

@@ -28,10 +28,9 @@ impl Chat {
     /// ```
     /// # use mynah::{Engine, testing::Scripted};
     /// # use serde_json::json;
-    /// use mynah::schemars::JsonSchema;
+    /// use mynah::schemars::{self, JsonSchema};
     ///
     /// #[derive(serde::Deserialize, JsonSchema)]
-    /// # #[schemars(crate = "mynah::schemars")]
     /// struct Bird {
     ///     name: String,
     ///     /// Wingspan in centimetres.
