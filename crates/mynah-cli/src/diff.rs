@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use clap::Args;
 use mynah::{
     differences,
-    log::{About, Fact, Hash, Log, Record, RunSummary},
+    log::{About, Fact, Hash, Log, Record, RunSummary, SUMMARY_STARTED},
 };
 use serde_json::{Value, json};
 
@@ -106,8 +106,10 @@ async fn entries(log: &dyn Log, run: &str) -> Result<Vec<Entry>, Failure> {
         facts.iter().position(|(_, fact)| matches!(fact, Some(Fact::TurnLost { .. })))
     {
         facts.remove(lost);
-        let is_turn =
-            |(_, fact): &(Record, Option<Fact>)| matches!(fact, Some(Fact::TurnStarted { .. }));
+        let is_turn = |(_, fact): &(Record, Option<Fact>)| match fact {
+            Some(Fact::SideEffect { inside: None, name, .. }) => name == SUMMARY_STARTED,
+            fact => matches!(fact, Some(Fact::TurnStarted { .. })),
+        };
         if let Some(turn) = facts[..lost].iter().rposition(is_turn) {
             facts.remove(turn);
         }

@@ -95,6 +95,31 @@ impl Budget {
         self
     }
 
+    /// Returns the part of this budget that one of several consumers may spend, by its place from 0. All parts together are at most the budget.
+    /// Time is not divided.
+    ///
+    /// ```
+    /// use mynah_data::Budget;
+    ///
+    /// let budget = Budget::new().max_turns(5).max_usd(1.0);
+    /// let turns = [0, 1].map(|place| budget.clone().share(place, 2).max_turns);
+    /// assert_eq!(turns, [Some(3), Some(2)]);
+    /// assert_eq!(budget.share(0, 2).max_usd, Some(0.5));
+    /// ```
+    #[must_use]
+    pub fn share(mut self, place: usize, of: usize) -> Self {
+        let of = of.max(1);
+        let (place, count) = (place as u64, of as u64);
+        let part = |cap: u64| cap / count + u64::from(place < cap % count);
+        self.max_input_tokens = self.max_input_tokens.map(part);
+        self.max_output_tokens = self.max_output_tokens.map(part);
+        self.max_total_tokens = self.max_total_tokens.map(part);
+        self.max_usd = self.max_usd.map(|usd| usd / of as f64);
+        self.max_turns = self.max_turns.map(part);
+        self.max_tool_calls = self.max_tool_calls.map(part);
+        self
+    }
+
     crate::setters! { self => self;
         /// The same budget with this limit on the tokens of all prompts.
         max_input_tokens(tokens: u64) = Some(tokens);

@@ -15,6 +15,10 @@ pub const SUB_RUN_STARTED: &str = "sub_run_started";
 /// `totals`, which count in budgets.
 pub const SUB_RUN: &str = "sub_run";
 
+/// The name of the side effect that says that the model is about to be asked for a summary of the conversation, with an estimate of the
+/// prompt's `input_tokens`. The answer is part of the `context_truncated` fact that follows.
+pub const SUMMARY_STARTED: &str = "summary_started";
+
 /// One thing that happened in a run.
 ///
 /// ```
@@ -94,9 +98,9 @@ pub enum Fact {
         #[serde(default, skip_serializing_if = "is_zero")]
         input_tokens: u64,
     },
-    /// The answer of a model call was lost with the process that waited for it.
+    /// The answer of a model call was lost with the process that waited for it, or a summary was when the run was stopped.
     TurnLost {
-        /// The call, by the number that its `turn_started` has.
+        /// The call, by the number that its `turn_started` has. For a summary, the number of the call that comes after it.
         turn: u32,
         /// Tokens of its prompt, as estimated.
         input_tokens: u64,
@@ -210,7 +214,8 @@ pub enum Fact {
         /// Up to which message, counted from the first, tool results are left out.
         #[serde(default, skip_serializing_if = "is_zero")]
         cleared: u64,
-        /// The answer of the model call that summarised what is left out; none if it was dropped.
+        /// The answer of the model call that summarised what is left out; none if there was no such call. If the call failed, it has the
+        /// error, and what is left out has no summary.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         summary: Option<Box<Response>>,
     },
@@ -368,7 +373,10 @@ impl Fact {
         let run = value.get("run_id").and_then(Value::as_str)?;
         match name.as_str() {
             SUB_RUN_STARTED => Some((run, false)),
-            SUB_RUN => Some((run, value.pointer("/outcome/asks").is_none())),
+            SUB_RUN => {
+                let waits = ["/outcome/asks", "/outcome/sleeps"];
+                Some((run, waits.iter().all(|path| value.pointer(path).is_none())))
+            }
             _ => None,
         }
     }

@@ -46,7 +46,7 @@ pub use cuts::{CutRecorder, expand};
 pub use end::End;
 pub use fact::{
     DirectCall, Effect, Extent, Fact, Inside, Interruption, OnUncertain, Plan, Resolution, SUB_RUN,
-    SUB_RUN_STARTED, Seal, Totals,
+    SUB_RUN_STARTED, SUMMARY_STARTED, Seal, Totals,
 };
 pub use hash::Hash;
 pub use kind::Kind;

@@ -6,8 +6,9 @@ use mynah_data::{
     Breach, BreachTime, Budget, Catalog, EngineReason, Error, Event, Limit, Pricing, Request,
     Response, Result, Usage,
 };
-use mynah_log::{Continues, Effect, Fact, Kind, SUB_RUN, Totals};
+use mynah_log::{Continues, Effect, Fact, Kind, SUB_RUN, SUMMARY_STARTED, Totals};
 use serde::Deserialize as _;
+use serde_json::Value;
 use tokio::time::{Instant, Sleep};
 
 use crate::{RecordedFact, cursor::MODEL_CALL, millis};
@@ -78,9 +79,12 @@ impl Spent {
             Fact::AssistantCompleted { response, .. } => self.answered(response),
             Fact::BudgetExceeded { partial: Some(partial), .. }
             | Fact::Cancelled { partial: Some(partial), .. } => self.answered(partial),
-            Fact::ContextTruncated { summary: Some(summary), .. } => {
+            Fact::ContextTruncated { summary: Some(summary), .. } => self.answered(summary),
+            Fact::SideEffect { inside: None, name, effect: Effect::Done(value), .. }
+                if name == SUMMARY_STARTED =>
+            {
                 self.turns += 1;
-                self.answered(summary);
+                self.prompt = value.get("input_tokens").and_then(Value::as_u64).unwrap_or(0);
             }
             Fact::ToolScheduled { attempt: 1, .. } => self.tool_calls += 1,
             // A model call of a custom loop that failed.
@@ -139,6 +143,15 @@ impl Spent {
         let (input, output) = (totals.input_tokens, totals.output_tokens);
         let total = input.saturating_add(output);
         self.calls = self.calls.and(Taken { input, output, total, usd: totals.cost });
+    }
+
+    /// What was spent, as the totals of a run: its own records and those of the runs that its tools started.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        (totals.turns, totals.tool_calls) = (self.turns, self.tool_calls);
+        (totals.input_tokens, totals.output_tokens) = (self.calls.input, self.calls.output);
+        totals.cost = self.calls.usd;
+        totals
     }
 
     /// What is left of a budget. The limit on time is not among it: the tools of a run end with its time.

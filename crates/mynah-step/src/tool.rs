@@ -52,6 +52,7 @@ pub struct Tool {
     layers: Vec<Arc<dyn Layer>>,
     registered_as: Option<String>,
     recorded: bool,
+    delegating: bool,
     check: Arc<OnceLock<Check>>,
 }
 
@@ -72,6 +73,7 @@ impl Tool {
             layers: Vec::new(),
             registered_as: None,
             recorded: false,
+            delegating: false,
             check: Arc::default(),
         }
     }
@@ -219,6 +221,13 @@ impl Tool {
         self
     }
 
+    /// Declares that calls start runs of their own. Calls of one answer that do share what is left of the run's
+    /// [budget](ToolContext::budget_left): each gets an equal part.
+    pub fn delegating(mut self) -> Self {
+        self.delegating = true;
+        self
+    }
+
     /// The same tool with a time limit of its own.
     pub fn timeout(self, limit: Duration) -> Self {
         self.with(|spec| {
@@ -246,6 +255,11 @@ impl Tool {
     /// Whether a replay takes its results from the records: it is set so, is manual, or asks for approval.
     pub fn is_recorded(&self) -> bool {
         self.recorded || self.spec.manual || self.spec.approval == Approval::Ask
+    }
+
+    /// Whether its calls start runs of their own.
+    pub fn is_delegating(&self) -> bool {
+        self.delegating
     }
 
     /// What runs when it is called.

@@ -242,7 +242,8 @@ impl ToolContext {
         self
     }
 
-    /// What was left of the run's budget when the call began; none if the run has no budget.
+    /// What was left of the run's budget when the call began; none if the run has no budget. A tool that is
+    /// [delegating](crate::Tool::delegating) gets its part of that.
     pub fn budget_left(&self) -> Option<&Budget> {
         self.budget_left.as_deref()
     }
@@ -275,9 +276,19 @@ impl ToolContext {
     pub fn progress(&self, progress: ToolProgress) {
         let ToolProgress { progress: now, total, message } = &progress;
         tracing::info!(parent: &self.span, progress = now, total, message, "progress of a tool");
+        self.show_progress(&progress);
+    }
+
+    /// Reports progress of the call like [`progress`](Self::progress), but does not log it: for reports that are frequent.
+    pub fn show_progress(&self, progress: &ToolProgress) {
         if let Some(heard) = &self.on_progress {
-            heard(&progress);
+            heard(progress);
         }
+    }
+
+    /// Whether anyone receives the call's progress.
+    pub fn has_listener(&self) -> bool {
+        self.on_progress.is_some()
     }
 
     /// The id of the run that the call belongs to; none if the run is not recorded.

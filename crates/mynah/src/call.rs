@@ -193,6 +193,6 @@ pub(crate) async fn chatted(stream: &mut EventStream) -> Result<ChatResult> {
 }
 
 /// The call was ended before the model said anything.
-fn ended_early() -> Error {
+pub(crate) fn ended_early() -> Error {
     Error::stream(StreamReason::Cancelled)
 }

@@ -15,6 +15,7 @@ use mynah_log::{
 };
 
 use crate::{
+    context_policy::summary_in,
     in_flight::{Answer, InFlight, Report},
     run::tell,
     run_event::{EventId, FollowedEvent, RunEvent},
@@ -434,7 +435,7 @@ impl Derived {
                 tokens_after,
                 messages_before,
                 messages_after,
-                summary: summary.map(|summary| summary.text().into_owned()),
+                summary: summary_in(summary.as_deref()).map(|made| made.text().into_owned()),
             }],
             Fact::BudgetExceeded { breach, partial, cuts } => {
                 let mut events = partial.map_or_else(Vec::new, |said| self.answer(&cuts, &said));

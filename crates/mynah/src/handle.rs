@@ -100,12 +100,16 @@ impl Chat {
     pub async fn start_or_resume(self) -> Result<Run> {
         let (engine, options) = self.settings();
         let result = self.under_its_id()?.await?;
-        let run_id = result.run_id.clone().ok_or_else(unnamed)?;
-        Ok(Run { engine, options, run_id, result })
+        Run::new(engine, options, result)
     }
 }
 
 impl Run {
+    pub(crate) fn new(engine: Engine, options: Options, result: ChatResult) -> Result<Self> {
+        let run_id = result.run_id.clone().ok_or_else(unnamed)?;
+        Ok(Self { engine, options, run_id, result })
+    }
+
     /// The id of the run in its log. A run that [continues](Engine::resume) another has its own.
     pub fn run_id(&self) -> &RunId {
         &self.run_id
@@ -154,7 +158,7 @@ impl Run {
     ///
     /// # Errors
     /// As [`Engine::resume`]. A run that waits for an answer is refused, and so is one whose processes died too often.
-    pub async fn decide(self, mut decide: impl FnMut(&ToolCall) -> Decision) -> Result<Self> {
+    pub async fn decide(self, decide: impl FnMut(&ToolCall) -> Decision) -> Result<Self> {
         let calls = match self.waiting() {
             Some(Waiting::Approval(calls) | Waiting::Unknown(calls)) => calls,
             Some(Waiting::Time(_)) => return self.resume().await,
@@ -168,15 +172,7 @@ impl Run {
             }
             None => return Err(self.refused("it has ended")),
         };
-        let mut resume = self.resumption()?;
-        for call in &calls {
-            resume = match decide(call) {
-                Decision::Approve => resume.approve(&*call.id),
-                Decision::ApproveWith(arguments) => resume.approve_with(&*call.id, arguments),
-                Decision::Reject(why) => resume.reject(&*call.id, why),
-                Decision::Result(value) => resume.tool_result(&*call.id, value),
-            };
-        }
+        let resume = self.resumption()?.decided(&calls, decide);
         self.continued(resume).await
     }
 
@@ -209,7 +205,7 @@ impl Run {
             .with("run_id", self.run_id().as_str())
     }
 
-    fn resumption(&self) -> Result<Resume> {
+    pub(crate) fn resumption(&self) -> Result<Resume> {
         let mut options = self.options.clone();
         let log: Arc<dyn Log> = options.log.take().ok_or_else(unnamed)?;
         let resume = Resume::new(self.engine.clone(), log, self.run_id.clone());
@@ -219,8 +215,31 @@ impl Run {
     async fn continued(self, resume: Resume) -> Result<Self> {
         let mut stream = resume.stream();
         let result = chatted(&mut stream).await?;
+        Ok(self.with_result(result))
+    }
+
+    pub(crate) fn with_result(self, result: ChatResult) -> Self {
         let run_id = result.run_id.clone().unwrap_or(self.run_id);
-        Ok(Self { run_id, result, ..self })
+        Self { run_id, result, ..self }
+    }
+}
+
+impl Resume {
+    /// The same with a decision for each of these calls.
+    pub(crate) fn decided(
+        mut self,
+        calls: &[ToolCall],
+        mut decide: impl FnMut(&ToolCall) -> Decision,
+    ) -> Self {
+        for call in calls {
+            self = match decide(call) {
+                Decision::Approve => self.approve(&*call.id),
+                Decision::ApproveWith(arguments) => self.approve_with(&*call.id, arguments),
+                Decision::Reject(why) => self.reject(&*call.id, why),
+                Decision::Result(value) => self.tool_result(&*call.id, value),
+            };
+        }
+        self
     }
 }
 

@@ -1,20 +1,21 @@
 //! An engine as a tool of another engine.
 
+mod activity;
+mod approvals;
+
 use std::{sync::Arc, time::Duration};
 
 use mynah_data::{
-    Budget, Error, HaltReason, Message, Messages, Metadata, Result, Role, RunId, Thread, ToolCall,
-    ToolOutcome, ToolReason, Wait,
+    Budget, CONTINUE, Error, HaltReason, Message, Messages, Metadata, Result, Role, RunId, Thread,
+    ToolCall, ToolOutcome, ToolReason, Wait,
 };
 use mynah_log::{Fact, Log, MAX_RUN_ID, SUB_RUN, SUB_RUN_STARTED, Totals};
-use mynah_step::{BoxFuture, Tool, ToolContext, millis, since_1970};
+use mynah_step::{BoxFuture, Spent, Tool, ToolContext, millis, since_1970};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Decision, Engine, Run, Waiting};
-
-/// The member of a call's context that says how many more levels of agents may follow.
-const DEPTH_LEFT: &str = "agent_depth_left";
+use crate::{Decision, Engine, Resume, Run, Waiting, loaded::Loaded};
+use activity::followed;
 
 /// How deep agents may be nested if the engine has no limit.
 const DEPTH: u32 = 4;
@@ -48,8 +49,17 @@ struct SubRun {
 #[serde(rename_all = "snake_case")]
 enum Outcome {
     Answer(String),
-    Asks { question: String, calls: Vec<ToolCall>, state: Asked },
-    Sleeps { until_ms: u64, state: Asked },
+    Asks {
+        question: String,
+        /// What programs need to ask it in their way.
+        #[serde(default)]
+        hints: Metadata,
+        state: Asked,
+    },
+    Sleeps {
+        until_ms: u64,
+        state: Asked,
+    },
     Failed(String),
 }
 
@@ -68,7 +78,8 @@ impl Engine {
     /// If the run of the other engine is recorded, the agent's run is recorded too, in the same log, under an id that begins with its parent's.
     /// The parent's record links to it. If the process dies, resuming the parent resumes the agent where it was. What the agent spends
     /// counts in the parent's budget, and it gets what is left of that budget. A question or an approval that the agent waits for suspends the
-    /// parent, and the answer goes to the agent. A replay of the parent answers from its records and does not call the agent.
+    /// parent, and the answer goes to the agent. A replay of the parent answers from its records and does not call the agent. While the
+    /// agent works, the parent's stream has what it does as [progress](mynah_data::Event::ToolExecutionProgress) of the call.
     ///
     /// ```
     /// # use mynah::{Engine, testing::Scripted};
@@ -152,6 +163,7 @@ impl Engine {
             })
             .idempotent(1)
             .recorded()
+            .delegating()
             .timeout(TIMEOUT)
     }
 }
@@ -198,9 +210,7 @@ async fn delegate(
     match outcome {
         Outcome::Answer(text) if form == Form::Handoff => Ok(ToolOutcome::handoff(text)),
         Outcome::Answer(text) => Ok(ToolOutcome::Ok(Value::String(text))),
-        Outcome::Asks { question, calls, state } => {
-            let hints = if calls.is_empty() { json!({}) } else { json!({"calls": calls}) };
-            let hints: Metadata = serde_json::from_value(hints).unwrap_or_default();
+        Outcome::Asks { question, hints, state } => {
             Ok(ToolOutcome::ask_and_continue(question, hints, json!(state)))
         }
         Outcome::Sleeps { until_ms, state } => {
@@ -226,43 +236,52 @@ async fn work(
     let Some(left) = depth_left(&context).checked_sub(1) else {
         return Err(failed("agents are nested too deep; max_agent_depth permits more".to_owned()));
     };
-    let agent = agent.context(DEPTH_LEFT, left);
+    let own = agent.0.max_agent_depth;
+    let agent = agent.max_agent_depth(own.map_or(left, |own| own.min(left)));
     let (Some(log), Some(child)) = (context.log(), child) else {
         let budget = narrowed(agent.0.options.values.budget.clone(), context.budget_left());
-        let outcome = unrecorded(agent, thread, budget).await?;
+        let outcome = unrecorded(agent, thread, budget, context).await?;
         return Ok(SubRun { run_id: None, totals: Totals::default(), outcome });
     };
     let budget = budget(&log, &child, &agent, &context).await?;
-    let mut run = recorded(agent, thread, budget, &log, child).await?;
+    let mut run = recorded(agent, thread, budget, &log, child, context.clone()).await?;
+    let mut unclear = None;
     if let Some(answer) = answer
-        && records(&log, &run).await?.0 == asked.records
+        && records(&log, &run).await? == asked.records
     {
-        run = answered(run, answer).await?;
+        match answered(&run, answer)? {
+            Ok(resume) => run = continued(run, resume, context).await?,
+            Err(why) => unclear = Some(why),
+        }
     }
-    let (records, all) = records(&log, &run).await?;
-    let outcome = outcome(&run, Asked { records, counted: all.clone() });
+    let (records, all) = (records(&log, &run).await?, spent(&log, &run).await?);
+    let mut outcome = outcome(&run, Asked { records, counted: all.clone() });
+    if let (Some(why), Outcome::Asks { question, .. }) = (unclear, &mut outcome) {
+        *question = format!("{why} {question}");
+    }
     let totals = less(&all, &asked.counted);
     Ok(SubRun { run_id: Some(RunId::from(run.run_id())), totals, outcome })
 }
 
-/// How many levels of agents may follow: what the engines above permit, and what the engine of the call itself does.
+/// How many levels of agents may follow beneath the engine of the call.
 fn depth_left(context: &ToolContext) -> u32 {
-    let own = Engine::of(context).and_then(|engine| engine.0.max_agent_depth);
-    let above = context.context.get(DEPTH_LEFT).and_then(Value::as_u64);
-    let above = above.map(|left| u32::try_from(left).unwrap_or(0));
-    own.into_iter().chain(above).min().unwrap_or(DEPTH)
+    Engine::of(context).and_then(|engine| engine.0.max_agent_depth).unwrap_or(DEPTH)
 }
 
 // Agents are polled inside each other. Each of these is a future of its own on the heap, so that a level needs little stack.
 
-fn unrecorded(agent: Engine, thread: Thread, budget: Option<Budget>) -> BoxFuture<Result<Outcome>> {
+fn unrecorded(
+    agent: Engine,
+    thread: Thread,
+    budget: Option<Budget>,
+    context: ToolContext,
+) -> BoxFuture<Result<Outcome>> {
     let mut chat = agent.chat(thread);
     if let Some(budget) = budget {
         chat = chat.budget(budget);
     }
-    let chat = chat.into_future();
     Box::pin(async move {
-        let result = chat.await?;
+        let result = followed(chat.stream(), &context).await?;
         Ok(match result.halted_reason {
             HaltReason::Completed => Outcome::Answer(result.text().into_owned()),
             HaltReason::AskUser | HaltReason::ManualToolCalls => Outcome::Failed(
@@ -279,50 +298,64 @@ fn recorded(
     budget: Option<Budget>,
     log: &Arc<dyn Log>,
     child: RunId,
+    context: ToolContext,
 ) -> BoxFuture<Result<Run>> {
     let mut chat = agent.chat(thread).record(log).run_id(child);
     if let Some(budget) = budget {
         chat = chat.budget(budget);
     }
-    Box::pin(chat.start_or_resume())
+    Box::pin(async move {
+        let (engine, options) = chat.settings();
+        let result = followed(chat.stream(), &context).await?;
+        Run::new(engine, options, result)
+    })
 }
 
-fn answered(run: Run, answer: String) -> BoxFuture<Result<Run>> {
-    match run.waiting() {
-        Some(Waiting::Question(_)) => Box::pin(run.answer(answer)),
-        Some(Waiting::Approval(_) | Waiting::Unknown(_)) => {
-            Box::pin(run.decide(move |_| decision(&answer)))
+fn continued(run: Run, resume: Resume, context: ToolContext) -> BoxFuture<Result<Run>> {
+    Box::pin(async move {
+        let result = followed(resume.stream(), &context).await?;
+        Ok(run.with_result(result))
+    })
+}
+
+/// The continuation of a run with an answer, or why the answer is not one.
+fn answered(run: &Run, answer: String) -> Result<std::result::Result<Resume, String>> {
+    Ok(Ok(match run.waiting() {
+        Some(Waiting::Question(_)) => run.resumption()?.answer(answer),
+        Some(Waiting::Approval(calls) | Waiting::Unknown(calls)) => {
+            match approvals::decisions(&answer, &calls) {
+                Ok(decisions) => {
+                    let mut decisions = decisions.into_iter();
+                    // There are as many as calls.
+                    let decide =
+                        |_: &ToolCall| decisions.next().unwrap_or(Decision::Reject(String::new()));
+                    run.resumption()?.decided(&calls, decide)
+                }
+                Err(why) => return Ok(Err(why)),
+            }
         }
-        _ => Box::pin(run.resume()),
-    }
+        _ => run.resumption()?,
+    }))
 }
 
 /// What the parent makes of the agent's run.
 fn outcome(run: &Run, state: Asked) -> Outcome {
-    let asks = |question: String, calls: Vec<ToolCall>| {
+    let asks = |question: String, hints: Metadata| {
         let state = state.clone();
-        Outcome::Asks { question, calls, state }
+        Outcome::Asks { question, hints, state }
     };
-    let listed = |calls: &[ToolCall]| {
-        let call = |call: &ToolCall| format!("{}({})", call.name, call.raw_arguments);
-        calls.iter().map(call).collect::<Vec<_>>().join(", ")
+    let about = |calls: &[ToolCall], may_have_run: bool| {
+        let what = if may_have_run { "outcome" } else { "approval" };
+        let hints = [("for".to_owned(), json!(what)), ("calls".to_owned(), json!(calls))];
+        asks(approvals::question(calls, may_have_run), Metadata::from_iter(hints))
     };
     match run.waiting() {
         Some(Waiting::Time(time)) => Outcome::Sleeps { until_ms: millis(since_1970(time)), state },
-        Some(Waiting::Question(question)) => asks(question, Vec::new()),
-        Some(Waiting::Approval(calls)) => {
-            let question = format!("May {} run? Answer yes, or why not.", listed(&calls));
-            asks(question, calls)
-        }
-        Some(Waiting::Unknown(calls)) => {
-            let question = format!(
-                "{} may have run before the process died. Run it again? Answer yes, or why not.",
-                listed(&calls)
-            );
-            asks(question, calls)
-        }
+        Some(Waiting::Question(question)) => asks(question, hints_of(run)),
+        Some(Waiting::Approval(calls)) => about(&calls, false),
+        Some(Waiting::Unknown(calls)) => about(&calls, true),
         Some(Waiting::CrashLoop) => {
-            asks("The agent's process died again and again. Continue?".to_owned(), Vec::new())
+            asks("The agent's process died again and again. Continue?".to_owned(), Metadata::new())
         }
         None => match &run.result().halted_reason {
             HaltReason::Completed => Outcome::Answer(run.result().text().into_owned()),
@@ -335,12 +368,13 @@ fn outcome(run: &Run, state: Asked) -> Outcome {
     }
 }
 
-/// Reads the answer to an approval.
-fn decision(answer: &str) -> Decision {
-    match answer.trim().to_lowercase().trim_end_matches(['.', '!']) {
-        "y" | "yes" | "ok" | "approve" | "approved" => Decision::Approve,
-        _ => Decision::Reject(answer.to_owned()),
-    }
+/// The hints of the question that a run asks. They may be those of an agent beneath it.
+fn hints_of(run: &Run) -> Metadata {
+    let hints = run.result().metadata.get("ask_user_opts").cloned();
+    let mut hints: Metadata =
+        hints.and_then(|hints| serde_json::from_value(hints).ok()).unwrap_or_default();
+    hints.remove(CONTINUE);
+    hints
 }
 
 /// The id of the agent's run: the same in every attempt of the call.
@@ -375,10 +409,17 @@ fn narrowed(own: Option<Budget>, left: Option<&Budget>) -> Option<Budget> {
     }
 }
 
-/// How many records a run has, and what it spent.
-async fn records(log: &Arc<dyn Log>, run: &Run) -> Result<(u64, Totals)> {
-    let summary = log.run(run.run_id()).await?;
-    Ok(summary.map_or_else(Default::default, |summary| (summary.records, summary.totals)))
+/// How many records a run has.
+async fn records(log: &Arc<dyn Log>, run: &Run) -> Result<u64> {
+    Ok(log.run(run.run_id()).await?.map_or(0, |summary| summary.records))
+}
+
+/// What a run and the runs of its own agents spent.
+async fn spent(log: &Arc<dyn Log>, run: &Run) -> Result<Totals> {
+    let loaded = Loaded::read(&**log, run.run_id()).await?;
+    let mut spent = Spent::default();
+    loaded.kept.records.iter().for_each(|kept| spent.evolve(kept.fact()));
+    Ok(spent.totals())
 }
 
 fn less(all: &Totals, counted: &Totals) -> Totals {

@@ -1,5 +1,14 @@
 //! `ContextPolicy`: requests are shortened, results and records are not.
 
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+use std::{
+    future::{Future, IntoFuture as _, poll_fn},
+    pin::Pin,
+    task::Poll,
+    time::Duration,
+};
+
 use mynah::{
     AdapterReason, ContextPolicy, Options, ReplayStatus, Role,
     prelude::*,
@@ -192,6 +201,126 @@ async fn a_summary_that_fails_is_left_out_and_the_run_continues() {
     let texts = model.requests()[4].messages.iter().any(|m| m.text().contains("Half a"));
     assert!(!texts);
     assert_eq!(engine(&model).replay(&log, "r").await.unwrap().status, ReplayStatus::Equal);
+}
+
+#[tokio::test]
+async fn a_summary_that_fails_counts_in_the_budget() {
+    for (turns, reason) in [(5, HaltReason::Completed), (4, HaltReason::BudgetExceeded)] {
+        let read = |page: u32| {
+            Script::new().tool_call(format!("c{page}"), "read", json!({"page": page})).call_tools()
+        };
+        let broken = Script::new().text("Half a").usage(7, 3);
+        let broken = broken.with(Entry::Error(Error::adapter(AdapterReason::NetworkError)));
+        let done = Script::new().text("Done.").stop();
+        let model = Scripted::play([read(1), read(2), read(3), broken, done]);
+        let log = MemoryLog::new();
+        let chat = engine(&model).chat("Read all.").context_policy(summarise()).record(&log);
+        let result = chat.budget(Budget::new().max_turns(turns)).run_id("r").await.unwrap();
+        assert_eq!(result.halted_reason, reason, "{turns}");
+        let totals = log.run("r").await.unwrap().unwrap().totals;
+        assert_eq!((totals.input_tokens, totals.output_tokens), (7, 3), "{turns}");
+        assert_eq!(mynah::replay_run(&log, "r").await.unwrap().status, ReplayStatus::Equal);
+    }
+}
+
+/// A model that reads three pages, and is then asked for a summary that does not come.
+fn silent() -> Scripted {
+    let read = |page: u32| {
+        let call = Script::new().tool_call(format!("c{page}"), "read", json!({"page": page}));
+        call.usage(9, 2).call_tools()
+    };
+    let never = Script::new().with(Entry::Delay(Duration::from_secs(3600)));
+    Scripted::play([read(1), read(2), read(3), never])
+}
+
+/// Polls a call until the model was asked for the summary.
+async fn until_asked<F: Future + Unpin>(call: &mut F, model: &Scripted) {
+    poll_fn(|cx| {
+        assert!(Pin::new(&mut *call).poll(cx).is_pending());
+        if model.calls() < 4 { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+}
+
+/// The estimates of the model calls that were lost.
+async fn lost(log: &MemoryLog) -> Vec<u64> {
+    let records = log.read("r", 1, 1_000).await.unwrap();
+    let facts = records.iter().map(|record| json!(record.fact().unwrap()));
+    let lost = facts.filter(|fact| fact["kind"] == "turn_lost");
+    lost.map(|fact| fact["input_tokens"].as_u64().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_summary_that_is_lost_with_its_process_counts_in_budgets_and_totals() {
+    // Three answers and two summaries; the fourth answer would be the sixth call.
+    for (turns, reason) in [(8, HaltReason::Completed), (5, HaltReason::BudgetExceeded)] {
+        let (log, model) = (MemoryLog::new(), silent());
+        let budget = Budget::new().max_turns(turns);
+        let chat = engine(&model).chat("Read all.").context_policy(summarise()).budget(budget);
+        let mut call = chat.record(&log).run_id("r").into_future();
+        until_asked(&mut call, &model).await;
+        drop(call);
+        let summary = |text: &str| Script::new().text(text).usage(7, 3).stop();
+        let read = Script::new().tool_call("c4", "read", json!({"page": 4}));
+        let rest = Scripted::play([
+            summary("Pages one and two are about birds."),
+            read.usage(9, 2).call_tools(),
+            summary("Pages one to three are about birds."),
+            Script::new().text("Done.").usage(9, 2).stop(),
+        ]);
+        let result = engine(&rest).resume(&log, "r").await.unwrap();
+        assert_eq!(result.halted_reason, reason, "{turns}");
+        let lost = lost(&log).await;
+        assert!(lost.len() == 1 && (100..=400).contains(&lost[0]), "{lost:?}");
+        if reason == HaltReason::Completed {
+            let totals = log.run("r").await.unwrap().unwrap().totals;
+            assert_eq!(totals.input_tokens, 5 * 9 + 2 * 7 + lost[0]);
+        }
+        assert_eq!(mynah::replay_run(&log, "r").await.unwrap().status, ReplayStatus::Equal);
+    }
+}
+
+#[tokio::test]
+async fn a_summary_that_is_cut_off_counts_and_the_run_replays() {
+    let (log, model, cancel) = (MemoryLog::new(), silent(), CancelHandle::new());
+    let chat = engine(&model).chat("Read all.").context_policy(summarise());
+    let mut call = chat.record(&log).run_id("r").cancel_handle(&cancel).into_future();
+    until_asked(&mut call, &model).await;
+    cancel.cancel();
+    assert_eq!(call.await.unwrap().halted_reason, HaltReason::Cancelled);
+    assert_eq!(lost(&log).await.len(), 1);
+    assert_eq!(mynah::replay_run(&log, "r").await.unwrap().status, ReplayStatus::Equal);
+}
+
+/// A conversation of many short messages.
+fn chatter() -> Thread {
+    let mut thread = Thread::new();
+    for n in 0..400 {
+        thread = thread.with_user(format!("Fact {n} of all.")).with_assistant("Noted.");
+    }
+    thread.with_user("How many?")
+}
+
+#[tokio::test]
+async fn the_request_for_a_summary_fits_the_window_itself() {
+    let summary = Script::new().text("Many facts.").stop();
+    let model = Scripted::play([summary, Script::new().text("400.").stop()]);
+    let policy = ContextPolicy::new(600).keep_turns(2).summarise(true);
+    let chat = Engine::new(model.clone()).chat(chatter()).context_policy(policy);
+    assert_eq!(chat.await.unwrap().text(), "400.");
+    let request = &model.requests()[0];
+    assert!(request.messages.size() / 3 <= 600, "{}", request.messages.size());
+    let asked = request.messages.last().unwrap().text().into_owned();
+    assert!(!asked.contains("Fact 0 of all.") && asked.contains("Fact 3"), "{asked}");
+}
+
+#[tokio::test]
+async fn a_window_that_has_no_room_for_that_request_drops() {
+    let model = Scripted::play([Script::new().text("400.").stop()]);
+    let policy = ContextPolicy::new(200).keep_turns(2).summarise(true);
+    let chat = Engine::new(model.clone()).chat(chatter()).context_policy(policy);
+    assert_eq!(chat.await.unwrap().text(), "400.");
+    assert_eq!(model.calls(), 1);
 }
 
 #[tokio::test]

@@ -7,11 +7,12 @@ use std::{
     time::Duration,
 };
 
+use futures_util::StreamExt as _;
 use mynah::{
-    AdapterReason, Approval, CancelHandle, ErrorPolicy, Options, Waiting, cancel_run,
+    AdapterReason, Approval, CancelHandle, ErrorPolicy, Event, Options, Waiting, cancel_run,
     log::{RunStatus, verify_run},
     prelude::*,
-    testing::{Script, Scripted, crash_everywhere},
+    testing::{Entry, Script, Scripted, crash_everywhere},
 };
 use serde_json::{Value, json};
 
@@ -97,11 +98,97 @@ async fn an_approval_of_an_agent_is_given_at_the_parent() {
         let Some(Waiting::Question(question)) = run.waiting() else {
             panic!("{:?}", run.waiting())
         };
-        assert_eq!(question, "May send({\"to\":\"x\"}) run? Answer yes, or why not.");
+        assert!(question.starts_with("May this call run?\n1. send {\"to\":\"x\"}\n"), "{question}");
         let run = run.answer(answer).await.unwrap();
         assert_eq!(run.result().text(), "Yes.");
         let told = model.requests()[1].messages.last().unwrap().text().into_owned();
         assert!(told.contains(text), "{told}");
+    }
+}
+
+/// An agent that sends two mails and answers, and its model.
+fn mailer() -> (Engine, Scripted) {
+    let send = Tool::new("send", "", json!({})).approval(Approval::Ask);
+    let send = send.handler(async |arguments: Value, _| format!("sent to {}", arguments["to"]));
+    let two = Script::new().tool_call("m0", "send", json!({"to": "ada"}));
+    let two = two.tool_call("m1", "send", json!({"to": "bob"})).usage(10, 5).call_tools();
+    let model = Scripted::play([two, says("Done.")]);
+    (Engine::new(model.clone()).tool(send), model)
+}
+
+#[tokio::test]
+async fn each_call_of_an_agent_is_decided_on_its_own() {
+    let results = async |answer: &str| {
+        let (log, (agent, model)) = (MemoryLog::new(), mailer());
+        let engine = editor(agent);
+        let run = engine.chat("Write").record(&log).run_id("p").start_or_resume().await.unwrap();
+        let Some(Waiting::Question(question)) = run.waiting() else {
+            panic!("{:?}", run.waiting())
+        };
+        assert!(question.contains("\n1. send {\"to\":\"ada\"}\n2. send {\"to\":\"bob\"}\n"));
+        let calls = run.result().metadata["ask_user_opts"]["calls"].clone();
+        assert_eq!(calls[1]["arguments"], json!({"to": "bob"}), "programs get the calls too");
+        // An answer that leaves a call open decides nothing.
+        let run = run.answer("1 yes").await.unwrap();
+        let Some(Waiting::Question(again)) = run.waiting() else { panic!("{:?}", run.waiting()) };
+        assert_eq!(again, format!("Call 2 has no decision. {question}"));
+        let run = run.answer(answer).await.unwrap();
+        assert_eq!((run.waiting(), run.result().text().as_ref()), (None, "Yes."));
+        assert_eq!(engine.replay(&log, "p").await.unwrap().status, "equal");
+        let last = &model.requests()[1].messages;
+        let texts = last.iter().filter(|message| message.role() == mynah::Role::Tool);
+        texts.map(|message| message.text().into_owned()).collect::<Vec<_>>()
+    };
+    let told = results("1 yes; 2 no, he left").await;
+    assert_eq!(told[0], "sent to \"ada\"");
+    assert!(told[1].contains("a person rejected the call: he left"), "{told:?}");
+    let told = results(r#"{"m0": false, "m1": {"arguments": {"to": "eve"}}}"#).await;
+    assert!(told[0].contains("a person rejected the call"), "{told:?}");
+    assert!(told[1].starts_with("sent to \"eve\""), "{told:?}");
+}
+
+#[tokio::test]
+async fn the_calls_of_an_agent_two_levels_below_are_decided_at_the_top() {
+    let (log, (agent, _)) = (MemoryLog::new(), mailer());
+    let middle = Scripted::play([calls("mail", json!({"task": "write"})), says("Written.")]);
+    let engine = editor(Engine::new(middle).tool(agent.as_tool("mail", "Writes mails.")));
+    let run = engine.chat("Write").record(&log).run_id("p").start_or_resume().await.unwrap();
+    assert_eq!(run.result().metadata["ask_user_opts"]["calls"][0]["id"], "m0");
+    assert_eq!(run.result().metadata["ask_user_opts"]["for"], "approval");
+    let run = run.answer(r#"{"m0": true, "m1": true}"#).await.unwrap();
+    assert_eq!((run.waiting(), run.result().text().as_ref()), (None, "Yes."));
+}
+
+#[tokio::test]
+async fn what_an_agent_does_is_progress_of_the_call_and_is_not_recorded() {
+    // Progress is emitted while the run waits.
+    let look = Tool::new("look", "", json!({})).handler(async |_, _| {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        "a bird"
+    });
+    let slow = Script::new().text("Hill mynahs imitate human voices well.");
+    let slow = slow.with(Entry::Delay(Duration::from_millis(5))).usage(10, 5).stop();
+    let agent = researcher([calls("look", json!({"at": "page 3"})), slow]);
+    let middle = Scripted::play([calls("inner", json!({"task": "go"})), says("They can.")]);
+    let middle = Engine::new(middle).tool(agent.tool(look).as_tool("inner", "Looks."));
+    let log = MemoryLog::new();
+    let mut stream = editor(middle).chat("Mynahs?").record(&log).run_id("p").stream();
+    let mut shown = Vec::new();
+    while let Some(event) = stream.next().await {
+        if let Event::ToolExecutionProgress { name, message, .. } = event.unwrap() {
+            assert_eq!(name, "research");
+            shown.push(message.unwrap());
+        }
+    }
+    for doing in
+        ["inner: look {\"at\":\"page 3\"}", "inner: Hill mynahs imitate human voices well."]
+    {
+        assert!(shown.iter().any(|shown| shown == doing), "{shown:?}");
+    }
+    for run in log.runs(Default::default()).await.unwrap().runs {
+        for record in log.read(&run.run_id, 1, 100).await.unwrap() {
+            assert!(!json!(record.fact().unwrap()).to_string().contains("inner: "));
+        }
     }
 }
 
@@ -128,6 +215,21 @@ async fn what_an_agent_spends_counts_in_the_budget_of_its_parent() {
 }
 
 #[tokio::test]
+async fn what_an_agent_of_an_agent_spends_counts_at_the_top() {
+    // Two answers of each of the upper levels and one at the bottom, at 5 tokens each.
+    for (tokens, reason) in [(25, HaltReason::Completed), (24, HaltReason::BudgetExceeded)] {
+        let log = MemoryLog::new();
+        let middle = Scripted::play([calls("inner", json!({"task": "go"})), says("They can.")]);
+        let inner = researcher([says("They can.")]).as_tool("inner", "Looks facts up.");
+        let engine = editor(Engine::new(middle).tool(inner));
+        let budget = Budget::new().max_output_tokens(tokens);
+        let result = engine.chat("x").budget(budget).record(&log).run_id("p").await.unwrap();
+        assert_eq!(result.halted_reason, reason, "{tokens}");
+        assert_eq!(mynah::replay_run(&log, "p").await.unwrap().status, "equal", "{tokens}");
+    }
+}
+
+#[tokio::test]
 async fn an_agent_gets_what_is_left_of_the_budget() {
     let log = MemoryLog::new();
     let engine = editor(researcher([calls("none", json!({})), says("They can.")]));
@@ -136,6 +238,103 @@ async fn an_agent_gets_what_is_left_of_the_budget() {
     let runs = log.runs(Default::default()).await.unwrap().runs;
     let child = runs.iter().find(|run| run.run_id.starts_with("p+")).unwrap();
     assert_eq!(child.totals.turns, 1, "{:?}", result.halted_reason);
+}
+
+/// An engine whose first answer calls two agents, and an agent that looks for as long as it may.
+fn two_agents(scripts: impl IntoIterator<Item = Script>) -> Engine {
+    let look = Tool::new("look", "", json!({})).idempotent(1).handler(async |_, _| "a bird");
+    let agent = researcher(scripts).tool(look);
+    let both = Script::new().tool_call("c0", "research", json!({"task": "one"}));
+    let both = both.tool_call("c1", "research", json!({"task": "two"})).usage(10, 5).call_tools();
+    let model = Scripted::play([both, says("Yes.")]);
+    Engine::new(model).tool(agent.as_tool("research", "Looks facts up."))
+}
+
+fn looks() -> Script {
+    calls("look", json!({}))
+}
+
+/// The limit on turns with which each agent began and the turns that it took, in the order of their starts.
+async fn agents_of(log: &MemoryLog) -> Vec<(u64, u64)> {
+    let mut runs = log.runs(Default::default()).await.unwrap().runs;
+    runs.retain(|run| run.run_id.starts_with("p+"));
+    runs.sort_by_key(|run| run.started);
+    let mut agents = Vec::new();
+    for run in runs {
+        let first = &log.read(&run.run_id, 1, 1).await.unwrap()[0];
+        let first = json!(first.fact().unwrap());
+        let limit = first["about"]["options"]["budget"]["max_turns"].as_u64().unwrap();
+        agents.push((limit, run.totals.turns));
+    }
+    agents
+}
+
+#[tokio::test]
+async fn agents_of_one_answer_share_what_is_left_of_the_budget() {
+    for (turns, expected) in [(7, [(3, 3), (3, 3)]), (6, [(3, 3), (2, 2)]), (2, [(1, 1), (0, 0)])] {
+        let log = MemoryLog::new();
+        let engine = two_agents((0..9).map(|_| looks()));
+        let chat = engine.chat("x").budget(Budget::new().max_turns(turns)).record(&log).run_id("p");
+        let result = chat.on_tool_error(ErrorPolicy::Continue).await.unwrap();
+        assert_eq!(result.halted_reason, HaltReason::BudgetExceeded, "{turns}");
+        let mut agents = agents_of(&log).await;
+        agents.sort_by_key(|agent| std::cmp::Reverse(*agent));
+        assert_eq!(agents, expected, "{turns}");
+        assert_eq!(mynah::replay_run(&log, "p").await.unwrap().status, "equal", "{turns}");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_starts_later_gets_what_the_first_one_left() {
+    let log = MemoryLog::new();
+    let engine = two_agents([says("One."), looks(), says("Two.")]);
+    let chat = engine.chat("x").budget(Budget::new().max_turns(7)).record(&log).run_id("p");
+    assert_eq!(chat.max_concurrency(1).await.unwrap().text(), "Yes.");
+    assert_eq!(agents_of(&log).await, [(3, 1), (5, 2)]);
+}
+
+#[tokio::test]
+async fn an_agent_that_waits_for_an_answer_keeps_its_part_of_the_budget() {
+    let ask = Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("Which kind?"));
+    let agent = researcher([calls("ask", json!({})), says("Two."), says("One.")]).tool(ask);
+    let both = Script::new().tool_call("c0", "research", json!({"task": "one"}));
+    let both = both.tool_call("c1", "research", json!({"task": "two"})).usage(10, 5).call_tools();
+    let engine =
+        Engine::new(Scripted::play([both, says("Yes.")])).tool(agent.as_tool("research", ""));
+    let log = MemoryLog::new();
+    let chat = engine.chat("x").budget(Budget::new().max_turns(7)).record(&log).run_id("p");
+    let run = chat.max_concurrency(1).start_or_resume().await.unwrap();
+    // The first took one turn of three. The second gets half of the five that are left.
+    assert_eq!(agents_of(&log).await, [(3, 1), (2, 1)]);
+    let run = run.answer("The hill mynah").await.unwrap();
+    assert_eq!(run.result().text(), "Yes.");
+    assert_eq!(agents_of(&log).await, [(3, 2), (2, 1)]);
+}
+
+#[tokio::test]
+async fn a_crash_anywhere_repeats_nothing_where_two_agents_share_a_budget() {
+    let options = Options::new().budget(Budget::new().max_turns(40)).max_concurrency(1);
+    let engine = || two_agents([looks(), says("Found."), looks(), says("Found.")]);
+    let report = crash_everywhere(engine, "Mynahs?").options(options).await;
+    assert!(report.crashed > 20, "{report:?}");
+}
+
+#[tokio::test]
+async fn the_depth_of_agents_is_no_data_of_the_user() {
+    let engine = nested(2).context("agent_depth_left", 0);
+    assert_eq!(engine.chat("go").await.unwrap().halted_reason, HaltReason::Completed);
+}
+
+#[tokio::test]
+async fn an_agent_that_sleeps_ends_with_its_parent() {
+    let sleep = Tool::new("sleep", "", json!({}))
+        .handler(async |_, _| ToolOutcome::later(Duration::from_secs(3600)));
+    let log = MemoryLog::new();
+    let engine = editor(researcher([calls("sleep", json!({}))]).tool(sleep));
+    let result = engine.chat("Mynahs?").record(&log).run_id("p").await.unwrap();
+    assert_eq!(result.halted_reason, HaltReason::Sleeping);
+    cancel_run(&log, "p").await.unwrap();
+    assert_eq!(statuses(&log, "p").await, [RunStatus::Cancelled; 2]);
 }
 
 /// An engine above so many levels of agents.

@@ -275,7 +275,15 @@ fn whole(cuts: &[Cut], response: &Response) -> Result<Vec<Cut>, String> {
 }
 
 /// Fields that follow from the texts: a digest, and estimates by length.
-const DERIVED: [&str; 5] = ["prompt", "input_tokens", "tokens_before", "tokens_after", "cost"];
+const DERIVED: [&str; 6] = [
+    "prompt",
+    "input_tokens",
+    "tokens_before",
+    "tokens_after",
+    "cost",
+    // Of a call for a summary.
+    "effect.done.input_tokens",
+];
 
 /// How many records are read at once.
 const PAGE: usize = 256;
@@ -323,7 +331,11 @@ pub(super) async fn redacted(
         };
         let mut value = serde_json::to_value(&*fact).map_err(|error| refused(error.to_string()))?;
         for field in mismatch.differences {
-            value[field.path] = field.produced.unwrap_or_default();
+            let produced = field.produced.unwrap_or_default();
+            match value.pointer_mut(&format!("/{}", field.path.replace('.', "/"))) {
+                Some(place) => *place = produced,
+                None => value[field.path] = produced,
+            }
         }
         *fact = serde_json::from_value(value).map_err(|error| refused(error.to_string()))?;
     }

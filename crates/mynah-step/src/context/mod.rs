@@ -17,7 +17,7 @@ use std::{
 
 use futures_util::future::{Either, select};
 use mynah_data::{Breach, BreachTime, Budget, Error, Response, Result, RunId, ValidationReason};
-use mynah_log::{Corrupt, Cut, Fact, Record, Verifier};
+use mynah_log::{Corrupt, Cut, Fact, Record, SUMMARY_STARTED, Verifier};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::{
@@ -271,7 +271,7 @@ impl Context {
         T: Serialize + DeserializeOwned,
         E: fmt::Display,
     {
-        if [MODEL_CALL, CHECKPOINT, SLEEP].contains(&name) {
+        if [MODEL_CALL, CHECKPOINT, SLEEP, SUMMARY_STARTED].contains(&name) {
             return Err(Error::invalid_option("name", "reserved").with_message(format!(
                 "validation failed: name: the run itself records under {name:?}; choose another name"
             )));

@@ -67,6 +67,9 @@ pub struct RunInfo {
     /// The agent of the server that performs it.
     #[serde(default)]
     pub agent: Option<String>,
+    /// The run whose agent it is.
+    #[serde(default)]
+    pub caller: Option<RunId>,
 }
 
 /// How a run stopped.

@@ -6,8 +6,8 @@ use std::{
 };
 
 use mynah_data::{
-    Approval, Breach, Budget, Error, FinishReason, Halt, HaltReason, Message, Metadata, Response,
-    StepResult, ToolCall, ToolMode,
+    Approval, Breach, Budget, Error, FinishReason, Halt, HaltReason, Message, Messages, Metadata,
+    Response, StepResult, ToolCall, ToolMode,
 };
 use mynah_log::{End, Extent, OnUncertain, Plan};
 use mynah_step::{Tool, prompt_tokens, reruns_lost};
@@ -18,7 +18,7 @@ use super::{
     open_turn::{OpenTurn, PlannedCall},
     state::{PendingModelCall, RunState},
 };
-use crate::context_policy::{ContextPolicy, ContextView, Token};
+use crate::context_policy::{ContextPolicy, ContextView, MIN_REQUEST, Token};
 
 /// The next action of a run.
 #[derive(Debug, PartialEq)]
@@ -27,7 +27,9 @@ pub(super) enum Action {
     StartTurn,
     /// Leave more of the conversation out of the next request.
     Shorten(ContextView),
-    /// Ask the model for a summary of what is left out from now on.
+    /// Record that the model is asked for a summary of what is left out from now on.
+    StartSummary(ContextView),
+    /// Ask for it: that is recorded.
     Summarise(ContextView),
     /// Call the model: its turn is started.
     CallModel,
@@ -238,9 +240,10 @@ impl RunState {
         if next == Action::StartTurn
             && let Some(view) = self.shorter_view(policy)
         {
-            return match self.summarises(&view, policy) {
-                true => Action::Summarise(view),
-                false => Action::Shorten(view),
+            return match self.summarising {
+                Some(_) => Action::Summarise(view),
+                None if self.summarises(&view, policy) => Action::StartSummary(view),
+                None => Action::Shorten(view),
             };
         }
         let Some(budget) = &policy.budget else { return next };
@@ -283,7 +286,18 @@ impl RunState {
         }
     }
 
-    /// Whether what a view leaves out is summarised: that is wanted, there is something new, and the budget has room for the call.
+    /// The request for a summary of what a view leaves out. It fits the window itself.
+    pub(super) fn summary_request(&self, view: &ContextView, policy: &Policy) -> Option<Messages> {
+        let context = policy.context.as_ref()?;
+        let characters = self.measured.characters(context.max_tokens, policy.token);
+        let characters = usize::try_from(characters).unwrap_or(usize::MAX);
+        let (before, messages) = (&self.view, &self.thread.messages);
+        (characters >= MIN_REQUEST)
+            .then(|| view.to_summarise(before, messages, context, characters))
+    }
+
+    /// Whether what a view leaves out is summarised: that is wanted, there is something new, and the window and the budget have room for the
+    /// call.
     fn summarises(&self, view: &ContextView, policy: &Policy) -> bool {
         let is_wanted = policy.context.as_ref().is_some_and(|context| context.summarise);
         let passed = |budget| self.spent.passed_by_calling(budget, self.prompt(policy, 0));
@@ -291,6 +305,24 @@ impl RunState {
             && self.extent == Extent::Chat
             && view.dropped > self.view.dropped
             && policy.budget.as_ref().and_then(passed).is_none()
+            && self.summary_request(view, policy).is_some()
+    }
+
+    /// What a call may spend of the budget. Calls that start runs share what is left, also with those that wait for an answer: they
+    /// continue later. A part never gets smaller when a call ends, so all parts together stay within what is left.
+    pub(super) fn budget_left(&self, call: &ToolCall, policy: &Policy) -> Option<Budget> {
+        let left = self.spent.left(policy.budget.as_ref()?);
+        let delegates = |call: &ToolCall| {
+            let tool = policy.tool(&call.name, self.conversation.is_some());
+            tool.is_some_and(Tool::is_delegating)
+        };
+        if !delegates(call) {
+            return Some(left);
+        }
+        let others = self.unfinished_calls().filter(|call| delegates(call));
+        let ids: Vec<&str> = others.map(|call| call.id.as_str()).collect();
+        let place = ids.iter().position(|id| *id == call.id).unwrap_or(0);
+        Some(left.share(place, ids.len()))
     }
 
     /// What the model reads of its budget after the conversation.
@@ -331,6 +363,9 @@ impl RunState {
             Some(PendingModelCall::Now) => return Action::CallModel,
             Some(PendingModelCall::Lost) => return Action::LoseTurn,
             None => {}
+        }
+        if self.summarising == Some(PendingModelCall::Lost) {
+            return Action::LoseTurn;
         }
         if self.crashes > policy.max_crashes {
             return Action::Finish(end(HaltReason::CrashLoop, "crashes", json!(self.crashes)));

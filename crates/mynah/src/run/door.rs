@@ -95,7 +95,7 @@ pub(super) fn running(
     let run_id = journal.map(|journal| journal.run_id().clone());
     let context = context.continued(state.continuation_of(&call.id));
     let context = context.in_conversation(state.thread.messages.clone());
-    let left = setup.policy.budget.as_ref().map(|budget| state.spent.left(budget));
+    let left = state.budget_left(call, &setup.policy);
     let mut context = context.in_run(run_id, turn as u64).with_budget_left(left);
     if let Some(journal) = journal {
         context = context.kept(Arc::clone(journal), state.attempt_of(&call.id), replaying);

@@ -32,8 +32,10 @@ pub(super) enum Input {
     Woke(Vec<String>),
     /// A time has not come, and the run does not wait for it in this process.
     Parked(End),
-    /// The model was asked for a summary of what this view leaves out; none if the call failed.
+    /// The model was asked for a summary of what this view leaves out. An answer that failed has its error.
     Summarised { view: ContextView, summary: Option<Box<Response>> },
+    /// Replay only: the run was stopped while the model was asked for a summary.
+    SummaryLost,
     /// Replay only: there is nothing left to compare with.
     RecordsEnded,
 }

@@ -347,6 +347,12 @@ impl Door for Live {
         machine: &Machine,
         view: ContextView,
     ) -> Poll<Result<Input>> {
+        // That the model is asked is written meanwhile.
+        if let Some(journal) = &self.journal
+            && let Poll::Ready(Err(error)) = journal.poll(cx, Recorder::poll_flush)
+        {
+            return Poll::Ready(Err(error));
+        }
         let run_id = self.journal.as_ref().map(|journal| journal.run_id());
         let summary = self.summary.get_or_insert_with(|| summarise(machine, &view, run_id));
         let summary = ready!(summary.poll_unpin(cx));
@@ -472,8 +478,9 @@ fn summarise(
     run_id: Option<&RunId>,
 ) -> BoxFuture<Option<Box<Response>>> {
     let (setup, state) = (&machine.setup, &machine.state);
-    let Some(policy) = &setup.policy.context else { return Box::pin(std::future::ready(None)) };
-    let messages = view.to_summarise(&state.view, &state.thread.messages, policy);
+    let Some(messages) = state.summary_request(view, &setup.policy) else {
+        return Box::pin(std::future::ready(None));
+    };
     let mut request = without_tools(&setup.request);
     request.messages = messages;
     let mut call = setup.call.clone();
@@ -494,23 +501,20 @@ fn summarise(
             {
                 hearing.hear(event?, None);
             }
-            hearing.check_end(&name, false)?;
-            let (response, _) = hearing.into_answer();
-            response.error().map_or(Ok(response), Err)
+            hearing.check_end(&name, false)
         });
         let answered =
             answered.await.unwrap_or_else(|_| Err(Error::adapter(AdapterReason::Timeout)));
-        match answered {
-            Ok(response) => {
-                watch.end(None, Some(&response.usage));
-                Some(Box::new(response))
-            }
-            Err(error) => {
-                watch.end(Some(error.reason()), None);
-                tracing::warn!(%error, "the conversation is shortened without a summary");
-                None
-            }
+        if let Err(error) = answered {
+            hearing.hear(Event::Error { error }, None);
         }
+        let (response, _) = hearing.into_answer();
+        let error = response.error();
+        watch.end(error.as_ref().map(Error::reason), Some(&response.usage));
+        if let Some(error) = error {
+            tracing::warn!(%error, "the conversation is shortened without a summary");
+        }
+        Some(Box::new(response))
     })
 }
 

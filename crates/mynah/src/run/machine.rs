@@ -6,8 +6,9 @@ use mynah_data::{
     ASK_USER_SENTINEL, ChatResult, Error, Event, HaltReason, Message, Messages, Metadata, Response,
     RunId, StepResult, StepThread, StreamReason, ToolCall,
 };
-use mynah_log::{End, Extent, Fact, Hash, Plan, Resolution, cbor};
-use mynah_step::{ErrorPolicy, IncomingAnswer, Journal, Settled, settle, uncertain};
+use mynah_log::{Effect, End, Extent, Fact, Hash, Plan, Resolution, SUMMARY_STARTED, cbor};
+use mynah_step::{ErrorPolicy, IncomingAnswer, Journal, Settled, prompt_tokens, settle, uncertain};
+use serde_json::json;
 
 use super::{
     Setup,
@@ -18,7 +19,7 @@ use super::{
     state::{RunState, manual_calls, plan_mode},
     tell::tell,
 };
-use crate::context_policy::ContextView;
+use crate::context_policy::{ContextView, summary_in};
 use crate::in_flight::{Flight, InFlight};
 
 /// The decision maker of a run.
@@ -138,7 +139,14 @@ impl Machine {
                 vec![Fact::TurnStarted { turn, prompt, input_tokens }]
             }
             Action::Shorten(view) => vec![self.shorten(view, None)],
-            Action::LoseTurn => vec![self.state.spent.lost(self.turn())],
+            Action::StartSummary(view) => {
+                let request = self.state.summary_request(&view, &self.setup.policy);
+                let size = request.map_or(0, |messages| messages.size());
+                let effect = Effect::Done(json!({"input_tokens": prompt_tokens(size, 0)}));
+                let name = SUMMARY_STARTED.to_owned();
+                vec![Fact::SideEffect { inside: None, name, ahead: 0, effect }]
+            }
+            Action::LoseTurn => vec![self.lost_turn()],
             Action::Finalize { conversation, nudge } => {
                 vec![Fact::FinalizeStarted { conversation, nudge: nudge.map(Arc::new) }]
             }
@@ -166,12 +174,13 @@ impl Machine {
     /// The fact that requests show only this of the conversation from now on.
     fn shorten(&self, mut view: ContextView, summary: Option<Box<Response>>) -> Fact {
         let (before, messages) = (&self.state.view, &self.state.thread.messages);
-        let strategy = match &summary {
+        let made = summary_in(summary.as_deref());
+        let strategy = match made {
             Some(_) => "summarise",
             None if view.dropped > before.dropped => "drop",
             None => "clear_tool_results",
         };
-        if let Some(summary) = &summary {
+        if let Some(summary) = made {
             view = view.summarised(summary);
         }
         let tokens =
@@ -224,11 +233,12 @@ impl Machine {
                     self.hearing = None;
                 }
                 self.stop = Some(Stop::Interrupted(reason, end.map(|(end, _)| end)));
-                Vec::new()
+                self.lost_summary().into_iter().collect()
             }
             Input::LimitReached(breach) => {
+                let lost = self.lost_summary();
                 let (partial, cuts) = self.cut_off();
-                vec![Fact::BudgetExceeded { breach, partial, cuts }]
+                lost.into_iter().chain([Fact::BudgetExceeded { breach, partial, cuts }]).collect()
             }
             Input::Woke(calls) => {
                 self.next_call = 0;
@@ -244,8 +254,19 @@ impl Machine {
                 vec![Fact::Suspended(end)]
             }
             Input::Summarised { view, summary } => vec![self.shorten(view, summary)],
+            Input::SummaryLost => self.lost_summary().into_iter().collect(),
             Input::RecordsEnded => Vec::new(),
         }
+    }
+
+    /// The fact that the answer of the model call in flight is lost, with an estimate of what it took.
+    fn lost_turn(&self) -> Fact {
+        self.state.spent.lost(self.turn())
+    }
+
+    /// The same for a summary, if one was asked for.
+    fn lost_summary(&self) -> Option<Fact> {
+        self.state.summarising.is_some().then(|| self.lost_turn())
     }
 
     /// Folds a committed fact into the state. Emits an event if it completes a step.

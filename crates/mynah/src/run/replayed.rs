@@ -157,10 +157,17 @@ impl Door for Replay {
         view: ContextView,
     ) -> Poll<Result<Input>> {
         let summary = self.journal.records(|cursor| match cursor.upcoming()? {
-            Fact::ContextTruncated { summary, .. } => summary.clone(),
+            Fact::ContextTruncated { summary, .. } => Some(Ok(summary.clone())),
+            Fact::TurnLost { .. } => Some(Err(Input::SummaryLost)),
             _ => None,
         });
-        Poll::Ready(Ok(Input::Summarised { view, summary }))
+        Poll::Ready(Ok(match summary {
+            Some(Err(lost)) => lost,
+            summary => {
+                let summary = summary.and_then(Result::ok).flatten();
+                Input::Summarised { view, summary }
+            }
+        }))
     }
 
     fn poll_ended(&mut self, _: &mut Context<'_>, _: &Machine) -> Poll<()> {

@@ -8,13 +8,13 @@ use mynah_data::{
     ASK_USER_SENTINEL, Breach, CUT_SHORT, Error, Halt, HaltReason, Message, Messages, Response,
     RunId, StepResult, Thread, ToolCall, ToolOutcome, Wait,
 };
-use mynah_log::{End, Extent, Fact, Interruption, OnUncertain, Plan, Resolution};
+use mynah_log::{End, Extent, Fact, Interruption, OnUncertain, Plan, Resolution, SUMMARY_STARTED};
 use mynah_step::{Continuation, Spent, Try, uncertain};
 use serde_json::{Value, json};
 
 pub(super) use self::ending::{manual_calls, plan_mode};
 use super::open_turn::{ClosedTurn, OpenTurn, PlannedCall};
-use crate::context_policy::{ContextView, Measured};
+use crate::context_policy::{ContextView, Measured, summary_in};
 
 /// Everything a run may base a decision on.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +26,8 @@ pub(crate) struct RunState {
     pub(super) conversation: Option<Conversation>,
     /// A model call that was started and has no answer yet.
     pub(super) calling: Option<PendingModelCall>,
+    /// A call for a summary that was started and has no answer yet.
+    pub(super) summarising: Option<PendingModelCall>,
     /// The turn whose tools are not all done.
     pub(super) open: Option<OpenTurn>,
     /// How the last completed step went, beyond what its result says.
@@ -118,6 +120,7 @@ impl RunState {
                         self.crashes += u32::from(after == Interruption::Crash);
                         if after != Interruption::Branch {
                             self.calling = self.calling.map(|_| PendingModelCall::Lost);
+                            self.summarising = self.summarising.map(|_| PendingModelCall::Lost);
                         }
                         self.open.iter_mut().for_each(OpenTurn::lose);
                     }
@@ -140,11 +143,12 @@ impl RunState {
             Fact::TurnStarted { input_tokens, .. } => {
                 self.attempts = 0;
                 self.measured.estimate(input_tokens);
-                self.calling = Some(PendingModelCall::Now);
+                (self.calling, self.summarising) = (Some(PendingModelCall::Now), None);
             }
+            // A summary is no turn of the conversation.
             Fact::TurnLost { .. } => {
+                self.lost_turns += usize::from(self.summarising.take().is_none());
                 self.calling = None;
-                self.lost_turns += 1;
             }
             Fact::FinalizeStarted { conversation, nudge } => self.finalize(conversation, nudge),
             Fact::FinalizeFailed { error } => {
@@ -191,10 +195,14 @@ impl RunState {
                 let place = |count| usize::try_from(count).unwrap_or(usize::MAX);
                 let (before, messages) = (std::mem::take(&mut self.view), &self.thread.messages);
                 let view = ContextView::new(messages, place(dropped), place(cleared), before);
-                self.view = match summary {
-                    Some(summary) => view.summarised(&summary),
+                self.view = match summary_in(summary.as_deref()) {
+                    Some(summary) => view.summarised(summary),
                     None => view,
                 };
+                self.summarising = None;
+            }
+            Fact::SideEffect { inside: None, name, .. } if name == SUMMARY_STARTED => {
+                self.summarising = Some(PendingModelCall::Now);
             }
             // What tools and loops take from the world decides nothing here, but for the runs that they start.
             fact @ Fact::SideEffect { .. } => {
@@ -457,6 +465,16 @@ impl RunState {
     pub(super) fn sleeping(&self) -> impl Iterator<Item = (&str, u64)> {
         let calls = self.open.iter().flat_map(OpenTurn::sleeping);
         calls.map(|(planned, until)| (planned.call.id.as_str(), until))
+    }
+
+    /// The calls of the open turn that have no result: they run, will run, or asked a person.
+    pub(super) fn unfinished_calls(&self) -> impl Iterator<Item = &ToolCall> {
+        let is_unfinished = |call: &&PlannedCall| match &call.settled {
+            None => true,
+            Some((_, halt)) => matches!(halt, Some(Halt::AskUser { .. })),
+        };
+        let calls = self.open.iter().flat_map(|turn| &turn.calls).filter(is_unfinished);
+        calls.map(|planned| &*planned.call)
     }
 
     /// A call of the open turn.
