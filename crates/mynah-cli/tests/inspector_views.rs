@@ -129,6 +129,86 @@ fn a_run_is_compared_with_its_fork_and_with_its_replay_by_another_agent() {
 }
 
 #[test]
+fn a_run_and_the_run_of_its_agent_lead_to_each_other() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    store.file(
+        "front.json",
+        r#"{"scripts": [[{"tool_call": {"id": "c0", "name": "research", "arguments": {"task": "Can they?"}}}, {"finish": "tool_calls"}],
+            [{"text": "Yes."}, {"finish": "stop"}]]}"#,
+    );
+    store.file("back.json", r#"{"scripts": [[{"text": "They can."}, {"finish": "stop"}]]}"#);
+    let agent = store.file(
+        "agent.toml",
+        "model = 'scripted:front.json'\n[agents.research]\ndescription = 'Looks up.'\nmodel = 'scripted:back.json'\n",
+    );
+    assert_eq!(store.run(&["run", &agent, "Mynahs?"]).code, Some(0));
+    let shown = store.json(&["runs"]);
+    let ids: Vec<String> = shown.iter().map(|run| common::text(run, "run_id")).collect();
+    let parent = ids.iter().find(|id| !id.contains('+')).unwrap();
+    let child = ids.iter().find(|id| id.contains('+')).unwrap();
+    let at = |run: &str| {
+        format!(
+            "new URLSearchParams(location.search).get('run') === {} && document.querySelector('.run-facts') !== null",
+            json!(run)
+        )
+    };
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[("run", parent)]));
+    browser.wait("document.querySelector('.agent-run a') !== null");
+    browser.click(".agent-run a");
+    browser.wait(&at(child));
+    browser.wait("document.querySelector('.conversation')?.innerText.includes('They can.')");
+    browser.run("[...document.querySelectorAll('.run-facts .fact')].find((one) => one.innerText.includes('AGENT OF') || one.innerText.includes('Agent of')).querySelector('a').click()");
+    browser.wait(&at(parent));
+    let records = store.json(&["show", parent, "--records"]);
+    let link =
+        records.iter().find(|record| record.to_string().contains("sub_run_started")).unwrap();
+    browser.open(&served.page(&[
+        ("run", parent),
+        ("view", "records"),
+        ("record", &link["seq"].to_string()),
+    ]));
+    browser.wait("document.querySelector('.record-detail .actions a') !== null");
+    browser.click(".record-detail .actions a");
+    browser.wait(&at(child));
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn the_calls_of_an_agent_are_decided_in_the_page_of_its_parent() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    let shell = |id: &str| json!({"tool_call": {"id": id, "name": "shell", "arguments": {"command": format!("echo {id}")}}});
+    let calls = json!({"finish": "tool_calls"});
+    let says = |text: &str| json!([{"text": text}, {"finish": "stop"}]);
+    let task = json!({"tool_call": {"id": "c0", "name": "helper", "arguments": {"task": "Look."}}});
+    let front = json!({"scripts": [[task, calls], says("All done.")]});
+    let helper = json!({"scripts": [[shell("s0"), shell("s1"), calls], says("Looked.")]});
+    store.file("front.json", &front.to_string());
+    store.file("helper.json", &helper.to_string());
+    let agent = store.file(
+        "agent.toml",
+        "model = 'scripted:front.json'\n[agents.helper]\ndescription = 'Helps.'\nmodel = 'scripted:helper.json'\ntools = { shell = 'ask' }\n",
+    );
+    let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
+    browser.open(&served.page(&[]));
+    browser.click(".page-head .primary");
+    browser.write("dialog textarea", "Look around.");
+    browser.click("dialog .primary");
+    browser.wait("document.querySelectorAll('.waiting .decision').length === 2");
+    assert!(browser.text(".waiting").contains("An agent of this run wants to call"));
+    browser.run("const [, second] = document.querySelectorAll('.decision select'); second.value = 'reject'; second.dispatchEvent(new Event('change')); document.querySelectorAll('.decision textarea')[1].value = 'not that one'");
+    browser.click(".waiting .primary");
+    browser.click("dialog .primary");
+    // The script of the agent begins anew when the server continues the run, so it asks once more.
+    browser.wait("document.querySelector('.conversation')?.innerText.split('May these calls run?').length > 2");
+    let tree = store.ok(&["show", "last", "--tree"]);
+    assert!(tree.contains("s0\\n") && tree.contains("not that one"), "{tree}");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
 fn no_page_is_wider_than_its_window() {
     let Some(browser) = Browser::start() else { return };
     let store = Store::with(TRIP);

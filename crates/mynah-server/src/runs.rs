@@ -171,6 +171,8 @@ pub(crate) struct Described {
     fingerprint: Option<mynah::log::Hash>,
     parent: Option<Link>,
     previous: Option<Previous>,
+    /// The run whose agent this one is.
+    caller: Option<mynah::RunId>,
     end: Option<Ended>,
     error: Option<Error>,
     waiting: Option<Waiting>,
@@ -197,11 +199,25 @@ struct Ended {
 #[derive(Serialize)]
 #[serde(tag = "for", rename_all = "snake_case")]
 enum Waiting {
-    Answer { question: Option<String> },
-    Approval { calls: Vec<ToolCall> },
-    Outcome { calls: Vec<ToolCall> },
+    Answer {
+        question: Option<String>,
+        /// The calls that the question is about, if an agent beneath the run asks.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        calls: Vec<ToolCall>,
+        /// Whether they need an approval, or have an unknown outcome.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        about: Option<String>,
+    },
+    Approval {
+        calls: Vec<ToolCall>,
+    },
+    Outcome {
+        calls: Vec<ToolCall>,
+    },
     Resume,
-    Time { wake_at_ms: Option<u64> },
+    Time {
+        wake_at_ms: Option<u64>,
+    },
 }
 
 impl Described {
@@ -222,7 +238,13 @@ impl Described {
             }
             _ => None,
         };
+        // The id of an agent's run begins with that of the run that called it.
+        let caller = match run.run_id.rsplit_once('+') {
+            Some((caller, _)) => log.run(caller).await?.map(|caller| caller.run_id),
+            None => None,
+        };
         Ok(Self {
+            caller,
             fingerprint: run.seal.map(|_| run.hash),
             parent,
             previous: about.session.and_then(|session| session.previous),
@@ -275,7 +297,15 @@ async fn waiting(log: &dyn Log, run: &RunSummary, seq: u64, end: &End) -> Result
         HaltReason::Sleeping => Waiting::Time { wake_at_ms: end.wake_at_ms() },
         _ => {
             let question = end.metadata.get("pending_question").or(end.metadata.get("question"));
-            Waiting::Answer { question: question.and_then(Value::as_str).map(str::to_owned) }
+            let hint = |name: &str| Some(end.metadata.get("ask_user_opts")?.get(name)?.clone());
+            let about = hint("for").and_then(|about| about.as_str().map(str::to_owned));
+            let calls = hint("calls").filter(|_| about.is_some());
+            let calls = calls.and_then(|calls| serde_json::from_value(calls).ok());
+            Waiting::Answer {
+                question: question.and_then(Value::as_str).map(str::to_owned),
+                calls: calls.unwrap_or_default(),
+                about,
+            }
         }
     })
 }

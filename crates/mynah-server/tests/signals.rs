@@ -81,6 +81,31 @@ async fn a_signal_with_a_key_counts_once() {
 }
 
 #[tokio::test]
+async fn the_calls_of_an_agent_are_decided_in_the_answer_to_its_parent() {
+    let log = Arc::new(MemoryLog::new());
+    let cashier = engine([calls("pay"), says("Paid.")]);
+    let task = json!([
+        {"tool_call": {"id": "c0", "name": "cashier", "arguments": {"task": "Pay."}}},
+        {"finish": "tool_calls"},
+    ]);
+    let front = engine([task, says("Done.")]).tool(cashier.as_tool("cashier", "Pays."));
+    let server = Server::new(Arc::clone(&log)).agent(Agent::new("front", front));
+    let server = Running::start(server).await;
+    let body = json!({"input": "pay", "key": "r"});
+    let waits = json_of(server.post("/v1/runs?wait=30", &body).await).await["waiting"].clone();
+    assert_eq!((&waits["for"], &waits["about"]), (&json!("answer"), &json!("approval")), "{waits}");
+    assert_eq!(waits["calls"][0]["arguments"], json!({"euros": 7}));
+    let runs = log.runs(Default::default()).await.unwrap().runs;
+    let child = runs.iter().find(|run| run.run_id.starts_with("r+cashier-")).unwrap();
+    let path = format!("/v1/runs/{}", child.run_id.replace('+', "%2B"));
+    let agent = json_of(server.get(&path).await).await;
+    assert_eq!((&agent["caller"], &agent["status"]), (&json!("r"), &json!("suspended")));
+    let approve = json!({"answer": json!({"c0": true}).to_string()});
+    let done = json_of(server.post("/v1/runs/r/signals?wait=30", &approve).await).await;
+    assert_eq!((&done["status"], &done["caller"]), (&json!("completed"), &Value::Null), "{done}");
+}
+
+#[tokio::test]
 async fn a_signal_that_does_not_fit_leaves_nothing_in_the_inbox() {
     let log = Arc::new(MemoryLog::new());
     let server =

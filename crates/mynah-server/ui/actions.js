@@ -114,7 +114,9 @@ export function waitingForm(run, waiting, agents, done) {
     const result = await confirmed({ title, words, button: title, act: () => signal(run, body()) });
     if (result) done(result);
   };
-  if (waiting.for === "answer") {
+  // The calls of an agent beneath the run are decided one by one too. Their decisions are the answer.
+  const ofAgent = waiting.for === "answer" && Boolean(waiting.calls?.length);
+  if (waiting.for === "answer" && !ofAgent) {
     const text = h("textarea", { "aria-label": "Answer", name: "answer", required: true });
     return h("form", { class: "waiting", onsubmit: (event) => { event.preventDefault(); sent("Send the answer", ["The run continues with this answer: ", h("q", {}, say(text.value))], () => ({ answer: text.value })); } },
       h("h2", {}, icon("pause"), "Waits for an answer"), h("p", { class: "question" }, say(waiting.question ?? "")), text, failure, h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, "Answer")));
@@ -122,8 +124,8 @@ export function waitingForm(run, waiting, agents, done) {
   if (waiting.for === "resume") {
     return h("div", { class: "waiting" }, h("h2", {}, icon("pause"), "Waits to be resumed"), h("p", {}, "Its process died several times without progress."), h("div", { class: "buttons" }, h("button", { class: "primary", type: "button", onclick: async () => { const result = await resume(run, agents); if (result) done(result); } }, "Resume")));
   }
-  const isOutcome = waiting.for === "outcome";
-  const choices = isOutcome ? [["result", "It ran; this is its result"], ["reject", "It did not run"]] : [["approve", "Approve"], ["edit", "Approve with other arguments"], ["reject", "Reject"], ["result", "Give a result instead"]];
+  const isOutcome = waiting.for === "outcome" || waiting.about === "outcome";
+  const choices = isOutcome && ofAgent ? [["result", "It ran; this is its result"], ["reject", "It did not run"], ["approve", "Run it again"]] : isOutcome ? [["result", "It ran; this is its result"], ["reject", "It did not run"]] : [["approve", "Approve"], ["edit", "Approve with other arguments"], ["reject", "Reject"], ["result", "Give a result instead"]];
   const rows = (waiting.calls ?? []).map((call) => {
     const choice = h("select", { "aria-label": `Decision about ${call.name}`, "data-call": call.id }, choices.map(([value, words]) => h("option", { value }, words)));
     const text = h("textarea", { "aria-label": "Arguments, reason or result", hidden: choices[0][0] === "approve", placeholder: isOutcome ? "The result, as the model reads it" : "" });
@@ -148,10 +150,14 @@ export function waitingForm(run, waiting, agents, done) {
       else if (choice.value === "reject") made.reject[call.id] = text.value;
       else made.results[call.id] = text.value;
     }
+    if (ofAgent) {
+      const all = [made.approve.map((id) => [id, true]), Object.entries(made.approve_with).map(([id, value]) => [id, { arguments: value }]), Object.entries(made.reject).map(([id, why]) => [id, why || false]), Object.entries(made.results).map(([id, result]) => [id, { result }])];
+      return { answer: JSON.stringify(Object.fromEntries(all.flat())) };
+    }
     return Object.fromEntries(Object.entries(made).filter(([, value]) => Object.keys(value).length));
   };
   const told = () => h("ul", {}, rows.map(({ call, choice, text }) => h("li", {}, { approve: "run ", edit: "run with other arguments ", reject: "do not run ", result: "take the given result for " }[choice.value], h("strong", {}, say(call.name)), choice.value === "approve" ? [" with ", h("code", {}, say(call.raw_arguments ?? ""))] : text.value ? [": ", h("q", {}, say(text.value))] : null)));
   return h("form", { class: "waiting", onsubmit: (event) => { event.preventDefault(); sent("Send the decision", ["The run continues with this:", told()], body); } },
-    h("h2", {}, icon("pause"), isOutcome ? "Waits: the outcome of these calls is unknown" : "Waits for approval"), h("p", {}, isOutcome ? "The process died while they ran. Find out whether they did." : "The model wants to call:"),
+    h("h2", {}, icon("pause"), isOutcome ? "Waits: the outcome of these calls is unknown" : "Waits for approval"), h("p", {}, isOutcome ? "The process died while they ran. Find out whether they did." : ofAgent ? "An agent of this run wants to call:" : "The model wants to call:"),
     h("ul", { class: "decisions" }, rows.map(({ element }) => element)), failure, h("div", { class: "buttons" }, button));
 }

@@ -77,10 +77,15 @@ export class Conversation {
 
   note({ seq, ts, tone, title, detail, run, at, root }) {
     const drawing = { bad: "bolt", wait: "pause", ok: "check", seal: "seal" }[tone] ?? "more";
-    const where = run && this.hrefOf ? h("a", { href: this.hrefOf(run, at) }, say(run)) : run ? h("code", {}, say(run)) : null;
+    const where = run ? this.runLink(run, at) : null;
     return h("article", { class: `note tone-${tone}`, "aria-label": title }, icon(drawing),
       h("div", { class: "note-words" }, h("strong", {}, say(title)), where ? [" ", where] : null, detail ? h("div", { class: "note-detail" }, say(detail)) : null, root ? h("code", { class: "hash" }, root) : null),
       this.place(seq, ts));
+  }
+
+  /** Another run, as a link where there are pages of runs. */
+  runLink(run, at) {
+    return this.hrefOf ? h("a", { href: this.hrefOf(run, at) }, say(run)) : h("code", {}, say(run));
   }
 
   place(seq, ts) {
@@ -107,7 +112,7 @@ export class Conversation {
         finish && !["stop", "tool_calls"].includes(finish) ? h("span", { class: "chip status-failed" }, say(`finish: ${finish}`)) : null,
         item.cut ? h("span", { class: "chip status-cancelled" }, "cut off") : null,
         textOf(message) ? copyButton(() => textOf(message), "Copy text") : null, this.place(seq, ts)),
-      body, (item.calls ?? []).map((call) => this.call(call)));
+      body, (item.calls ?? []).map((call) => [this.call(call), call.run ? h("p", { class: "agent-run" }, icon("fork"), "Run of the agent: ", this.runLink(call.run)) : null]));
   }
 
   part(part, role, key) {
@@ -189,6 +194,16 @@ export class Conversation {
       if (items[place].seq !== this.shownSeq) return items[place].seq;
     }
     return null;
+  }
+
+  /** What a call does now, until its result is here. */
+  progress(id, words) {
+    const call = [...this.element.querySelectorAll("details.call.state-running")].find((one) => one.dataset.key === `call ${id}`);
+    if (!call) return;
+    const shown = call.nextElementSibling;
+    const line = shown?.classList.contains("doing") ? shown : h("p", { class: "doing" });
+    line.textContent = say(words);
+    if (line !== shown) call.after(line);
   }
 
   /** The answer that streams now; null when it is recorded. */

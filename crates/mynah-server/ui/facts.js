@@ -70,6 +70,14 @@ export function textOf(message) {
 /** The tool calls of a message. */
 export const callsOf = (message) => partsOf(message).filter((part) => part.type === "tool_call");
 
+const SUB_RUNS = new Set(["sub_run_started", "sub_run"]);
+
+/** The run that a tool started, if a fact of this kind says so. */
+export function subRun(kind, fact) {
+  const run = kind === "side_effect" && fact?.inside && SUB_RUNS.has(fact.name) ? fact.effect?.done?.run_id : null;
+  return typeof run === "string" ? run : null;
+}
+
 /** The text of an error, of which few members are certain. */
 export function errorText(error) {
   if (typeof error === "string") return error;

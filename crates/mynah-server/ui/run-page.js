@@ -43,6 +43,7 @@ export async function runPage(root, query) {
     links: () => [
       run.session_id ? relation("Session", withQuery("/", { session: run.session_id }), run.session_id) : null,
       run.parent ? relation("Fork of", runHref(run.parent.run_id, { record: run.parent.seq }), run.parent.run_id) : null,
+      run.caller ? relation("Agent of", runHref(run.caller), run.caller) : null,
       run.previous ? relation("Turn before", runHref(run.previous.run_id), run.previous.run_id) : null,
       run.agent ? h("div", { class: "fact" }, h("dt", {}, "Agent"), h("dd", {}, say(run.agent))) : null],
   });
@@ -163,6 +164,10 @@ export async function runPage(root, query) {
   };
   const hear = ({ lastEventId, data }) => {
     const { event } = JSON.parse(data);
+    if (event.type === "tool_execution_progress") {
+      const part = event.total ? `${Math.round(100 * event.progress / event.total)} % ` : "";
+      view.views.conversation?.progress(event.id, part + (event.message ?? ""));
+    }
     if (lastEventId.includes("~")) {
       const turn = lastEventId.split(".")[0];
       if (live.turn !== turn) Object.assign(live, { turn, text: "", reasoning: "" });

@@ -2,6 +2,7 @@
 
 import { Conversation } from "./conversation.js";
 import { compact, copyButton, count, exactly, h, icon, idChip, money, plural, say, span, statusChip, when } from "./dom.js";
+import { subRun } from "./facts.js";
 import { recordDetail, Records } from "./records.js";
 import { overall } from "./overall.js";
 import { Timeline } from "./timeline.js";
@@ -14,7 +15,7 @@ export class RunView {
    * of a record, `hrefOf(run, seq)` that of another run. `buttons` stand in the header, `actions(record)` beside a record.
    */
   constructor(story, { id, raw = null, changed = () => {}, linkOf = null, hrefOf = null, buttons = [], actions = () => [], links = () => [] }) {
-    Object.assign(this, { story, id, raw, changed, linkOf, actions, links, selected: null, view: null, verification: null, held: true });
+    Object.assign(this, { story, id, raw, changed, linkOf, hrefOf, actions, links, selected: null, view: null, verification: null, held: true });
     const select = (seq) => this.select(seq);
     this.make = {
       conversation: () => new Conversation(story, { select, hrefOf }),
@@ -127,7 +128,9 @@ export class RunView {
     this.element.classList.toggle("with-panel", Boolean(record));
     if (!record) return this.panel.replaceChildren();
     const link = this.linkOf?.(record.seq);
-    this.panel.replaceChildren(recordDetail(record, { raw: this.raw, link, close: () => this.close(), actions: this.actions(record) }));
+    const run = subRun(record.kind, record.fact);
+    const started = run && this.hrefOf ? h("a", { class: "button small", href: this.hrefOf(run) }, icon("fork"), "Run of the agent") : null;
+    this.panel.replaceChildren(recordDetail(record, { raw: this.raw, link, close: () => this.close(), actions: [started, ...this.actions(record)].filter(Boolean) }));
   }
 
   close() {

@@ -1,6 +1,6 @@
 // What a run's records tell: the conversation, and the spans of time of the timeline. A fold, so that records can be added as they come.
 
-import { breachText, callsOf, endDetail, errorText, partsOf, textOf } from "./facts.js";
+import { breachText, callsOf, endDetail, errorText, partsOf, subRun, textOf } from "./facts.js";
 
 export class Story {
   constructor() {
@@ -233,11 +233,15 @@ export class Story {
     const attempt = fact.inside ? this.attempt(fact.inside.call_id, fact.inside.attempt) : null;
     const failed = "failed" in (fact.effect ?? {});
     this.spans.push({ kind: "effect", label: fact.name, from: record.ts, to: record.ts, seq: record.seq, last: record.seq, depth: fact.inside ? 2 : 1, state: failed ? "failed" : "ok" });
+    const run = subRun("side_effect", fact);
+    if (attempt && run) this.calls.get(fact.inside.call_id).run = run;
     if (attempt) attempt.effects.push({ seq: record.seq, name: fact.name, effect: fact.effect });
+    else if (fact.name === "summary_started") this.note(record, "muted", "The model is asked for a summary of what is left out");
     else this.note(record, "muted", `Side effect: ${fact.name}`, failed ? fact.effect.failed : JSON.stringify(fact.effect?.done ?? null));
   }
 
   on_context_truncated(fact, record) {
+    this.usage(fact.summary?.usage);
     this.note(record, "muted", `Context shortened (${fact.strategy})`, `${fact.messages_before} → ${fact.messages_after} messages, ${fact.tokens_before} → ${fact.tokens_after} tokens`);
   }
 
