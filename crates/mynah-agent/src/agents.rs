@@ -30,19 +30,23 @@ pub(crate) struct Nesting {
     is_outermost: bool,
     /// How many levels may follow.
     left: u32,
+    /// Whether the budget of an agent above limits dollars.
+    pub(crate) limits_usd: bool,
 }
 
 impl Nesting {
     /// That of an agent which no other has.
     pub(crate) fn of(file: &Path, limit: Option<u32>) -> Self {
-        Self { files: vec![resolved(file)], is_outermost: true, left: limit.unwrap_or(DEPTH) }
+        let (files, left) = (vec![resolved(file)], limit.unwrap_or(DEPTH));
+        Self { files, is_outermost: true, left, limits_usd: false }
     }
 
     /// That of an agent beneath it; none if agents may not be nested so deep.
-    fn beneath(&self, limit: Option<u32>) -> Option<Self> {
+    fn beneath(&self, limit: Option<u32>, limits_usd: bool) -> Option<Self> {
         let left = self.left.checked_sub(1)?;
         let left = limit.map_or(left, |limit| limit.min(left));
-        Some(Self { files: self.files.clone(), is_outermost: false, left })
+        let limits_usd = limits_usd || self.limits_usd;
+        Some(Self { files: self.files.clone(), is_outermost: false, left, limits_usd })
     }
 }
 
@@ -83,7 +87,7 @@ impl AgentFile {
                 false => agent.engine.as_tool(name, description),
             };
             let tool = match table.timeout {
-                Some(seconds) => tool.timeout(Duration::from_secs(seconds.into())),
+                Some(seconds) => tool.timeout(Duration::from_secs(seconds.get().into())),
                 None => tool,
             };
             agents.push((agent, tool));
@@ -102,8 +106,10 @@ impl AgentFile {
                 "agents are nested too deep here; `agent_depth` of the outermost agent permits more",
             )
         };
+        let limits_usd = self.spec.budget.usd.is_some();
         let Some(file) = &table.file else {
-            let nesting = self.nesting.beneath(table.agent_depth).ok_or_else(too_deep)?;
+            let nesting =
+                self.nesting.beneath(table.agent_depth, limits_usd).ok_or_else(too_deep)?;
             return Ok(self.inline(&["agents", name], table.spec(&self.spec), nesting));
         };
         if table.is_inline() {
@@ -124,7 +130,8 @@ impl AgentFile {
             return Err(wrong(&["file"], &format!("these agents have each other: {circle}")));
         }
         let mut read = Self::parse(path, text)?;
-        read.nesting = self.nesting.beneath(read.spec.agent_depth).ok_or_else(too_deep)?;
+        read.nesting =
+            self.nesting.beneath(read.spec.agent_depth, limits_usd).ok_or_else(too_deep)?;
         read.nesting.files.push(place);
         Ok(read)
     }

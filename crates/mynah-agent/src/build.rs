@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     env, fs,
+    num::NonZeroU64,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -10,7 +11,7 @@ use std::{
 use mynah::{
     Approval, Budget, Catalog, ContextPolicy, Engine, Fallback, ModelRef, OnUnknownTool, Options,
     ResponseFormat, Tool,
-    adapters::{http::HttpAdapter, keys::Keys},
+    adapters::{http::HttpAdapter, keys::Keys, presets::PRESETS},
 };
 use serde_json::Value;
 
@@ -30,6 +31,9 @@ const TURNS: u32 = 50;
 
 /// How many tokens a prompt may have if the context window of the model is not known.
 const UNKNOWN_WINDOW: u64 = 32_000;
+
+/// How deep agents may be nested at most.
+const MAX_DEPTH: u32 = 8;
 
 /// Names that are no params, and the keys that set them.
 const OTHER_KEYS: [(&str, &str); 9] = [
@@ -158,7 +162,10 @@ impl AgentFile {
     ) -> Result<Agent, E> {
         let own = match engine(self)? {
             Some(own) => own,
-            None => self.engine()?,
+            None => {
+                self.check_price()?;
+                self.engine()?
+            }
         };
         let own = self.configured(own)?;
         let mut offered = self.ready_made()?;
@@ -185,6 +192,25 @@ impl AgentFile {
         Ok(Engine::new(all).model(id))
     }
 
+    /// Refuses a limit in dollars, also one of an agent above, for a model whose price is not known.
+    fn check_price(&self) -> Result<(), FileError> {
+        let is_own = self.spec.budget.usd.is_some();
+        let name = self.model();
+        let known =
+            Catalog::built_in().find(&ModelRef::from(name)).is_some_and(|m| m.pricing.is_some());
+        if known || !(is_own || self.nesting.limits_usd) {
+            return Ok(());
+        }
+        let (key, whose): (&[&str], _) = match is_own {
+            true => (&["budget", "usd"], "this limit"),
+            false => (&["model"], "`budget.usd` of the agent above"),
+        };
+        let why = format!(
+            "the price of {name} is not known, so {whose} cannot be enforced; limit `total_tokens` or `turns` instead"
+        );
+        Err(self.source.error(key, why))
+    }
+
     /// The engine with everything of the file but its tools.
     fn configured(&self, engine: Engine) -> Result<Engine, FileError> {
         let mut engine = engine
@@ -201,6 +227,10 @@ impl AgentFile {
             engine = engine.context_policy(policy);
         }
         if let Some(depth) = self.spec.agent_depth {
+            if depth > MAX_DEPTH {
+                let why = format!("agents may be nested {MAX_DEPTH} deep at most");
+                return Err(self.source.error(&["agent_depth"], why));
+            }
             engine = engine.max_agent_depth(depth);
         }
         if let Some(system) = self.system()? {
@@ -224,24 +254,28 @@ impl AgentFile {
         if table.older == Older::Keep {
             return None;
         }
-        let mut policy = ContextPolicy::new(table.max_tokens.unwrap_or_else(|| self.window()))
-            .summarise(table.older == Older::Summarise);
+        let mut policy =
+            ContextPolicy::new(table.max_tokens.map_or_else(|| self.window(), NonZeroU64::get))
+                .summarise(table.older == Older::Summarise);
         policy.keep_turns = table.keep_turns.unwrap_or(policy.keep_turns);
         policy.clear_tool_results = table.clear_tool_results.unwrap_or(policy.clear_tool_results);
         Some(policy)
     }
 
-    /// How many tokens a prompt may have: three quarters of the smallest context window among the models, which leaves room for the answer.
+    /// How many tokens a prompt may have if the file has no limit.
     fn window(&self) -> u64 {
-        let catalog = Catalog::built_in();
         let models = std::iter::once(&self.spec.model).chain(&self.spec.fallback);
-        let window = |model: &Model| catalog.find(&ModelRef::from(model.name()))?.context_window;
-        models.filter_map(window).min().map_or(UNKNOWN_WINDOW, |window| window / 4 * 3)
+        let models: Vec<ModelRef> = models.map(|model| ModelRef::from(model.name())).collect();
+        default_context(&Catalog::built_in(), &models).max_tokens
     }
 
     fn adapter(&self, model: &Model, key: &str) -> Result<(HttpAdapter, ModelRef), FileError> {
         let wrong = |error: mynah::Error| self.source.error(&[key], error.to_string());
-        let (mut adapter, id) = HttpAdapter::for_model(model.name()).map_err(wrong)?;
+        let named = HttpAdapter::for_model(model.name());
+        let (mut adapter, id) = named.map_err(|error| match nearest_adapter(model.name()) {
+            Some(near) => self.source.error(&[key], format!("no adapter is named{near}")),
+            None => wrong(error),
+        })?;
         if let Model::Table(ModelTable { base_url, api_key_env, .. }) = model {
             if let Some(url) = base_url {
                 adapter = adapter.with_base_url(url).map_err(wrong)?;
@@ -317,10 +351,17 @@ impl AgentFile {
 
     fn schema(&self, schema: &OutputSchema) -> Result<Value, FileError> {
         let key = ["output", "schema"];
-        match schema {
-            OutputSchema::Table(schema) => Ok(Value::Object(schema.clone())),
+        let schema = match schema {
+            OutputSchema::Table(schema) => Value::Object(schema.clone()),
             OutputSchema::Short(file) => serde_json::from_str(&self.read_named(file, &key)?)
-                .map_err(|error| self.source.error(&key, format!("{file}: {error}"))),
+                .map_err(|error| self.source.error(&key, format!("{file}: {error}")))?,
+        };
+        match Tool::new("answer", "", schema.clone()).schema_error() {
+            None => Ok(schema),
+            Some(why) => {
+                let why = why.rsplit_once("cannot be used: ").map_or(why, |(_, why)| why);
+                Err(self.source.error(&key, format!("this is no JSON Schema: {why}")))
+            }
         }
     }
 
@@ -390,7 +431,7 @@ impl AgentFile {
         }
         let mut shell = mynah_tools::shell().dir(dir);
         if let Some(seconds) = table.and_then(|table| table.timeout) {
-            shell = shell.timeout(Duration::from_secs(seconds.into()));
+            shell = shell.timeout(Duration::from_secs(seconds.get().into()));
         }
         for name in &self.spec.env {
             shell = shell.env(name, self.variable(name, &["env"])?);
@@ -409,4 +450,30 @@ impl AgentFile {
             self.source.error(key, why)
         })
     }
+}
+
+/// Returns the context policy of agents that have none of their own: old messages are dropped when a prompt has more than three quarters of the
+/// smallest context window among these models, which leaves room for the answer, or more than 32,000 tokens if no window is known.
+///
+/// ```
+/// use mynah::{Catalog, ModelRef};
+/// use mynah_agent::default_context;
+///
+/// let unknown = ModelRef::from("llamacpp:local");
+/// assert_eq!(default_context(&Catalog::built_in(), [&unknown]).max_tokens, 32_000);
+/// ```
+pub fn default_context<'a>(
+    catalog: &Catalog,
+    models: impl IntoIterator<Item = &'a ModelRef>,
+) -> ContextPolicy {
+    let windows = models.into_iter().filter_map(|model| catalog.find(model)?.context_window);
+    ContextPolicy::new(windows.min().map_or(UNKNOWN_WINDOW, |window| window / 4 * 3))
+}
+
+/// The adapter that a name was probably meant to have, if it names one that does not exist.
+fn nearest_adapter(model: &str) -> Option<String> {
+    let (adapter, _) = model.split_once(':')?;
+    let names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
+    let near = suggestion(adapter, &names);
+    (!names.contains(&adapter) && near.contains("did you mean")).then_some(near)
 }

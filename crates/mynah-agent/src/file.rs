@@ -1,6 +1,11 @@
 //! The keys of an agent file. Their doc comments are the descriptions in the published JSON Schema.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    fmt,
+    num::{NonZeroU32, NonZeroU64},
+};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
@@ -82,7 +87,7 @@ agent_table! {
         pub(crate) handoff: bool,
         /// How long it may work, in seconds; 3600 by default.
         #[schemars(range(min = 1))]
-        pub(crate) timeout: Option<u32>,
+        pub(crate) timeout: Option<NonZeroU32>,
         /// The model that is asked; by default that of the agent above, with its fallbacks.
         pub(crate) model: Option<Model>,
     }
@@ -155,7 +160,7 @@ pub(crate) struct ContextTable {
     pub(crate) older: Older,
     /// How many tokens a prompt may have; by default three quarters of the model's context window, and 32000 if that is not known.
     #[schemars(range(min = 1))]
-    pub(crate) max_tokens: Option<u64>,
+    pub(crate) max_tokens: Option<NonZeroU64>,
     /// How many of the last answers stay whole, with their tool results; 4 by default.
     pub(crate) keep_turns: Option<usize>,
     /// Whether old tool results are cleared before messages are left out; true by default.
@@ -322,7 +327,7 @@ pub(crate) struct ShellTable {
     pub(crate) dir: Option<String>,
     /// How long a command may take, in seconds; 60 by default.
     #[schemars(range(min = 1))]
-    pub(crate) timeout: Option<u32>,
+    pub(crate) timeout: Option<NonZeroU32>,
 }
 
 fn ask() -> Permission {
@@ -402,7 +407,7 @@ pub(crate) struct McpServer {
     pub(crate) token_env: Option<String>,
     /// How long a call may be silent, in seconds; 60 by default.
     #[schemars(range(min = 1))]
-    pub(crate) timeout: Option<u32>,
+    pub(crate) timeout: Option<NonZeroU32>,
 }
 
 /// Implements `Deserialize` for what is written short or as a table. An untagged enum would report neither the line nor the key.

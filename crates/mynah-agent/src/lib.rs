@@ -48,7 +48,7 @@ use mynah::Engine;
 use serde_json::Value;
 
 pub use agents::EngineOf;
-pub use build::AgentFile;
+pub use build::{AgentFile, default_context};
 pub use place::FileError;
 
 /// An agent: an engine with a name.

@@ -150,12 +150,29 @@ fn reworded(message: &str) -> String {
     let what = match message {
         message if message.starts_with("unknown field") => "unknown key",
         message if message.starts_with("unknown variant") => "unknown value",
-        message => return message.replace('\n', ": "),
+        message => return in_words(&message.replace('\n', ": ")),
     };
     match names.split_first() {
         Some((wrong, known)) => format!("{what}{}", suggestion(wrong, known)),
         None => message.to_owned(),
     }
+}
+
+/// A message of the parser with the types that it expects in the words of a file.
+fn in_words(message: &str) -> String {
+    let Some((found, expected)) = message.rsplit_once(", expected ") else {
+        return message.to_owned();
+    };
+    let expected = match expected {
+        "f32" | "f64" => "a number",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
+        "a sequence" => "a list",
+        "a map" => "a table",
+        nonzero if nonzero.starts_with("a nonzero ") => "a whole number, 1 or more",
+        table if table.starts_with("struct ") => "a table",
+        expected => expected,
+    };
+    format!("{found}, expected {expected}")
 }
 
 /// The nearest of the known names, or all of them.

@@ -48,7 +48,7 @@ impl AgentFile {
             server = server.include(names);
         }
         if let Some(seconds) = spec.timeout {
-            server = server.timeout(Duration::from_secs(seconds.into()));
+            server = server.timeout(Duration::from_secs(seconds.get().into()));
         }
         if spec.permission == Permission::Allow {
             server = server.approval(Approval::Never);

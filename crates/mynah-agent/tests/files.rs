@@ -78,11 +78,51 @@ async fn a_file_becomes_an_engine_with_its_model_prompt_tools_and_limits() {
 }
 
 #[tokio::test]
+async fn a_schema_that_is_none_is_refused() {
+    let text = "model = \"anthropic:claude-sonnet-5\"\n[output]\nschema = { type = \"objekt\" }";
+    let error = agent(text).await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("agent.toml:3: output.schema: this is no JSON Schema: ")
+            && error.contains("objekt"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
 async fn an_error_names_the_file_the_line_and_the_key_and_suggests_the_nearest() {
     let model = "model = \"anthropic:claude-sonnet-5\"\n";
     let table = [
         ("modle = \"x\"", "agent.toml:1: modle: unknown key `modle`; did you mean `model`?"),
         ("system = \"x\"", "agent.toml: the key `model` is missing"),
+        (
+            "model = \"openia:gpt-5\"",
+            "agent.toml:1: model: no adapter is named `openia`; did you mean `openai`?",
+        ),
+        (
+            "M\nbudget = { usd = \"x\" }",
+            "agent.toml:3: budget.usd: invalid type: string \"x\", expected a number",
+        ),
+        (
+            "M\nbudget = { turns = -1 }",
+            "agent.toml:3: budget.turns: invalid value: integer `-1`, expected a whole number, 0 or more",
+        ),
+        (
+            "M\n[agents]\nx = 5",
+            "agent.toml:4: agents.x: invalid type: integer `5`, expected a table",
+        ),
+        (
+            "M\n[context]\nmax_tokens = 0",
+            "agent.toml:4: context.max_tokens: invalid value: integer `0`, expected a whole number, 1 or more",
+        ),
+        ("M\nagent_depth = 9", "agent.toml:3: agent_depth: agents may be nested 8 deep at most"),
+        (
+            "model = \"llamacpp:x\"\nbudget = { usd = 1 }",
+            "agent.toml:2: budget.usd: the price of llamacpp:x is not known, so this limit cannot be enforced; limit `total_tokens` or `turns` instead",
+        ),
+        (
+            "M\nbudget = { usd = 1 }\n[agents.x]\ndescription = \"d\"\nmodel = \"llamacpp:x\"",
+            "agent.toml:6: agents.x.model: the price of llamacpp:x is not known, so `budget.usd` of the agent above cannot be enforced; limit `total_tokens` or `turns` instead",
+        ),
         (
             "model = 7",
             "agent.toml:1: model: invalid type: integer `7`, expected a name such as \"anthropic:claude-sonnet-5\", or a table with a `name`",

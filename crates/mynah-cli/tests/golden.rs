@@ -61,6 +61,17 @@ times  differs
 }
 
 #[test]
+fn a_golden_has_the_name_of_a_file() {
+    let (store, _, _) = golden();
+    for name in ["../times", "", ".times", "a/b"] {
+        let refused = store.run(&["golden", "add", "last", "--name", name]);
+        assert_eq!(refused.code, Some(2), "{name}: {}", refused.stdout);
+        let why = format!("{name:?} cannot be the name of a golden");
+        assert!(refused.stderr.contains(&why), "{}", refused.stderr);
+    }
+}
+
+#[test]
 fn expectations_are_checked_one_by_one() {
     let (store, agent, goldens) = golden();
     let table = [

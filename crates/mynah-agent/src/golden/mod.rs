@@ -118,7 +118,8 @@ pub struct Added {
 /// Keeps a run of a log as a golden: writes `NAME.ndjson`, with texts replaced as the rules say, and `NAME.toml` with the tools that it called.
 ///
 /// # Errors
-/// A run that cannot be read, has not ended, continues a session or cannot be redacted; a file that exists or cannot be written.
+/// A name that is not one of a file; a run that cannot be read, has not ended, continues a session or cannot be redacted; a file that exists or
+/// cannot be written.
 pub async fn add(
     log: &dyn Log,
     run: &str,
@@ -126,6 +127,13 @@ pub async fn add(
     name: &str,
     rules: &Rules,
 ) -> Result<Added, GoldenError> {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-. ".contains(c);
+    if name.is_empty() || name.starts_with('.') || !name.chars().all(is_plain) {
+        let why = format!(
+            "{name:?} cannot be the name of a golden; give letters, digits, `_`, `-` and `.`"
+        );
+        return Err(mynah::Error::invalid_option("name", "invalid").with_message(why).into());
+    }
     let file = folder.join(format!("{name}.ndjson"));
     if file.exists() {
         return Err(unusable(&file, "it exists; choose another name, or remove it"));
@@ -305,7 +313,10 @@ impl Check {
             .collect();
         files.sort();
         if files.is_empty() {
-            return Err(unusable(&self.folder, "it has no goldens (*.ndjson)"));
+            return Err(unusable(
+                &self.folder,
+                "it has no goldens (*.ndjson); `mynah golden add RUN --name NAME` makes one",
+            ));
         }
         let mut goldens = Vec::new();
         for file in files {
