@@ -1,28 +1,25 @@
 //! `mynah chat`: a conversation with an agent in the terminal.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-    pin::pin,
-    process::Command,
-    sync::Arc,
-};
+mod message;
+
+use std::{collections::HashMap, env, path::PathBuf, pin::pin, process::Command, sync::Arc};
 
 use clap::Args;
 use futures_util::future::{Either, select};
 use mynah::{
-    CancelHandle, ChatResult, Engine, Message, Options, Part, Role, RunId, Session,
+    CancelHandle, Catalog, ChatResult, Engine, Message, Options, Role, RunId, Session, Tool,
     adapters::http::HttpAdapter,
     cancel_run, kept_call,
     log::{Log as _, RunFilter, Totals},
     restore_session, restore_turn,
 };
+use mynah_agent::default_context;
 
+use self::message::{is_command, message};
 use crate::{
     Failure, LogArgs,
     agent::{self, VarArgs},
-    generate::{failed, read_image},
-    input,
+    generate::failed,
     interrupt::interrupted,
     ledger::Ledger,
     log_flag,
@@ -117,11 +114,14 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             Some(run) => resume::answers(&log, run).await?,
             None => Vec::new(),
         };
-        let engine = match (&agent, &model) {
-            (Some(agent), _) => agent::load(agent, &vars, &answers).await?,
-            (None, model) => call
-                .engine(model.as_deref().unwrap_or_default(), &Tries::default())?
-                .defaults(call.options()),
+        let (engine, catalog) = match (&agent, &model) {
+            (Some(agent), _) => (agent::load(agent, &vars, &answers).await?, None),
+            (None, model) => {
+                let engine =
+                    call.engine(model.as_deref().unwrap_or_default(), &Tries::default())?;
+                let catalog = call.catalog()?;
+                (fitting(engine.defaults(call.options()), &catalog), Some(catalog))
+            }
         };
         let screen = Screen::new(place.json);
         let who = match (&agent, &model) {
@@ -130,10 +130,12 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         };
         let mut chat = Chat {
             engine,
+            catalog,
             id: named.unwrap_or_else(new_id),
             before: Vec::new(),
             session,
             branches: false,
+            agents: HashMap::new(),
             prompt: Prompt::new(screen.looks, &NAMES),
             screen,
             log,
@@ -156,6 +158,12 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+/// The engine of a model, with requests that fit its context window.
+fn fitting(engine: Engine, catalog: &Catalog) -> Engine {
+    let policy = default_context(catalog, engine.get_model());
+    engine.context_policy(policy)
 }
 
 fn new_id() -> String {
@@ -193,6 +201,8 @@ async fn found(log: &Arc<Ledger>, id: &str) -> Result<Option<StoredSession>, Fai
 
 struct Chat {
     engine: Engine,
+    /// What is known of models, if there is no agent file that says how requests are shortened.
+    catalog: Option<Catalog>,
     log: Arc<Ledger>,
     /// The address of the log.
     place: String,
@@ -203,6 +213,8 @@ struct Chat {
     before: Vec<(Option<Session>, Message)>,
     /// Whether a turn was left behind, so that the next one starts beside it.
     branches: bool,
+    /// What the agents of each run used when the run had so many records.
+    agents: HashMap<RunId, (u64, Totals)>,
     screen: Screen,
     prompt: Prompt,
 }
@@ -465,13 +477,21 @@ impl Chat {
     /// What the runs of this conversation used.
     async fn spent(&mut self) -> Result<Totals, Failure> {
         let page = self.log.runs(RunFilter::new().session(&*self.id).limit(1000)).await?;
+        let has_agents = self.engine.get_tools().iter().any(Tool::is_delegating);
         let mut all = Totals::default();
         for run in &page.runs {
-            all.turns += run.totals.turns;
-            all.tool_calls += run.totals.tool_calls;
-            all.input_tokens += run.totals.input_tokens;
-            all.output_tokens += run.totals.output_tokens;
-            all.cost += run.totals.cost;
+            store::add(&mut all, &run.totals);
+            if !has_agents || run.totals.tool_calls == 0 {
+                continue;
+            }
+            // The records of a run are read once.
+            let known = self.agents.get(&run.run_id).filter(|(records, _)| *records == run.records);
+            let agents = match known {
+                Some((_, totals)) => totals.clone(),
+                None => store::agents_totals(self.log.as_ref(), &run.run_id).await?,
+            };
+            store::add(&mut all, &agents);
+            self.agents.insert(run.run_id.clone(), (run.records, agents));
         }
         Ok(all)
     }
@@ -489,6 +509,9 @@ impl Chat {
             match HttpAdapter::for_model(name) {
                 Ok((adapter, model)) => {
                     self.engine = self.engine.clone().adapter(adapter).model(model);
+                    if let Some(catalog) = &self.catalog {
+                        self.engine = fitting(self.engine.clone(), catalog);
+                    }
                 }
                 Err(error) => return self.screen.remark(BAD, &error.to_string()),
             }
@@ -564,29 +587,4 @@ async fn stoppable(
         Either::Right((done, _)) => done,
         Either::Left(_) => Err(Stop::Interrupted),
     }
-}
-
-/// Whether a word was meant as a command, and not as a path.
-fn is_command(word: &str) -> bool {
-    let rest = word.strip_prefix('/').unwrap_or_default();
-    !rest.is_empty() && rest.chars().all(|c| c.is_ascii_lowercase()) && !Path::new(word).exists()
-}
-
-/// A message with the files that it names: images are attached, texts follow it.
-fn message(text: &str) -> Result<Message, Failure> {
-    let (mut images, mut files) = (Vec::new(), String::new());
-    let names = text.split_whitespace().filter_map(|word| word.strip_prefix('@'));
-    for name in names.filter(|name| Path::new(name).is_file()) {
-        let bytes = input::bytes(Path::new(name))?;
-        match String::from_utf8(bytes) {
-            Ok(content) => files += &format!("\n\n{name}:\n```\n{}\n```", content.trim_end()),
-            Err(_) => images.push(Part::image(read_image(name)?)),
-        }
-    }
-    let mut parts = vec![Part::text(format!("{text}{files}"))];
-    parts.extend(images);
-    Ok(match parts.len() {
-        1 => Message::user(format!("{text}{files}")),
-        _ => Message::user_parts(parts),
-    })
 }

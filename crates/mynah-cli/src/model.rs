@@ -169,6 +169,11 @@ impl CallArgs {
         Ok(engine.catalog(self.catalog.catalog()?))
     }
 
+    /// The model catalog.
+    pub(crate) fn catalog(&self) -> Result<Catalog, Failure> {
+        self.catalog.catalog()
+    }
+
     /// The engine that resumes a run: with the given model, or else with its own.
     pub(crate) fn engine_of(
         &self,

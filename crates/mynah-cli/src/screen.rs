@@ -3,6 +3,8 @@
 //! In a terminal the answer is rendered and tools have spinners. Elsewhere the answer is text on standard output, and everything
 //! else goes to standard error.
 
+mod decisions;
+
 use std::{
     collections::HashSet,
     io::{self, Write as _},
@@ -17,8 +19,7 @@ use futures_util::{
     future::{Either, select},
 };
 use mynah::{
-    CancelHandle, Catalog, ChatResult, Engine, Event, FinishReason, HANDOFF, HaltReason, ModelRef,
-    Resume, ToolCall, ToolOutcome,
+    CancelHandle, Catalog, ChatResult, Engine, Event, FinishReason, HANDOFF, ModelRef, ToolOutcome,
     log::{Log as _, Totals},
 };
 use serde_json::{Value, json};
@@ -27,11 +28,9 @@ use crate::{
     Failure,
     best_effort::BestEffortWriter,
     ledger::Ledger,
-    now,
+    now, store,
     text::{Span, count, for_stdout, line, plain, short},
-    tty::{
-        self, ASKS, BAD, DIM, Entered, GOOD, Live, Looks, Markdown, Prompt, Reads, painted, wrapped,
-    },
+    tty::{self, ASKS, BAD, DIM, GOOD, Live, Looks, Markdown, Prompt, painted, wrapped},
     written,
 };
 
@@ -72,6 +71,8 @@ struct Working {
     since: i64,
     /// How far it has come, as it says.
     progress: String,
+    /// What it does now, as it says, if that has no measure.
+    doing: String,
     /// How long it took, and whether it failed.
     done: Option<(i64, bool)>,
 }
@@ -150,19 +151,7 @@ impl Screen {
         while let Some(run) = result.run_id.clone() {
             let resume =
                 followed.engine.resume(followed.log, &*run).cancel_handle(&followed.cancel);
-            let decided = match result.halted_reason {
-                HaltReason::AskUser => {
-                    let question = result.pending_question.as_deref().unwrap_or_default();
-                    self.question(question, resume, prompt).await?
-                }
-                HaltReason::ManualToolCalls => {
-                    self.approvals(&result.manual_tool_calls(), resume, prompt).await?
-                }
-                HaltReason::UncertainTools => {
-                    self.uncertain(&result.uncertain_tool_calls(), resume, prompt).await?
-                }
-                _ => None,
-            };
+            let decided = self.decide(&result, resume, prompt).await?;
             let Some(resume) = decided else { break };
             let mut stream = resume.stream().started().await.map_err(Stop::Refused)?;
             match self.show(&mut stream).await? {
@@ -171,108 +160,6 @@ impl Screen {
             }
         }
         Ok(result)
-    }
-
-    /// Reads an answer to a question in place; none if the person leaves.
-    async fn asked(
-        &mut self,
-        text: &str,
-        reads: Reads,
-        prompt: &Prompt,
-    ) -> Result<Option<String>, Stop> {
-        prompt.forget();
-        match prompt.ask(text, reads).await? {
-            Entered::Line(line) => Ok(Some(line)),
-            Entered::End => Ok(None),
-            Entered::Interrupted => Err(Stop::Interrupted),
-        }
-    }
-
-    async fn question(
-        &mut self,
-        question: &str,
-        resume: Resume,
-        prompt: &Prompt,
-    ) -> Result<Option<Resume>, Stop> {
-        self.remark(ASKS, question);
-        let answer = self.asked("? ", Reads::Answer, prompt).await?;
-        Ok(answer.map(|answer| resume.answer(answer)))
-    }
-
-    async fn approvals(
-        &mut self,
-        calls: &[ToolCall],
-        mut resume: Resume,
-        prompt: &Prompt,
-    ) -> Result<Option<Resume>, Stop> {
-        for call in calls {
-            if self.always.contains(&call.name) {
-                resume = resume.approve(&call.id);
-                continue;
-            }
-            self.describe(&format!("{} asks for approval", line(&call.name)), call);
-            let choice = "approve? [y]es, [n]o, [e]dit, [a]lways, or why not: ";
-            let Some(said) = self.asked(choice, Reads::Answer, prompt).await? else {
-                return Ok(None);
-            };
-            resume = match said.trim() {
-                "y" | "Y" | "yes" => resume.approve(&call.id),
-                "a" | "always" => {
-                    self.always.insert(call.name.clone());
-                    resume.approve(&call.id)
-                }
-                "e" | "edit" => match self.edited(call, prompt).await? {
-                    Some(arguments) if arguments == call.arguments => resume.approve(&call.id),
-                    Some(arguments) => resume.approve_with(&call.id, arguments),
-                    None => return Ok(None),
-                },
-                "" | "n" | "N" | "no" => resume.reject(&call.id, ""),
-                why => resume.reject(&call.id, why),
-            };
-        }
-        Ok(Some(resume))
-    }
-
-    /// Lets a person change the arguments of a call until they are JSON.
-    async fn edited(&mut self, call: &ToolCall, prompt: &Prompt) -> Result<Option<Value>, Stop> {
-        let mut text = call.arguments.to_string();
-        loop {
-            let Some(said) = self.asked("arguments: ", Reads::Edit(text), prompt).await? else {
-                return Ok(None);
-            };
-            match serde_json::from_str(&said) {
-                Ok(arguments) => return Ok(Some(arguments)),
-                Err(error) => self.remark(BAD, &format!("not JSON: {error}")),
-            }
-            text = said;
-        }
-    }
-
-    async fn uncertain(
-        &mut self,
-        calls: &[ToolCall],
-        mut resume: Resume,
-        prompt: &Prompt,
-    ) -> Result<Option<Resume>, Stop> {
-        for call in calls {
-            self.describe(&format!("{} may have run before", line(&call.name)), call);
-            let choice = "[r]un it again, [s]kip it, or its result: ";
-            let Some(said) = self.asked(choice, Reads::Answer, prompt).await? else {
-                return Ok(None);
-            };
-            resume = match said.trim() {
-                "r" | "run" => resume.approve(&call.id),
-                "" | "s" | "skip" => resume.reject(&call.id, "its outcome is unknown"),
-                result => resume.tool_result(&call.id, result),
-            };
-        }
-        Ok(Some(resume))
-    }
-
-    /// Shows a call that a person decides on.
-    fn describe(&mut self, what: &str, call: &ToolCall) {
-        self.remark(ASKS, what);
-        self.remark(Style::new(), &legible(&call.arguments));
     }
 
     fn tell(&mut self, event: &Event) -> io::Result<()> {
@@ -294,19 +181,16 @@ impl Screen {
                 }
                 let arguments = line(&brief(arguments));
                 let (id, name) = (id.clone(), name.clone());
-                let progress = String::new();
-                self.tools.push(Working {
-                    id,
-                    name,
-                    arguments,
-                    since: now(),
-                    progress,
-                    done: None,
-                });
+                let (progress, doing) = (String::new(), String::new());
+                let (since, done) = (now(), None);
+                self.tools.push(Working { id, name, arguments, since, progress, doing, done });
             }
             Event::ToolExecutionProgress { id, progress, total, message, .. } => {
                 if let Some(tool) = self.tools.iter_mut().find(|tool| tool.id == *id) {
-                    tool.progress = reached(*progress, *total, message.as_deref());
+                    match (total, message) {
+                        (None, Some(message)) => tool.doing = line(message),
+                        _ => tool.progress = reached(*progress, *total, message.as_deref()),
+                    }
                 }
             }
             Event::ToolExecutionCompleted { id, result, .. } => {
@@ -402,6 +286,10 @@ impl Screen {
             let time = format!("{} {}", tool.progress, seconds(tool.since));
             let head = head(&tool.name, &tool.arguments, time.trim(), columns);
             rows.push(format!("{} {head}", self.looks.paint(ASKS, spinner)));
+            if !tool.doing.is_empty() {
+                let doing = format!("  │ {}", tool.doing);
+                rows.push(self.looks.paint(DIM, &short(&doing, columns.saturating_sub(1))));
+            }
         }
         if let Some(since) = self.waits_since {
             let waits = format!("{spinner} thinking {}", seconds(since));
@@ -442,11 +330,12 @@ impl Screen {
         if self.looks.is_rich { self.live.print(&mut self.out, &[String::new()]) } else { Ok(()) }
     }
 
-    /// Writes what a run used.
+    /// Writes what a run and the runs of its agents used.
     pub(crate) async fn totals(&mut self, log: &Ledger, run: &str) -> Result<(), Failure> {
         let summary = log.run(run).await?.filter(|_| !self.json);
-        if let Some(run) = summary {
+        if let Some(mut run) = summary {
             let took = Span(run.updated.saturating_sub(run.started));
+            store::add(&mut run.totals, &store::agents_totals(log, &run.run_id).await?);
             self.note(&format!("{}, {took}", used(&run.totals)));
         }
         Ok(())

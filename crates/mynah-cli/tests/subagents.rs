@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Store, lines, run};
+use common::{Store, feed, lines, mynah, run};
 
 /// A store with an agent that asks another one, which says this. Returns the agent's file.
 fn store(says: &str) -> (Store, String) {
@@ -17,11 +17,13 @@ fn write(store: &Store, says: &str) -> String {
     store.file(
         "front.json",
         r#"{"scripts": [
-          [{"tool_call": {"id": "c0", "name": "research", "arguments": {"task": "Can they talk?"}}}, {"finish": "tool_calls"}],
-          [{"text": "Yes."}, {"finish": "stop"}]
+          [{"tool_call": {"id": "c0", "name": "research", "arguments": {"task": "Can they talk?"}}}, {"usage": {"input_tokens": 10, "output_tokens": 5}}, {"finish": "tool_calls"}],
+          [{"text": "Yes."}, {"usage": {"input_tokens": 20, "output_tokens": 5}}, {"finish": "stop"}]
         ]}"#,
     );
-    let script = format!(r#"{{"scripts": [[{{"text": "{says}"}}, {{"finish": "stop"}}]]}}"#);
+    let script = format!(
+        r#"{{"scripts": [[{{"text": "{says}"}}, {{"usage": {{"input_tokens": 7, "output_tokens": 3}}}}, {{"finish": "stop"}}]]}}"#
+    );
     store.file("research.json", &script);
     store.file("research.toml", "model = 'scripted:research.json'\ndescription = 'Looks up.'\n");
     store.file(
@@ -137,4 +139,49 @@ fn cancelling_a_run_ends_the_agents_that_it_waits_for() {
     assert_eq!(store.run(&["cancel", "last"]).code, Some(0));
     let runs = lines(&store.run(&["runs", "--json"]));
     assert_eq!(runs.iter().filter(|run| run["status"] == "cancelled").count(), 2, "{runs:?}");
+}
+
+#[test]
+fn a_run_ends_with_what_it_and_its_agents_used() {
+    let (store, file) = store("They can.");
+    let ran = store.run(&["run", &file, "Mynahs?"]);
+    assert!(ran.stderr.contains("3 turns, 1 tool call, 37 + 13 tokens"), "{}", ran.stderr);
+    let url = store.url();
+    let chat = feed(mynah(["chat", &file, "--log", &url]), b"Mynahs?\n/cost\n");
+    let used = chat.stderr.matches("37 + 13 tokens").count();
+    assert_eq!(used, 2, "after the answer, and by the command: {}", chat.stderr);
+}
+
+#[test]
+fn the_calls_of_an_agent_are_decided_with_resume() {
+    let (store, file) = store("They can.");
+    let call = |id: &str| {
+        format!(
+            r#"{{"tool_call": {{"id": "{id}", "name": "shell", "arguments": {{"command": "echo {id}"}}}}}}"#
+        )
+    };
+    store.file(
+        "shell.json",
+        &format!(
+            r#"{{"scripts": [[{}, {}, {{"finish": "tool_calls"}}], [{{"text": "They can."}}, {{"finish": "stop"}}]]}}"#,
+            call("s0"),
+            call("s1")
+        ),
+    );
+    store.file(
+        "research.toml",
+        "model = 'scripted:shell.json'\ndescription = 'Looks up.'\ntools = { shell = 'ask' }\n",
+    );
+    let waits = store.run(&["run", &file, "Mynahs?"]);
+    assert_eq!(waits.code, Some(3), "{}", waits.stderr);
+    assert!(waits.stderr.contains("\n1. shell {\"command\":\"echo s0\"}"), "{}", waits.stderr);
+    let decide = ["resume", "last", "--agent", &file, "--answer"];
+    let open = store.run(&[&decide[..], &["1 yes"]].concat());
+    assert_eq!(open.code, Some(3), "{}", open.stdout);
+    assert!(open.stderr.contains("Call 2 has no decision."), "{}", open.stderr);
+    // In another process the script of the agent begins anew, so it asks once more.
+    let done = store.run(&[&decide[..], &["1 yes; 2 no, not that one"]].concat());
+    assert_eq!(done.code, Some(3), "{}", done.stderr);
+    let tree = store.run(&["show", "last", "--tree"]).stdout;
+    assert!(tree.contains("not that one") && tree.contains("s0\\n"), "{tree}");
 }

@@ -76,8 +76,7 @@ fn calls_are_approved_edited_rejected_with_a_reason_and_approved_for_the_session
     terminal.send("e\r");
     terminal.wait("arguments: {\"command\":\"rm -rf everything\"}");
     terminal.send("\x15{oops\r");
-    terminal.wait("not JSON");
-    terminal.wait("arguments: {oops");
+    terminal.wait_after("not JSON", "arguments: {oops");
     terminal.send("\x15{\"command\": \"echo kept-$((4+4))\"}\r");
     let screen = terminal.wait_prompt("Edited done.");
     assert!(screen.contains("kept-8"), "{screen}");
@@ -262,6 +261,48 @@ fn the_progress_of_a_tool_is_shown_while_it_works() {
         events.contains(r#""type":"tool_execution_progress","id":"c0","name":"far_work""#),
         "{events}"
     );
+}
+
+#[test]
+fn an_agent_shows_what_it_does_and_its_calls_are_decided_one_by_one() {
+    let call = |id: &str, command: &str| {
+        format!(
+            r#"{{"tool_call": {{"id": "{id}", "name": "shell", "arguments": {{"command": "{command}"}}}}}}"#
+        )
+    };
+    let front = r#"[{"tool_call": {"id": "c0", "name": "helper", "arguments": {"task": "Look."}}}, {"finish": "tool_calls"}]"#;
+    let helper = "[agents.helper]\ndescription = 'Helps.'\nmodel = 'scripted:helper.json'\ntools = { shell = 'ask' }\n";
+    let (store, agent) = agent(&[front.to_owned(), says("All done.")].join(","), helper);
+    let (one, two) = (call("s0", "echo one"), call("s1", "echo two"));
+    let slow = r#"[{"text": "The first command printed a word. "}, {"delay_ms": 2000}, {"finish": "stop"}]"#;
+    store.file(
+        "helper.json",
+        &format!(r#"{{"scripts": [[{one}, {two}, {{"finish": "tool_calls"}}], {slow}]}}"#),
+    );
+    let mut terminal = Terminal::new(&store, &["chat", &agent], 80, &[]);
+    terminal.wait("›");
+    terminal.send("go\r");
+    terminal.wait("helper/shell asks for approval");
+    terminal.wait_after("command: echo one", "why not:");
+    terminal.send("y\r");
+    terminal.wait_after("command: echo two", "why not:");
+    terminal.send("not that one\r");
+    terminal.wait("│ The first command printed a word.");
+    terminal.wait_prompt("All done.");
+    terminal.send("\x04");
+    assert_eq!(terminal.end().0, Some(0));
+    let tree = store.ok(&["show", "last", "--tree"]);
+    assert!(tree.contains("not that one"), "{tree}");
+}
+
+#[test]
+fn a_chat_with_a_model_alone_shortens_what_no_longer_fits() {
+    let (store, _) = agent(&says("Hello."), "");
+    let (model, url) = (format!("scripted:{}", store.beside("script.json")), store.url());
+    let chat = feed(mynah(["chat", "-m", &model, "--log", &url]), b"hi\n");
+    assert_eq!(chat.code, Some(0), "{}", chat.stderr);
+    let records = store.run(&["show", "last", "--records", "--json"]).stdout;
+    assert!(records.contains(r#""context_policy":{"max_tokens":32000"#), "{records}");
 }
 
 #[test]
