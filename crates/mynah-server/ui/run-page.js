@@ -108,6 +108,8 @@ export async function runPage(root, query) {
     next = await load();
     view.grew();
   }
+  // The run may have stopped after it was described and before its records were read.
+  if (story.status !== run.status) await refresh();
   const wanted = Number(query.get("record"));
   if (wanted > 0) view.select(wanted);
 
