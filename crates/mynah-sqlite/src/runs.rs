@@ -307,3 +307,25 @@ fn after_all_with(prefix: &str) -> Option<String> {
 fn clamped(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use mynah_log::Durability;
+    use rusqlite::StatementStatus;
+
+    use super::*;
+    use crate::file::File;
+
+    #[test]
+    fn a_lookup_is_compiled_once_for_all_runs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = File::new(&folder.path().join("log.db")).expect("a path");
+        let connection = file.open_to_write(Durability::Relaxed).expect("a log");
+        for run in ["a", "b", "c"] {
+            assert!(find(&connection, run).expect("an answer").expect("no damage").is_none());
+        }
+        let select = connection.prepare_cached(select_runs!("id = ?1")).expect("a statement");
+        assert_eq!(select.get_status(StatementStatus::Run), 3);
+        assert_eq!(select.get_status(StatementStatus::RePrepare), 0);
+    }
+}
