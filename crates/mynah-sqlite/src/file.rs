@@ -27,8 +27,8 @@ pub(crate) const SCHEMA: u32 = 1;
 const TABLES: [&str; 10] =
     ["runs", "beats", "inbox", "parts", "heads", "older", "records", "seals", "pruned", "unwiped"];
 
-/// Large, so that records leave little room unused at the ends of pages.
-const PAGE: u32 = 16384;
+/// Small: every commit writes whole pages, most of them for a record or two, and every table has one from the beginning.
+const PAGE: u32 = 4096;
 
 /// How many statements a connection remembers: all that the thread that writes has, and some more.
 const STATEMENTS: usize = 32;

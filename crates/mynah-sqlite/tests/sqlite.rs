@@ -456,7 +456,7 @@ async fn a_damaged_index_is_found_though_every_run_can_be_read() {
             .expect("an index");
         let mut bytes = std::fs::read(&path).expect("a file");
         // The place of its first row.
-        let end = (page - 1) * 16384 + 5;
+        let end = (page - 1) * 4096 + 5;
         bytes[end..end + 4].fill(0x3f);
         std::fs::write(&path, bytes).expect("a file");
         let log = SqliteLog::open_read_only(&path).expect("a log");
