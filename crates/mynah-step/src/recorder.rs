@@ -1,6 +1,7 @@
 //! Writing a run's facts.
 
 use std::{
+    collections::VecDeque,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker, ready},
@@ -15,11 +16,15 @@ use tokio::{
 };
 
 use crate::{
-    AppendMetric, BoxFuture, LEASE, MetricsSink, World,
+    BoxFuture, LEASE, MetricsSink, World,
     heartbeat::{Held, Moment},
     process, take_over,
     world::jittered,
 };
+
+use self::sending::SentBatch;
+
+mod sending;
 
 /// Writes a run's facts into a log.
 pub struct Recorder {
@@ -38,13 +43,15 @@ pub struct Recorder {
     waiting: usize,
     /// Whether a queued record must be on its way before anything more is emitted.
     owes: bool,
-    /// Whether there is such in the batch that is being appended.
-    owed: bool,
     /// Where the log's copy of the chain ends.
     pub(crate) written: Option<Head>,
-    /// The batch that is being appended, and its current attempt.
-    batch: Option<Append>,
-    writing: Option<BoxFuture<Result<Head>>>,
+    /// Batches that are being appended, in order. A log takes them in the order in which it was given them, so the next need not
+    /// wait for the one before, and a log that commits in groups commits both at once.
+    sent: VecDeque<SentBatch>,
+    /// Looks up how many of them the log has, after an attempt that failed.
+    looking: Option<BoxFuture<Result<Option<Head>>>>,
+    /// Why the log refused the oldest after an outage. It may have it from an attempt that seemed to fail.
+    refused: Option<Error>,
     /// Since when the log is unavailable, if it is.
     outage: Option<Outage>,
     /// How long a batch may take with all attempts, and the deadline of the current one.
@@ -113,10 +120,10 @@ impl Recorder {
             pending: Vec::new(),
             waiting: 0,
             owes: false,
-            owed: false,
             written,
-            batch: None,
-            writing: None,
+            sent: VecDeque::new(),
+            looking: None,
+            refused: None,
             outage: None,
             emit_timeout: None,
             late: None,
@@ -379,7 +386,7 @@ impl Recorder {
 
     /// Whether the log knows that the run waits or has ended.
     fn is_over(&self) -> bool {
-        self.over && self.pending.is_empty() && self.batch.is_none() && self.failed.is_none()
+        self.over && self.pending.is_empty() && self.sent.is_empty() && self.failed.is_none()
     }
 
     /// Waits until outcomes of tools, decisions of people, and requests and answers of models are
@@ -403,16 +410,16 @@ impl Recorder {
 
     /// Whether the log was not given what it must be given, or failed to take it.
     pub(crate) fn has_debts(&self) -> bool {
-        self.owes || self.owed && self.batch.is_some() && self.writing.is_none()
+        self.owes || self.sent.iter().any(|sent| sent.is_owed && !sent.is_given())
     }
 
     /// Waits until the log was given every record, so that each is kept even if this process dies now. It does not wait until
     /// they are safe; what fails is reported by [`poll_flush`](Self::poll_flush).
     ///
-    /// It is ready at once, unless an earlier append is in flight or the log is unavailable.
+    /// It is ready at once, unless several earlier appends are in flight or the log is unavailable.
     pub fn poll_given(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let is_flushed = self.poll_flush(cx).is_ready();
-        let is_given = self.pending.is_empty() && self.writing.is_some();
+        let is_given = self.pending.is_empty() && self.sent.iter().all(SentBatch::is_given);
         if is_flushed || is_given { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
@@ -426,28 +433,9 @@ impl Recorder {
             if let Some(error) = &self.failed {
                 return Poll::Ready(Err(error.clone()));
             }
-            let attempt = match (&mut self.writing, &mut self.outage) {
-                (Some(writing), _) => writing.as_mut().poll(cx).map(Some),
-                (None, Some(outage)) => poll_timer(&mut outage.pausing, cx).map(|()| None),
-                (None, None) => Poll::Ready(None),
-            };
-            match attempt {
-                Poll::Ready(Some(written)) => self.settle(written),
-                Poll::Ready(None) => match &self.batch {
-                    None if self.pending.is_empty() => return Poll::Ready(Ok(())),
-                    None if self.takes_lease => match ready!(self.poll_take(cx)) {
-                        Ok(()) => {}
-                        Err(error) => self.give_up(error),
-                    },
-                    None => {
-                        self.late = self.emit_timeout.map(|limit| Box::pin(sleep(limit)));
-                        self.batch = Some(self.batch());
-                    }
-                    Some(batch) => {
-                        let (log, batch) = (Arc::clone(&self.log), batch.clone());
-                        self.writing = Some(Box::pin(async move { log.append(batch).await }));
-                    }
-                },
+            match self.poll_attempts(cx) {
+                Poll::Ready(true) => {}
+                Poll::Ready(false) => return Poll::Ready(Ok(())),
                 Poll::Pending => {
                     let is_late = |late| poll_timer(late, cx).is_ready();
                     if !self.late.as_mut().is_some_and(is_late) {
@@ -457,61 +445,6 @@ impl Recorder {
                     self.give_up(error);
                 }
             }
-        }
-    }
-
-    /// Takes in the result of an attempt.
-    fn settle(&mut self, written: Result<Head>) {
-        self.writing = None;
-        match written {
-            Ok(head) => {
-                self.written = Some(head);
-                self.report(None);
-                self.batch = None;
-                if self.outage.take().is_some() {
-                    tracing::info!(run = &**self.chain.run(), "the log is available again");
-                }
-                if let (Some(held), Some(asked)) = (&self.lease, self.holding.take()) {
-                    held.renewed(asked);
-                    held.keep();
-                }
-            }
-            Err(error) if is_temporary(&error) => self.pause(error),
-            Err(error) => self.give_up(error),
-        }
-    }
-
-    /// Waits before the next attempt, unless the log has been unavailable for too long.
-    fn pause(&mut self, error: Error) {
-        let (shortest, longest) = PAUSES;
-        let (began, pause) = match &self.outage {
-            Some(outage) => (outage.began, longest.min(outage.pause * 2)),
-            None => {
-                tracing::warn!(run = &**self.chain.run(), %error, "the log is unavailable; its records wait");
-                (Instant::now(), shortest)
-            }
-        };
-        if self.emit_timeout.is_none() && began.elapsed() >= PATIENCE {
-            return self.give_up(error);
-        }
-        let pausing = Box::pin(sleep(jittered(&*self.world, pause, 0.5)));
-        self.outage = Some(Outage { began, pause, pausing, error });
-    }
-
-    /// Ends the run: its records cannot be written.
-    fn give_up(&mut self, error: Error) {
-        self.writing = None;
-        self.report(Some(error.reason()));
-        self.fail(error);
-    }
-
-    /// Reports the fate of the records of the batch.
-    fn report(&mut self, failure: Option<&str>) {
-        let (Some(metrics), Some(batch)) = (&self.metrics, &self.batch) else { return };
-        let count = batch.records.len().min(self.made.len());
-        for (record, made) in batch.records.iter().zip(self.made.drain(..count)) {
-            let (kind, took) = (&*record.envelope().kind, made.elapsed());
-            metrics.append(&AppendMetric { kind, failure, took });
         }
     }
 
@@ -528,7 +461,7 @@ impl Recorder {
         let records = std::mem::replace(&mut self.pending, rest);
         self.waiting = self.pending.iter().map(Record::size).sum();
         // Whether what is left has something owed is not known, so that counts as well.
-        (self.owed, self.owes) = (self.owes, self.owes && !self.pending.is_empty());
+        self.owes &= !self.pending.is_empty();
         let expected = records
             .first()
             .map(Record::envelope)
@@ -557,7 +490,7 @@ impl Drop for Recorder {
     /// Writes the remaining records of a dropped run and releases it, so that the next process need
     /// not wait for the lease to expire. Both are started once and not awaited.
     fn drop(&mut self) {
-        let begun = self.written.is_some() || self.batch.is_some();
+        let begun = self.written.is_some() || !self.sent.is_empty();
         if let Some(held) = &self.lease {
             held.set_over(true);
         }
@@ -565,10 +498,12 @@ impl Drop for Recorder {
             return;
         }
         if !self.takes_lease && self.failed.is_none() {
-            // A batch in flight was already started.
-            let mut next = self.batch.take().filter(|_| self.writing.is_none());
-            while next.is_some() || !self.pending.is_empty() {
-                let (log, batch) = (Arc::clone(&self.log), next.take());
+            // Batches in flight were already started.
+            let sent = std::mem::take(&mut self.sent).into_iter();
+            let mut left: VecDeque<Append> =
+                sent.filter(|sent| !sent.is_given()).map(|sent| sent.batch).collect();
+            while !left.is_empty() || !self.pending.is_empty() {
+                let (log, batch) = (Arc::clone(&self.log), left.pop_front());
                 let batch = batch.unwrap_or_else(|| self.batch());
                 ask_once(async move { log.append(batch).await.map(drop) });
             }
