@@ -41,15 +41,17 @@ pub(super) struct Answering {
     yields: u8,
     linger: Option<Pin<Box<Sleep>>>,
     max_silence: Duration,
-    /// While nothing comes.
-    silence: Option<Pin<Box<Sleep>>>,
     max_wordless: Duration,
+    /// Since when nothing has come: when the connection was first polled in vain.
+    silent_since: Option<Instant>,
     /// When the last event was emitted, or the answer began.
     wordless_since: Instant,
+    /// Rings when one of these times may be over. It is set once and moved when it rings, because bytes come far more often.
+    alarm: Option<Pin<Box<Sleep>>>,
     /// The error that ended it, held back until all earlier events are emitted.
     failure: Option<Error>,
     has_told: bool,
-    /// Whether an event was emitted since bytes were last read.
+    /// Whether an event was emitted since the connection was last polled in vain.
     is_heard: bool,
     context: ErrorContext,
     watch: Watch,
@@ -79,10 +81,11 @@ impl Answering {
             yields: 0,
             linger: None,
             max_silence: longest_silence(call),
-            silence: None,
             // The caller enforces the limits of the call.
             max_wordless: call.stream_timeout.map_or(MAX_WORDLESS, |_| Duration::MAX),
+            silent_since: None,
             wordless_since: Instant::now(),
+            alarm: None,
             failure: None,
             has_told: false,
             is_heard: false,
@@ -108,16 +111,9 @@ impl Answering {
                 ready!(linger.as_mut().poll(cx));
                 return Poll::Ready(self.finish());
             }
-            let left = self.max_wordless.saturating_sub(self.wordless_since.elapsed());
-            let limit = self.max_silence.min(left);
-            let silence = self.silence.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-            ready!(silence.as_mut().poll(cx));
-            return Poll::Ready(Err(match self.wordless_since.elapsed() < self.max_wordless {
-                true => self.context.was_silent(self.max_silence),
-                false => self.context.was_wordless(self.max_wordless),
-            }));
+            return self.poll_silence(cx).map(Err);
         };
-        self.silence = None;
+        self.silent_since = None;
         Poll::Ready(match next {
             Some(Ok(bytes)) => {
                 self.hash.update(&bytes);
@@ -129,6 +125,29 @@ impl Answering {
                 Err(self.context.transport_error(error))
             }
             _ => self.finish(),
+        })
+    }
+
+    /// Fails when nothing, or nothing but keep-alives, came for too long.
+    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
+        let silent_since = *self.silent_since.get_or_insert_with(Instant::now);
+        if std::mem::take(&mut self.is_heard) {
+            self.wordless_since = silent_since;
+        }
+        let ends = [(silent_since, self.max_silence), (self.wordless_since, self.max_wordless)];
+        let ends = ends.map(|(since, limit)| since.checked_add(limit));
+        let Some(end) = ends.into_iter().flatten().min() else { return Poll::Pending };
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
+        loop {
+            ready!(alarm.as_mut().poll(cx));
+            if alarm.deadline() >= end {
+                break;
+            }
+            alarm.as_mut().reset(end);
+        }
+        Poll::Ready(match self.wordless_since.elapsed() < self.max_wordless {
+            true => self.context.was_silent(self.max_silence),
+            false => self.context.was_wordless(self.max_wordless),
         })
     }
 
@@ -172,9 +191,6 @@ impl Stream for Answering {
             }
             if self.body.is_none() {
                 return Poll::Ready(None);
-            }
-            if std::mem::take(&mut self.is_heard) {
-                self.wordless_since = Instant::now();
             }
             if let Err(error) = ready!(self.poll_read(cx)) {
                 self.body = None;

@@ -236,6 +236,13 @@ impl Policy {
 impl RunState {
     /// What comes next.
     pub(super) fn decide(&self, policy: &Policy) -> Action {
+        // It is asked after each event of an answer, and other actions are large.
+        if self.calling == Some(PendingModelCall::Now)
+            && self.end.is_none()
+            && self.exceeded.is_none()
+        {
+            return Action::CallModel;
+        }
         let next = self.next(policy);
         if next == Action::StartTurn
             && let Some(view) = self.shorter_view(policy)

@@ -18,9 +18,9 @@ pub(super) enum Input {
     /// A tool call ran to its end.
     ToolFinished { call: Arc<ToolCall>, settled: Settled },
     /// A fact that has its record already: it was made inside a tool, or its record answers for a call.
-    Recorded(Fact),
+    Recorded(Box<Fact>),
     /// Another process continues the run, or what the run waited for is there.
-    Resumed(Fact),
+    Resumed(Box<Fact>),
     /// A user message to a run that was not waiting.
     Said(Arc<Message>),
     /// The caller or a deadline stops the run. A recorded stop has its end and whether an answer

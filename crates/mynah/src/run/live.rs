@@ -146,11 +146,13 @@ impl Live {
     fn cut_off_tools(&mut self, machine: &Machine) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
         // What they recorded before comes first: an agent's run that started must end too.
-        self.due.extend(std::iter::from_fn(|| journal.noted()).map(Input::Recorded));
+        self.due.extend(
+            std::iter::from_fn(|| journal.noted()).map(|fact| Input::Recorded(Box::new(fact))),
+        );
         for call in machine.state.open_calls() {
             if let Some(mut fact) = journal.cut_off(&call.id) {
                 journal.commit(&mut fact)?;
-                self.due.push_back(Input::Recorded(fact));
+                self.due.push_back(Input::Recorded(Box::new(fact)));
             }
         }
         Ok(())
@@ -244,7 +246,7 @@ impl Door for Live {
             return None;
         }
         if let Some(fact) = self.resumed.take() {
-            return Some(Input::Resumed(fact));
+            return Some(Input::Resumed(Box::new(fact)));
         }
         if let Some(stop) = self.poll_stop(cx, action, machine, cancelled) {
             self.stop_model();
@@ -400,7 +402,7 @@ impl Door for Live {
         loop {
             // What a call noted of its attempts comes before its outcome.
             if let Some(fact) = self.journal.as_ref().and_then(|journal| journal.noted()) {
-                return Poll::Ready(Ok(Input::Recorded(fact)));
+                return Poll::Ready(Ok(Input::Recorded(Box::new(fact))));
             }
             if let Some((call, settled)) = self.finished.take() {
                 return Poll::Ready(Ok(Input::ToolFinished { call, settled }));
@@ -413,7 +415,7 @@ impl Door for Live {
             let Some(journal) = &self.journal else { return Poll::Pending };
             // What is done is written while others still run.
             journal.watch(cx)?;
-            let noted = journal.noted().map(|fact| Ok(Input::Recorded(fact)));
+            let noted = journal.noted().map(|fact| Ok(Input::Recorded(Box::new(fact))));
             return noted.map_or(Poll::Pending, Poll::Ready);
         }
     }
@@ -454,7 +456,7 @@ impl Door for Live {
     }
 
     fn after_end(&mut self) -> Option<Input> {
-        self.resumed.take().map(Input::Resumed)
+        self.resumed.take().map(|fact| Input::Resumed(Box::new(fact)))
     }
 }
 

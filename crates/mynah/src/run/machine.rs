@@ -209,13 +209,13 @@ impl Machine {
             Input::ModelEnded(ended) => self.model_ended(ended),
             Input::ToolFinished { call, settled } => vec![self.settled(&call, settled)],
             Input::Recorded(fact) => {
-                self.take_in(fact);
+                self.take_in(*fact);
                 Vec::new()
             }
             Input::Resumed(fact) => {
                 self.hearing = None;
                 self.running = 0;
-                vec![fact]
+                vec![*fact]
             }
             Input::Said(message) => vec![Fact::UserMessage { message }],
             Input::Interrupted { reason, end } => {

@@ -193,7 +193,7 @@ fn a_stopped_run_keeps_what_was_said() {
 #[test]
 fn a_call_that_was_in_flight_is_lost_with_its_process_and_made_again() {
     let mut bench = Bench::calling();
-    assert_eq!(bench.handle(Input::Resumed(Fact::SEAM)).0, ["resumed"]);
+    assert_eq!(bench.handle(Input::Resumed(Box::new(Fact::SEAM))).0, ["resumed"]);
     assert_eq!(bench.0.decide(), Action::LoseTurn);
     assert_eq!(bench.perform().0, ["turn_lost"]);
     assert_eq!(bench.0.decide(), Action::StartTurn);
@@ -224,7 +224,7 @@ fn a_call_that_needs_approval_waits_and_runs_with_the_edited_arguments() {
         approved.push("c0".to_owned());
         edited.push(("c0".to_owned(), r#"{"eur":8}"#.to_owned()));
     });
-    assert_eq!(bench.handle(Input::Resumed(approved)).0, ["resumed"]);
+    assert_eq!(bench.handle(Input::Resumed(Box::new(approved))).0, ["resumed"]);
     let call = bench.0.state.call("c0").map(|call| call.raw_arguments.clone());
     assert_eq!(call.as_deref(), Some(r#"{"eur":8}"#));
     assert_eq!(bench.settle(ToolOutcome::from("paid")), ["tool_completed"]);
@@ -240,7 +240,7 @@ fn a_tool_that_asks_and_continues_is_announced_again_with_the_answer() {
     assert_eq!(bench.finishes(), Some(HaltReason::AskUser));
     assert_eq!(bench.perform().0, ["suspended"]);
     let answer = resumed(|_, _, message| *message = Some(Arc::new(Message::user("The blue one."))));
-    assert_eq!(bench.handle(Input::Resumed(answer)).0, ["resumed"]);
+    assert_eq!(bench.handle(Input::Resumed(Box::new(answer))).0, ["resumed"]);
     assert_eq!(bench.0.decide(), Action::Announce { call_id: "c0".to_owned(), attempt: 2 });
     let continued = bench.0.state.continuation_of("c0").expect("it continues");
     assert_eq!(
@@ -263,7 +263,7 @@ fn a_call_that_was_in_flight_when_the_process_died_waits_for_a_decision() {
     let call = bench.0.state.call("c1").cloned().expect("it is planned");
     let settled = Settled::new(Ok(ToolOutcome::from("paid")), 1);
     assert_eq!(bench.handle(Input::ToolFinished { call, settled }).0, ["tool_completed"]);
-    assert_eq!(bench.handle(Input::Resumed(Fact::SEAM)).0, ["resumed"]);
+    assert_eq!(bench.handle(Input::Resumed(Box::new(Fact::SEAM))).0, ["resumed"]);
     assert_eq!(bench.finishes(), Some(HaltReason::UncertainTools));
     let lost: Vec<_> =
         bench.0.state.left_open().into_iter().map(|(call, _)| call.id.clone()).collect();
@@ -314,6 +314,6 @@ fn a_recorded_fact_is_folded_and_makes_no_other() {
     let inside = Some(Inside { call_id: "c0".to_owned(), attempt: 1 });
     let effect = Effect::Done(json!(7));
     let drawn = Fact::SideEffect { inside, name: "random".to_owned(), ahead: 0, effect };
-    assert_eq!(bench.handle(Input::Recorded(drawn)), (vec![], vec![]));
+    assert_eq!(bench.handle(Input::Recorded(Box::new(drawn))), (vec![], vec![]));
     assert_eq!(bench.0.decide(), Action::RunTools);
 }

@@ -55,7 +55,7 @@ impl Replay {
         let input = self.journal.records(|cursor| {
             let kinds = [Kind::Resumed, Kind::Cancelled, Kind::BudgetExceeded];
             Some(match cursor.upcoming_of(&kinds)? {
-                fact @ Fact::Resumed { .. } => Input::Resumed(fact.clone()),
+                fact @ Fact::Resumed { .. } => Input::Resumed(Box::new(fact.clone())),
                 Fact::Cancelled { end, partial, .. } => interrupted(end, partial.is_some()),
                 Fact::BudgetExceeded { breach, .. }
                     if breach.limit == Limit::WallClock && timed() =>
@@ -193,7 +193,7 @@ impl Door for Replay {
     fn poll_tools(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<Result<Input>> {
         loop {
             if let Some(fact) = self.journal.noted() {
-                return Poll::Ready(Ok(Input::Recorded(fact)));
+                return Poll::Ready(Ok(Input::Recorded(Box::new(fact))));
             }
             if let Some(input) = self.anywhere(machine) {
                 return Poll::Ready(Ok(input));
@@ -208,7 +208,7 @@ impl Door for Replay {
                     if outcome_of(&fact).is_some() {
                         self.answered.remove(&call);
                     }
-                    return Poll::Ready(Ok(Input::Recorded(fact)));
+                    return Poll::Ready(Ok(Input::Recorded(Box::new(fact))));
                 }
                 if let Some(place) = self.early.iter().position(|(early, _)| early.id == call) {
                     let (call, settled) = self.early.remove(place);
@@ -247,7 +247,7 @@ impl Door for Replay {
         self.journal.records(|cursor| {
             Some(match cursor.upcoming_of(&[Kind::Resumed, Kind::Cancelled])? {
                 Fact::Cancelled { end, .. } => interrupted(end, false),
-                fact => Input::Resumed(fact.clone()),
+                fact => Input::Resumed(Box::new(fact.clone())),
             })
         })
     }
