@@ -57,7 +57,7 @@ impl Peer for AsyncOpenAi {
         let mut seen = Seen::default();
         loop {
             let mut request = CreateChatCompletionRequestArgs::default();
-            request.model(work.name()).messages(messages.clone()).stream_options(usage.clone());
+            request.model(work.name()).messages(messages.clone()).stream_options(usage);
             if work != Work::Deltas {
                 request.tools(tools.clone());
             }
