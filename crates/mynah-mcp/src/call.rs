@@ -7,10 +7,9 @@ use mynah_step::{BoxFuture, ToolContext, ToolProgress};
 use rmcp::{
     Peer, RoleClient, ServiceError,
     model::{
-        CallToolRequest, CallToolRequestParams, CallToolResult, CancelTaskParams,
-        CancelledNotification, CancelledNotificationParam, ClientRequest, DetailedTask,
-        ElicitResult, GetTaskParams, InputRequest, InputRequests, ProgressToken, RequestId,
-        ServerResult, TaskPayload, UpdateTaskParams,
+        CallToolRequest, CallToolRequestParams, CallToolResult, CancelTaskParams, ClientRequest,
+        DetailedTask, ElicitResult, GetTaskParams, InputRequest, InputRequests, ServerResult,
+        TaskPayload, UpdateTaskParams,
     },
     service::PeerRequestOptions,
 };
@@ -18,11 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use crate::{
-    ListedTool, McpError,
-    client::{Calls, Client, Note},
-    content, elicit,
-};
+use crate::{ListedTool, McpError, client::Client, content, elicit, flight::Note};
 
 /// The handler of a tool.
 pub(crate) fn handler(
@@ -56,6 +51,9 @@ struct Pending {
     /// The answers that a server with a session gets when it asks while it works, in the order of its questions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     in_order: Vec<Value>,
+    /// Whether the call must be made while no other one is in flight.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    alone: bool,
     asked: u32,
 }
 
@@ -74,6 +72,8 @@ enum Answer {
     Result(ServerResult),
     /// The server asks a person while it works. The call is abandoned: it is made again with the answer.
     Question(Value),
+    /// The server asks for several calls at once. The call is abandoned: it is made again alone.
+    Again,
 }
 
 impl Call {
@@ -140,7 +140,8 @@ impl Call {
             params.request_state = pending.request_state.take();
             let answers = std::mem::take(&mut pending.answers);
             params.input_responses = (!answers.is_empty()).then_some(answers);
-            match self.answer(peer, params, &pending.in_order).await? {
+            match self.answer(peer, params, &pending).await? {
+                Answer::Again => pending.alone = true,
                 Answer::Question(question) => {
                     pending.questions = vec![(WHILE_IT_WORKS.to_owned(), question)];
                     self.count(&mut pending, 1)?;
@@ -288,31 +289,24 @@ impl Call {
         &self,
         peer: &Peer<RoleClient>,
         params: CallToolRequestParams,
-        answers: &[Value],
+        pending: &Pending,
     ) -> Result<Answer, McpError> {
         let server = &self.client.server;
         let failed = |error| McpError::of_request(&server.name, "tools/call", error);
         let request = CallToolRequest::new(params);
         let request = ClientRequest::CallToolRequest(request);
-        let mut handle = peer
-            .send_cancellable_request(request, PeerRequestOptions::no_options())
-            .await
-            .map_err(failed)?;
-        let token = handle.progress_token.clone();
-        let mut notes = self.client.calls.begin(token.clone());
-        let mut flight = Flight {
-            calls: &self.client.calls,
-            token,
-            cancel: Some((peer.clone(), handle.id.clone())),
-        };
+        let calls = &self.client.calls;
+        let send = peer.send_cancellable_request(request, PeerRequestOptions::no_options());
+        let begun = calls.begin(pending.alone, peer, send).await;
+        let (mut handle, mut notes, mut flight) = begun.map_err(failed)?;
         let began = Instant::now();
         let (last, mut idle) = (began + server.max_timeout, began + server.timeout);
-        let mut answers = answers.iter();
+        let mut answers = pending.in_order.iter();
         loop {
             tokio::select! {
                 biased;
                 answer = &mut handle.rx => {
-                    flight.cancel = None;
+                    flight.answered();
                     let answer = answer.unwrap_or(Err(ServiceError::TransportClosed));
                     return answer.map(Answer::Result).map_err(failed);
                 }
@@ -330,11 +324,17 @@ impl Call {
                                 None => return Ok(Answer::Question(serde_json::json!(request))),
                             }
                         }
+                        Some(Note::Again) => return Ok(Answer::Again),
                         None => return Err(failed(ServiceError::TransportClosed)),
                     }
                     idle = Instant::now() + server.timeout;
                 }
                 () = tokio::time::sleep_until(idle.min(last)) => {
+                    // It may be this call that asks, and its question waits for other calls.
+                    if idle < last && calls.is_holding() {
+                        idle = Instant::now() + server.timeout;
+                        continue;
+                    }
                     let after = if idle < last { server.timeout } else { server.max_timeout };
                     return Err(self.client.late("tools/call", after));
                 }
@@ -363,27 +363,6 @@ impl Drop for Following {
             (self.0.take(), tokio::runtime::Handle::try_current())
         {
             runtime.spawn(async move { peer.cancel_task(CancelTaskParams::new(task)).await });
-        }
-    }
-}
-
-/// A call in flight. Dropping it cancels the call at the server.
-struct Flight<'a> {
-    calls: &'a Calls,
-    token: ProgressToken,
-    cancel: Option<(Peer<RoleClient>, RequestId)>,
-}
-
-impl Drop for Flight<'_> {
-    fn drop(&mut self) {
-        self.calls.end(&self.token);
-        let Some((peer, id)) = self.cancel.take() else { return };
-        let reason = "the caller dropped the call".to_owned();
-        let params = CancelledNotificationParam::new(Some(id), Some(reason));
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                let _ = peer.send_notification(CancelledNotification::new(params).into()).await;
-            });
         }
     }
 }

@@ -1,9 +1,8 @@
 //! The connection to a server: made when it is needed, made again when it ends, checked after each.
 
 use std::{
-    collections::HashMap,
     future::Future,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -13,8 +12,8 @@ use rmcp::{
     model::{
         ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction,
         ElicitationCapability, FormElicitationCapability, Implementation,
-        ProgressNotificationParam, ProgressToken, ProtocolVersion, ServerNotification,
-        SubscriptionFilter, UrlElicitationCapability,
+        ProgressNotificationParam, ProtocolVersion, ServerNotification, SubscriptionFilter,
+        UrlElicitationCapability,
     },
     service::{
         ClientLifecycleMode, ClientServiceExt as _, NotificationContext, RequestContext,
@@ -23,7 +22,7 @@ use rmcp::{
     transport::async_rw::AsyncRwTransport,
 };
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{oneshot, watch},
     task::AbortHandle,
     time::{sleep, timeout},
 };
@@ -32,6 +31,7 @@ use crate::{
     Era, ListedTool, Listing, McpError, Server,
     child::{DEPTH, Flood, Lines, Running},
     error::cut,
+    flight::{Calls, Note},
     http_client,
     server::Place,
 };
@@ -362,38 +362,6 @@ impl Client {
     }
 }
 
-/// What a server says about a call in flight.
-pub(crate) enum Note {
-    Progress(ProgressNotificationParam),
-    Elicit(ElicitRequestParams, oneshot::Sender<ElicitResult>),
-}
-
-/// The calls in flight.
-#[derive(Debug, Default)]
-pub(crate) struct Calls(Mutex<HashMap<ProgressToken, mpsc::Sender<Note>>>);
-
-impl Calls {
-    pub(crate) fn begin(&self, token: ProgressToken) -> mpsc::Receiver<Note> {
-        let (sender, receiver) = mpsc::channel(16);
-        self.lock().insert(token, sender);
-        receiver
-    }
-
-    pub(crate) fn end(&self, token: &ProgressToken) {
-        self.lock().remove(token);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ProgressToken, mpsc::Sender<Note>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The only call in flight. With several it is unknown which one a question of the server belongs to.
-    fn only(&self) -> Option<mpsc::Sender<Note>> {
-        let calls = self.lock();
-        calls.values().next().filter(|_| calls.len() == 1).cloned()
-    }
-}
-
 /// Answers requests of a server, and receives its notifications.
 #[derive(Debug)]
 struct Handler {
@@ -416,10 +384,10 @@ impl ClientHandler for Handler {
     async fn create_elicitation(
         &self,
         request: ElicitRequestParams,
-        _: RequestContext<RoleClient>,
+        context: RequestContext<RoleClient>,
     ) -> Result<ElicitResult, ErrorData> {
         let cancelled = ElicitResult::new(ElicitationAction::Cancel);
-        let Some(call) = self.calls.only() else {
+        let Some(call) = self.calls.asking(context.extensions.get()).await else {
             tracing::warn!(
                 server = self.server,
                 "a question that belongs to no single call is cancelled"
@@ -433,16 +401,15 @@ impl ClientHandler for Handler {
         Ok(answer.await.unwrap_or(cancelled))
     }
 
-    fn on_progress(
+    async fn on_progress(
         &self,
         params: ProgressNotificationParam,
         _: NotificationContext<RoleClient>,
-    ) -> impl Future<Output = ()> + Send + '_ {
-        if let Some(call) = self.calls.lock().get(&params.progress_token) {
+    ) {
+        if let Some(call) = self.calls.of_token(&params.progress_token).await {
             // Progress notifications beyond a rate are dropped.
             let _ = call.try_send(Note::Progress(params));
         }
-        std::future::ready(())
     }
 
     fn on_tool_list_changed(

@@ -38,6 +38,7 @@ mod client;
 mod content;
 mod elicit;
 mod error;
+mod flight;
 mod http_client;
 mod listing;
 mod serve;

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 mode, place = sys.argv[1], (sys.argv[2:] + [None])[0]
@@ -95,11 +96,11 @@ def elicit(message, schema):
 
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 COUNT = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
-waiting = None
+waiting = {}
 
 
 def call(id, params):
-    global calls, waiting
+    global calls
     calls += 1
     token = params.get("_meta", {}).get("progressToken")
     progress = lambda n: send({"method": "notifications/progress", "params": {"progressToken": token, "progress": n, "total": 8, "message": f"mile {n}"}})
@@ -158,8 +159,10 @@ def call(id, params):
         url = {"method": "elicitation/create", "params": {"mode": "url", "message": "Open", "url": "file:///etc/passwd", "elicitationId": "1"}}
         return answer(id, resultType="input_required", inputRequests={"u": url})
     if mode == "legacy_asks":
-        waiting = id
-        return send({"id": f"q{calls}", **elicit("Who?", NAME)})
+        if "works" in params.get("arguments", {}):
+            return threading.Timer(0.5, text, [id, "worked"]).start()
+        waiting[f"q{calls}"] = (id, params.get("arguments"))
+        return send({"id": f"q{calls}", **elicit(" ".join(["Who?", *params.get("arguments", {}).values()]), NAME)})
     if mode in ("task", "task_asks"):
         note("begun")
         return answer(id, resultType="task", **task("working"))
@@ -212,7 +215,8 @@ for line in sys.stdin:
         answer(id)
     elif method == "notifications/cancelled" and place:
         note("cancelled")
-    elif method is None and waiting is not None and id == f"q{calls}":
-        text(waiting, json.dumps(message.get("result", message.get("error"))))
+    elif method is None and id in waiting:
+        asked, arguments = waiting.pop(id)
+        text(asked, json.dumps({**arguments, **message.get("result", message.get("error"))}))
     elif id is not None and method:
         send({"id": id, "error": {"code": -32601, "message": "no such method"}})

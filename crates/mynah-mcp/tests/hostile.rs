@@ -468,6 +468,42 @@ async fn a_server_with_a_session_that_asks_while_it_works_is_answered_in_another
     Ok(())
 }
 
+/// The question arrives while the call is still being sent, if the machine has several threads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_question_that_comes_at_once_finds_its_call() -> Tested {
+    let tools = hostile("legacy_asks", None).connect().await?.tools();
+    for round in 0..100 {
+        let (_, answer) = asked(call(&tools[0], json!({})).await, "Ada");
+        let done = ok(proceed(&tools[0], json!({}), Some(answer)).await);
+        assert_eq!(done, r#"{"action": "accept", "content": {"name": "Ada"}}"#, "round {round}");
+    }
+    Ok(())
+}
+
+/// The older protocol does not name the call of a question on standard input and output.
+#[tokio::test]
+async fn questions_of_calls_side_by_side_find_their_calls() -> Tested {
+    let tools = hostile("legacy_asks", None).connect().await?.tools();
+    let (a, b) = (json!({"for": "a"}), json!({"for": "b"}));
+    let both = tokio::join!(call(&tools[0], a.clone()), call(&tools[0], b.clone()));
+    let (question, for_a) = asked(both.0, "Ada");
+    assert_eq!(question, "Who? a");
+    let (question, for_b) = asked(both.1, "Bob");
+    assert_eq!(question, "Who? b");
+    let both = tokio::join!(proceed(&tools[0], a, Some(for_a)), proceed(&tools[0], b, Some(for_b)));
+    let told = |outcome| serde_json::from_str::<Value>(&ok(outcome)).unwrap();
+    let expected =
+        |of: &str, name: &str| json!({"for": of, "action": "accept", "content": {"name": name}});
+    assert_eq!(told(both.0), expected("a", "Ada"));
+    assert_eq!(told(both.1), expected("b", "Bob"));
+
+    let works = call(&tools[0], json!({"works": "long"}));
+    let (worked, outcome) = tokio::join!(works, call(&tools[0], json!({"for": "c"})));
+    assert_eq!(ok(worked), "worked");
+    assert_eq!(asked(outcome, "").0, "Who? c");
+    Ok(())
+}
+
 #[tokio::test]
 async fn questions_without_end_and_requests_that_were_not_offered_are_refused() -> Tested {
     let tools = hostile("asks_for_ever", None).connect().await?.tools();

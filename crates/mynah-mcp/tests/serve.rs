@@ -104,6 +104,28 @@ async fn served_tools_work_in_both_eras() {
     }
 }
 
+/// A question over HTTP arrives on the stream of its call.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn calls_side_by_side_ask_in_both_eras() {
+    let url = served().await;
+    for era in [Era::Modern, Era::Legacy] {
+        let tools = connected(&url, era).await.tools();
+        let tool = |name: &str| tools.iter().find(|tool| tool.name() == name).unwrap();
+        let (asks, books) = (tool("asks"), tool("books"));
+        let both = tokio::join!(call(asks, json!({})), call(books, json!({})));
+        let (question, red) = asked(both.0, "the red one");
+        assert_eq!(question, "Which one?", "{era:?}");
+        let (question, seat) = asked(both.1, "12A");
+        assert_eq!(question, "Seat?", "{era:?}");
+        let (red, seat) = tokio::join!(
+            proceed(asks, json!({}), Some(red)),
+            proceed(books, json!({}), Some(seat))
+        );
+        assert_eq!(ok(red), "the red one");
+        assert_eq!(seat, ToolOutcome::Ok(json!({"flight": 7, "seat": "12A"})));
+    }
+}
+
 /// The status and the body of a request by hand.
 async fn post(url: &str, headers: &[(&str, &str)], name: &str, arguments: Value) -> (u16, String) {
     let authority = url.trim_start_matches("http://").trim_end_matches("/mcp");
