@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mynah::Tool;
-use mynah_mcp::{Approval, Connection, Server};
+use mynah_mcp::{Approval, McpError, Server};
 
 use crate::{
     AgentFile, FileError,
@@ -19,9 +19,14 @@ impl AgentFile {
             self.spec.mcp.iter().filter(|(_, server)| server.permission != Permission::Deny);
         for (name, server) in wanted {
             let connection = self.server(name, server)?.connect().await;
-            let connection = connection
-                .map_err(|error| self.source.unreachable(&["mcp", name], error.to_string()))?;
-            self.check_names(name, server, &connection)?;
+            let connection = connection.map_err(|error| match error {
+                McpError::UnknownTool { setting, tool, known, .. } => {
+                    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+                    let why = format!("the server has no tool{}", suggestion(&tool, &known));
+                    self.source.error(&["mcp", name, setting], why)
+                }
+                error => self.source.unreachable(&["mcp", name], error.to_string()),
+            })?;
             offered.extend(connection.tools().into_iter().map(|tool| {
                 // The client knows which tools of a trusted server only read.
                 let asks = tool.spec().manual || tool.spec().approval == mynah::Approval::Ask;
@@ -60,25 +65,5 @@ impl AgentFile {
             server = server.token(self.variable(variable, &["mcp", name, "token_env"])?);
         }
         Ok(server)
-    }
-
-    /// A misspelt name would otherwise be ignored.
-    fn check_names(
-        &self,
-        name: &str,
-        spec: &McpServer,
-        connection: &Connection,
-    ) -> Result<(), FileError> {
-        let known: Vec<&str> =
-            connection.listing().tools.iter().map(|tool| tool.name.as_str()).collect();
-        let included = spec.include.iter().flatten().map(|tool| ("include", tool));
-        let excluded = spec.exclude.iter().map(|tool| ("exclude", tool));
-        for (key, tool) in included.chain(excluded) {
-            if !known.contains(&tool.as_str()) {
-                let why = format!("the server has no tool{}", suggestion(tool, &known));
-                return Err(self.source.error(&["mcp", name, key], why));
-            }
-        }
-        Ok(())
     }
 }

@@ -90,6 +90,11 @@ async fn a_server_that_is_not_there_and_a_tool_that_it_does_not_have_are_errors_
             false,
         ),
         (
+            format!("[mcp.soup]\nurl = '{url}'\nexclude = ['soup_order']"),
+            "agent.toml:4: mcp.soup.exclude: the server has no tool `soup_order`; known are weather, order",
+            false,
+        ),
+        (
             "[mcp.soup]\ncommand = ['surely-no-such-command']".to_owned(),
             "agent.toml:2: mcp.soup: ",
             true,

@@ -18,6 +18,22 @@ pub enum McpError {
         /// What is wrong.
         why: String,
     },
+    /// `include` or `exclude` names a tool that the server does not have.
+    #[error(
+        "{setting} names the tool {tool:?}, which MCP server {server:?} does not have; it has {} \
+         (names are without the prefix)",
+        named(.known)
+    )]
+    UnknownTool {
+        /// The server's name.
+        server: String,
+        /// `include` or `exclude`.
+        setting: &'static str,
+        /// The name that is unknown.
+        tool: String,
+        /// The tools of the server, by its own names.
+        known: Vec<String>,
+    },
     /// The command of a server could not be started.
     #[error(
         "MCP server {server:?} cannot be started: {command}: {why}; check the command and PATH"
@@ -130,6 +146,7 @@ impl McpError {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Settings { .. } => "settings",
+            Self::UnknownTool { .. } => "unknown_tool",
             Self::Start { .. } => "start",
             Self::Connect { .. } => "connect",
             Self::Closed { .. } => "closed",
@@ -181,7 +198,9 @@ impl From<McpError> for ToolOutcome {
 impl From<McpError> for mynah_data::Error {
     fn from(error: McpError) -> Self {
         let kind = match error {
-            McpError::Settings { .. } => ErrorKind::Validation(ValidationReason::InvalidOptions),
+            McpError::Settings { .. } | McpError::UnknownTool { .. } => {
+                ErrorKind::Validation(ValidationReason::InvalidOptions)
+            }
             McpError::Tool { .. } | McpError::Changed { .. } => {
                 ErrorKind::Validation(ValidationReason::InvalidTool)
             }
@@ -189,6 +208,14 @@ impl From<McpError> for mynah_data::Error {
             _ => ErrorKind::Tool(ToolReason::Failed),
         };
         Self::new(kind).with_message(error.to_string()).with("mcp", error.kind()).caused_by(error)
+    }
+}
+
+/// The names of a server's tools.
+fn named(tools: &[String]) -> String {
+    match tools {
+        [] => "none".to_owned(),
+        tools => cut(&tools.join(", "), 2000),
     }
 }
 

@@ -164,13 +164,13 @@ impl Server {
         self
     }
 
-    /// Offers these tools and no others, by the server's own names.
+    /// Offers these tools and no others, by the server's own names, without the prefix.
     pub fn include<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.include.get_or_insert_default().extend(names.into_iter().map(Into::into));
         self
     }
 
-    /// Does not offer these tools, by the server's own names.
+    /// Does not offer these tools, by the server's own names, without the prefix.
     pub fn exclude<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.exclude.extend(names.into_iter().map(Into::into));
         self
@@ -287,12 +287,29 @@ impl Server {
     /// Connects to the server and asks for its tools.
     ///
     /// # Errors
-    /// A server that cannot be reached, or exceeds a limit. A single tool that cannot be used is no error; see
+    /// A server that cannot be reached, or exceeds a limit; a name in [`include`](Self::include) or
+    /// [`exclude`](Self::exclude) that the server does not have. A single tool that cannot be used is no error; see
     /// [`Connection::refused`].
     pub async fn connect(self) -> Result<Connection, McpError> {
         let client = Arc::new(Client::new(self)?);
         let listing = client.listing().await?;
+        client.server.check_names(&listing)?;
         Ok(Connection::new(client, listing))
+    }
+
+    /// A misspelt name would otherwise leave a tool out, or offer one that must not be offered.
+    fn check_names(&self, listing: &Listing) -> Result<(), McpError> {
+        let included = self.include.iter().flatten().map(|tool| ("include", tool));
+        let excluded = self.exclude.iter().map(|tool| ("exclude", tool));
+        match included.chain(excluded).find(|(_, tool)| listing.get(tool).is_none()) {
+            None => Ok(()),
+            Some((setting, tool)) => Err(McpError::UnknownTool {
+                server: self.name.clone(),
+                setting,
+                tool: tool.clone(),
+                known: listing.tools.iter().map(|tool| tool.name.clone()).collect(),
+            }),
+        }
     }
 
     /// The tools of a stored listing. The server is not contacted before one of them is called, so a run can be replayed when the

@@ -111,6 +111,15 @@ async fn tools_are_included_excluded_and_prefixed() -> Tested {
     assert_eq!(names(hints().exclude(["reads"]).prefix("my.")).await?, ["my_sets", "my_plain"]);
     let long = names(hints().include(["reads"]).prefix("p".repeat(80))).await?;
     assert_eq!(long[0].len(), 64);
+    for (server, told) in [
+        (hints().name("h").prefix("h_").include(["h_sets"]), r#"include names the tool "h_sets""#),
+        (hints().exclude(["plane"]), r#"exclude names the tool "plane""#),
+    ] {
+        let error = server.connect().await.unwrap_err();
+        assert_eq!(error.kind(), "unknown_tool");
+        let text = error.to_string();
+        assert!(text.starts_with(told) && text.contains("it has reads, sets, plain"), "{text}");
+    }
     Ok(())
 }
 
