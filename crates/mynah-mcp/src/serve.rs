@@ -54,8 +54,8 @@ use crate::listing::hex_digest;
 /// ```
 ///
 /// Arguments are checked against the schema; what does not fit, and what a tool reports as its error, is a result with `isError`,
-/// which the model can act on. A tool that asks a person asks the person at the client: the question's hints may have a `name` and a
-/// `schema`, the form of the answer. What a tool [reports](ToolContext::progress) is sent as progress. A client that cannot ask gets an
+/// which the model can act on. A tool that asks a person asks the person at the client: the question's hints may have a `name`, and a
+/// `schema`, the form of the answer, or `choices`, the texts that the answer can be. What a tool [reports](ToolContext::progress) is sent as progress. A client that cannot ask gets an
 /// error result. Whether a call needs approval is the client's decision.
 ///
 /// A result that is an object is also sent as structured content. An object with the members of an
@@ -381,7 +381,15 @@ impl Offered {
 
 impl PendingQuestion {
     fn new(opts: &Metadata) -> Self {
-        let plain = || json!({"type": "object", "properties": {ANSWER: {"type": "string"}}, "required": [ANSWER]});
+        let choices = opts.get("choices").and_then(Value::as_array).filter(|choices| {
+            !choices.is_empty() && choices.iter().all(|choice| choice.is_string())
+        });
+        let answer = match choices {
+            Some(choices) => json!({"type": "string", "enum": choices}),
+            None => json!({"type": "string"}),
+        };
+        let plain =
+            || json!({"type": "object", "properties": {ANSWER: answer}, "required": [ANSWER]});
         let schema = opts.get("schema").cloned().unwrap_or_else(plain);
         let key = opts.get("name").and_then(Value::as_str).unwrap_or(ANSWER).to_owned();
         Self { key, schema, state: opts.get(CONTINUE).cloned() }

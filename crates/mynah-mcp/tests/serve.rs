@@ -33,6 +33,10 @@ fn tools() -> Vec<Tool> {
         Tool::new("panics", "Panics", json!({}))
             .handler(async |_, _| -> ToolOutcome { panic!("oh") }),
         Tool::new("asks", "Asks", json!({})).handler(async |_, _| ToolOutcome::ask("Which one?")),
+        Tool::new("picks", "Asks with choices", json!({})).handler(async |_, _| {
+            let choices = Metadata::from_iter([("choices".to_owned(), json!(["red", "blue"]))]);
+            ToolOutcome::ask_with("Which colour?", choices)
+        }),
         Tool::new("books", "Asks and continues", json!({})).handler(
             async |_, context| match context.continuation() {
                 None => {
@@ -98,6 +102,16 @@ async fn served_tools_work_in_both_eras() {
         let (question, answer) = asked(call(tool("asks"), json!({})).await, "the red one");
         assert_eq!(question, "Which one?");
         assert_eq!(ok(proceed(tool("asks"), json!({}), Some(answer)).await), "the red one");
+        let ToolOutcome::AskUser { opts, .. } = call(tool("picks"), json!({})).await else {
+            panic!("{era:?}")
+        };
+        let form = &opts["schema"]["properties"]["answer"];
+        assert_eq!(*form, json!({"type": "string", "enum": ["red", "blue"]}), "{era:?}");
+        let (_, answer) = asked(call(tool("picks"), json!({})).await, "green");
+        let (question, answer) =
+            asked(proceed(tool("picks"), json!({}), Some(answer)).await, "red");
+        assert!(question.starts_with("Which colour?\n(/answer: "), "{question}");
+        assert_eq!(ok(proceed(tool("picks"), json!({}), Some(answer)).await), "red");
         let (_, answer) = asked(call(tool("books"), json!({})).await, "12A");
         let booked = proceed(tool("books"), json!({}), Some(answer)).await;
         assert_eq!(booked, ToolOutcome::Ok(json!({"flight": 7, "seat": "12A"})), "{era:?}");
