@@ -278,8 +278,9 @@ impl Call {
     ) -> Result<T, McpError> {
         let limit = self.client.server.timeout;
         match tokio::time::timeout(limit, request).await {
-            Ok(answer) => answer
-                .map_err(|error| McpError::of_request(&self.client.server.name, method, error)),
+            Ok(answer) => {
+                answer.map_err(|error| McpError::of_request(&self.client.server, method, error))
+            }
             Err(_) => Err(self.client.late(method, limit)),
         }
     }
@@ -292,7 +293,7 @@ impl Call {
         pending: &Pending,
     ) -> Result<Answer, McpError> {
         let server = &self.client.server;
-        let failed = |error| McpError::of_request(&server.name, "tools/call", error);
+        let failed = |error| McpError::of_request(server, "tools/call", error);
         let request = CallToolRequest::new(params);
         let request = ClientRequest::CallToolRequest(request);
         let calls = &self.client.calls;

@@ -178,7 +178,7 @@ impl Client {
         let peer = connected.inspect_err(|error| state.last = error.to_string())?;
         if state.listed.as_ref().is_none_or(|(at, _)| *at != changes) {
             peer.clear_response_cache().await;
-            let fetched = Listing::fetch(&peer, &self.server.name, &self.server.limits);
+            let fetched = Listing::fetch(&peer, &self.server);
             let listed = match timeout(self.server.connect_timeout, fetched).await {
                 Ok(Err(error)) => Err(self.explained(state, error)),
                 Ok(listed) => listed,
@@ -280,11 +280,10 @@ impl Client {
             Ok(Ok(service)) => service,
             Err(_) => return Err(self.late("the first request", limit)),
             Ok(Err(error)) => {
-                let why = match flooded.get() {
-                    Some(flood) => return Err(self.flooded(*flood)),
-                    None => cut(&error.to_string(), 2000),
-                };
-                let mut failed = self.no_connection(&why);
+                if let Some(flood) = flooded.get() {
+                    return Err(self.flooded(*flood));
+                }
+                let mut failed = McpError::of_start(&self.server, &error);
                 if let (McpError::Connect { why, stderr, .. }, Some(child)) =
                     (&mut failed, &mut child)
                 {

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use mynah_data::{ErrorKind, ToolOutcome, ToolReason, ValidationReason};
-use rmcp::ServiceError;
+use rmcp::{ServiceError, service::ClientInitializeError, transport::DynamicTransportError};
 use serde_json::json;
+
+use crate::{Server, http_client};
 
 /// Why a server, or one of its tools, cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -166,16 +168,15 @@ impl McpError {
     }
 
     /// The error of a request.
-    pub(crate) fn of_request(server: &str, method: &'static str, error: ServiceError) -> Self {
-        let server = server.to_owned();
+    pub(crate) fn of_request(of: &Server, method: &'static str, error: ServiceError) -> Self {
+        let server = of.name.clone();
         match error {
             ServiceError::McpError(error) => {
                 Self::Refused { server, code: error.code.0, message: cut(&error.message, 2000) }
             }
             ServiceError::Timeout { timeout } => Self::Timeout { server, method, after: timeout },
             ServiceError::TransportSend(error) => {
-                let why = cut(&error.to_string(), 2000);
-                Self::Closed { server, why, stderr: String::new() }
+                Self::Closed { server, why: of_transport(of, &error), stderr: String::new() }
             }
             ServiceError::TransportClosed => {
                 let why = "the server closed it".to_owned();
@@ -184,6 +185,43 @@ impl McpError {
             error => Self::Protocol { server, why: format!("{method}: {error}") },
         }
     }
+
+    /// The error of the first requests.
+    pub(crate) fn of_start(server: &Server, error: &ClientInitializeError) -> Self {
+        let why = cut(&of_handshake(server, error), 2000);
+        Self::Connect { server: server.name.clone(), why, stderr: String::new() }
+    }
+}
+
+fn of_handshake(server: &Server, error: &ClientInitializeError) -> String {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => of_transport(server, error),
+        // The first attempt only showed that the server does not speak the newer protocol.
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => {
+            of_handshake(server, fallback)
+        }
+        ClientInitializeError::JsonRpcError(error) => {
+            let (place, code) = (server.address(), error.code.0);
+            format!("{place} refused the first request: {} (code {code})", error.message)
+        }
+        ClientInitializeError::ConnectionClosed(_) => {
+            format!("{} ended the connection before it answered", server.address())
+        }
+        ClientInitializeError::ExpectedInitResponse(_)
+        | ClientInitializeError::ExpectedInitResult(_) => {
+            format!("{} answered the first request with something else", server.address())
+        }
+        error => format!("{}: {error}", server.address()),
+    }
+}
+
+/// Why a message was not sent. The name of the transport is left out.
+fn of_transport(server: &Server, error: &DynamicTransportError) -> String {
+    let text = match error.error.downcast_ref() {
+        Some(failed) => http_client::reason(&server.address(), failed),
+        None => error.error.to_string(),
+    };
+    cut(&text, 2000)
 }
 
 /// The error of a failed call, for the model and the record.

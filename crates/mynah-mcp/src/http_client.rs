@@ -35,7 +35,47 @@ pub(crate) struct Bounded {
     most: usize,
 }
 
-type Failed = StreamableHttpError<reqwest::Error>;
+pub(crate) type Failed = StreamableHttpError<reqwest::Error>;
+
+/// Why a request to this address failed, in words for a person or a model.
+pub(crate) fn reason(url: &str, error: &Failed) -> String {
+    match error {
+        StreamableHttpError::Client(error) => {
+            // The errors around the innermost one name layers of the client.
+            let outer: &dyn std::error::Error = error;
+            let causes = std::iter::successors(Some(outer), |error| error.source());
+            let cause = causes.last().unwrap_or(outer);
+            format!("the request to {url} failed: {cause}")
+        }
+        StreamableHttpError::HttpStatus(error) => match StatusCode::from_u16(error.status) {
+            Ok(status) => format!("{url} answered HTTP {status}"),
+            Err(_) => format!("{url} answered HTTP {}", error.status),
+        },
+        StreamableHttpError::UnexpectedServerResponse(why) => format!("{url}: {why}"),
+        StreamableHttpError::UnexpectedContentType(kind) => {
+            let kind = kind.as_deref().unwrap_or("no content type");
+            format!("{url} answered with {kind} instead of JSON or events; check the path")
+        }
+        StreamableHttpError::AuthRequired(error) => {
+            let challenge = &error.www_authenticate_header;
+            format!("{url} requires authorization ({challenge}); check the token")
+        }
+        StreamableHttpError::SessionExpired => {
+            format!("{url} answered HTTP 404: the session ended")
+        }
+        StreamableHttpError::TransportChannelClosed => format!("the connection to {url} ended"),
+        error => format!("{url}: {error}"),
+    }
+}
+
+/// The status of a refusal, and what the server wrote about it.
+fn refusal(status: StatusCode, body: &[u8]) -> String {
+    let text = crate::error::cut(String::from_utf8_lossy(body).trim(), 500);
+    match text.is_empty() {
+        true => format!("HTTP {status}"),
+        false => format!("HTTP {status}: {text}"),
+    }
+}
 
 impl Bounded {
     pub(crate) fn new(server: &Server, url: &str) -> Result<Self, McpError> {
@@ -146,8 +186,7 @@ impl Bounded {
             && status.is_client_error()
             && !unauthorized
         {
-            let text = crate::error::cut(&String::from_utf8_lossy(&body), 500);
-            let why = || ErrorData::invalid_request(format!("HTTP {status}: {text}"), None);
+            let why = || ErrorData::invalid_request(refusal(status, &body), None);
             let error = told.map_or_else(why, |told| told.error);
             let error = ServerJsonRpcMessage::error(error, Some(request.id.clone()));
             return Ok(StreamableHttpPostResponse::Json(error, None));
@@ -158,8 +197,7 @@ impl Bounded {
         if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
             return Err(HttpStatusError::new(status.as_u16(), retry_after).into());
         }
-        let text = crate::error::cut(&String::from_utf8_lossy(&body), 500);
-        let why = format!("HTTP {status}: {text}");
+        let why = refusal(status, &body);
         Err(StreamableHttpError::UnexpectedServerResponse(Cow::Owned(why)))
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::{McpError, ServerLimits};
+use crate::{McpError, Server, ServerLimits};
 
 /// The tools of a server, as it listed them. Can be stored, so that tools are there without the server.
 ///
@@ -137,12 +137,9 @@ impl Listing {
     }
 
     /// Asks a server for its tools, page by page.
-    pub(crate) async fn fetch(
-        peer: &Peer<RoleClient>,
-        server: &str,
-        limits: &ServerLimits,
-    ) -> Result<Self, McpError> {
-        let exceeded = |what, limit| McpError::Limit { server: server.to_owned(), what, limit };
+    pub(crate) async fn fetch(peer: &Peer<RoleClient>, server: &Server) -> Result<Self, McpError> {
+        let limits = &server.limits;
+        let exceeded = |what, limit| McpError::Limit { server: server.name.clone(), what, limit };
         let (mut tools, mut bytes, mut cursors) = (Vec::new(), 0, HashSet::new());
         let mut cursor: Option<String> = None;
         for _ in 0..limits.pages {
@@ -166,7 +163,7 @@ impl Listing {
                 None => return Ok(Self { tools }),
                 Some(next) if !cursors.insert(next.clone()) => {
                     let why = "tools/list gives a page twice".to_owned();
-                    return Err(McpError::Protocol { server: server.to_owned(), why });
+                    return Err(McpError::Protocol { server: server.name.clone(), why });
                 }
                 next => next,
             };

@@ -321,6 +321,15 @@ impl Server {
         Ok(Connection::new(Arc::new(Client::new(self)?), listing))
     }
 
+    /// The address for errors: without a user, a password and a query, which may be secrets.
+    pub(crate) fn address(&self) -> String {
+        let Place::Http { url, .. } = &self.place else { return "its command".to_owned() };
+        let parsed = reqwest::Url::parse(url).ok();
+        parsed.map_or_else(String::new, |url| {
+            format!("{}{}", url.origin().ascii_serialization(), url.path())
+        })
+    }
+
     /// The tools for the model, and the reasons for leaving others away.
     pub(crate) fn offered(client: &Arc<Client>, listing: &Listing) -> (Vec<Tool>, Vec<McpError>) {
         let server = &client.server;

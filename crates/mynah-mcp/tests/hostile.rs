@@ -14,7 +14,7 @@ use common::{asked, call, failed, hostile, ok, proceed};
 use futures_util::StreamExt as _;
 use mynah::log::Log as _;
 use mynah_data::{Event, Part, ToolOutcome};
-use mynah_mcp::{Approval, McpError, Server};
+use mynah_mcp::{Approval, Era, McpError, Server};
 use mynah_step::{
     Tool,
     layers::{OutputCap, RedactOutput, Timeout},
@@ -606,4 +606,62 @@ async fn an_answer_without_end_over_http_is_cut_off() {
         let error = timeout(Duration::from_secs(20), server.connect()).await.unwrap().unwrap_err();
         assert!(error.to_string().contains(told), "{kind}: {error}");
     }
+}
+
+/// The address of a server over HTTP that answers everything with this status, header and text.
+async fn refusing(status: u16, challenge: &'static str, text: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    let status = http::StatusCode::from_u16(status).unwrap();
+    let answer = async move || (status, [("www-authenticate", challenge)], text);
+    let server = axum::serve(listener, axum::Router::new().fallback(answer));
+    tokio::spawn(server.into_future());
+    url
+}
+
+#[tokio::test]
+async fn errors_over_http_have_the_address_and_the_status_and_no_names_of_types() {
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let table = [
+        (format!("http://{gone}/mcp"), "refused"),
+        (refusing(404, "", "no such page").await, ": HTTP 404 Not Found: no such page"),
+        (refusing(405, "", "").await, ": HTTP 405 Method Not Allowed"),
+        (refusing(503, "", "").await, " answered HTTP 503 Service Unavailable"),
+        (refusing(401, "Bearer", "").await, " requires authorization (Bearer); check the token"),
+        (refusing(200, "", "Welcome!").await, " answered with text/plain; charset=utf-8 instead"),
+    ];
+    for (url, told) in &table {
+        for era in [Era::Auto, Era::Legacy] {
+            let secret = format!("{url}?key=k-17");
+            let error = Server::http(secret).name("h").era(era).connect().await.unwrap_err();
+            let text = error.to_string();
+            assert!(text.starts_with(r#"no connection to MCP server "h": "#), "{era:?}: {text}");
+            assert!(text.contains(url) && text.contains(told), "{era:?}, {told}: {text}");
+            for internal in ["rmcp", "Transport", "::", "k-17"] {
+                assert!(!text.contains(internal), "{era:?}, {internal}: {text}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_model_reads_which_address_died() -> Tested {
+    for era in [Era::Modern, Era::Legacy] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        let tool = Tool::new("work", "Works", json!({})).handler(async |_, _| "done");
+        let running = tokio::spawn(mynah_mcp::serve([tool]).http(listener));
+        let server = short(Server::http(&url).name("h").era(era)).approval(Approval::Never);
+        let tools = server.connect().await?.tools();
+        assert_eq!(ok(call(&tools[0], json!({})).await), "done");
+        running.abort();
+        assert!(running.await.is_err());
+        for _ in 0..3 {
+            let (kind, message) = failed(call(&tools[0], json!({})).await);
+            assert!(["closed", "connect"].contains(&&*kind), "{era:?}: {kind}: {message}");
+            let is_told = message.contains(&url) && message.contains("refused");
+            assert!(is_told && !message.contains("ransport"), "{era:?}: {message}");
+        }
+    }
+    Ok(())
 }
