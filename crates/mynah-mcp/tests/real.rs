@@ -104,7 +104,7 @@ fn arguments(schema: &Value) -> Value {
     Value::Object(Map::from_iter(names.map(|name| (name.to_owned(), value(name)))))
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_tool_of_server_everything_is_called_recorded_and_replayed_without_it() {
     let Some(peers) = peers() else { return };
     let (program, script) = (node(&peers), everything(&peers).display().to_string());
@@ -141,6 +141,8 @@ async fn every_tool_of_server_everything_is_called_recorded_and_replayed_without
     assert!(of("get-sum").text().contains('4'));
     let image = of("get-tiny-image");
     assert!(image.parts().iter().any(|part| matches!(part, mynah::Part::Image { .. })));
+    let given = of("trigger-elicitation-request");
+    assert!(given.text().contains("Ada"), "{}", given.text());
     assert!(of("get-structured-content").text().contains("temperature"));
     for (call, read) in calls.iter().zip(&read) {
         println!("{}: {}", call.0, read.text().chars().take(90).collect::<String>());
