@@ -143,6 +143,16 @@ impl Chat {
         Start { engine, input: Input::Thread(thread), options, extent: Extent::Chat, run_id }
     }
 
+    /// Lets this engine continue a run that began with another system prompt, other params, another model or other tools. Without it,
+    /// such a run is refused.
+    ///
+    /// The conversation stays as it is recorded, its system prompt included. Completed work is not repeated, and the records note the new
+    /// engine. Another message of the user is another input, which is refused as before.
+    pub fn allow_changed_engine(mut self) -> Self {
+        self.options.allow_changed = true;
+        self
+    }
+
     pub(crate) fn settings(&self) -> (Engine, Options) {
         (self.engine.clone(), self.options.clone())
     }

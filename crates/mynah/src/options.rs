@@ -54,6 +54,8 @@ pub struct Options {
     pub(crate) park_after: Option<Duration>,
     /// The queue of a run that workers perform.
     pub(crate) queue: Option<Queue>,
+    /// Whether a run that another engine began may be continued.
+    pub(crate) allow_changed: bool,
 }
 
 impl Options {
@@ -136,6 +138,7 @@ impl Options {
         self.emit_timeout = over.emit_timeout.or(self.emit_timeout);
         self.park_after = over.park_after.or(self.park_after);
         self.queue = over.queue.or(self.queue);
+        self.allow_changed |= over.allow_changed;
         self
     }
 }

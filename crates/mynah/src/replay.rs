@@ -286,6 +286,17 @@ impl Replay {
                 "validation failed: rerun_tools: the records of a run hold no tools; use Engine::replay",
             ));
         }
+        if let Some(engine) = &self.engine {
+            let tools = engine.resolve_tools(&self.options);
+            let is_there = |name: &&String| tools.iter().any(|tool| tool.name() == name.as_str());
+            if let Some(unknown) = self.rerun.named.iter().find(|name| !is_there(name)) {
+                let names: Vec<_> = tools.iter().map(|tool| format!("{:?}", tool.name())).collect();
+                return Err(Error::invalid_option("rerun_tool", "unknown_tool").with_message(format!(
+                    "validation failed: rerun_tool: there is no tool {unknown:?}; the tools are {}",
+                    names.join(", ")
+                )));
+            }
+        }
         let mut whole = None;
         if let Some(change) = self.change.take() {
             // What the runs before it hold is a part of what it was asked.

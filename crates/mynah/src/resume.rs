@@ -273,8 +273,9 @@ impl Resume {
 
     /// Allows an engine whose model, tools or params differ from those of the run. Options that
     /// this call sets need no permission. Completed work stays, and the records note the new
-    /// engine. [`Engine::replay`] then compares its engine with the last one; for earlier engines
-    /// their records answer.
+    /// engine. The conversation stays as it is recorded, its system prompt included.
+    /// [`Engine::replay`] then compares its engine with the last one; for earlier engines their
+    /// records answer.
     pub fn allow_changed_engine(mut self) -> Self {
         self.allow_changed = true;
         self
@@ -451,7 +452,7 @@ impl Resume {
         }
         let unsaid = part.about.as_deref().map(|about| self.unsaid(about, recorded));
         if let Some(difference) = loaded.difference(unsaid.as_ref())
-            && !self.allow_changed
+            && !(self.allow_changed || self.options.allow_changed)
         {
             let has = |name: &String| {
                 part.about.as_ref().is_some_and(|about| about.options.contains_key(name))

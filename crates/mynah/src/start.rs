@@ -2,7 +2,7 @@
 
 use std::{future::poll_fn, sync::Arc};
 
-use mynah_data::{Error, ErrorKind, LogReason, Result, RunId};
+use mynah_data::{Error, ErrorKind, LogReason, Message, Result, Role, RunId, Thread};
 use mynah_log::{About, Extent, Fact, Log, MAINTENANCE, cbor};
 use mynah_step::{RecordedFact, mismatch};
 use serde_json::Value;
@@ -149,7 +149,14 @@ impl Start {
         };
         let mut wanted = found.clone();
         if let Fact::RunStarted { thread: begun, extent, about: ran, .. } = &mut wanted {
-            (*begun, *extent, *ran) = (thread, self.extent, Some(Box::new(about)));
+            *extent = self.extent;
+            let is_allowed = self.options.allow_changed;
+            if !is_allowed || !without_system(begun).eq(without_system(&thread)) {
+                *begun = thread;
+            }
+            if !is_allowed {
+                *ran = Some(Box::new(about));
+            }
         }
         if cbor::to_vec(found).ok() == cbor::to_vec(&wanted).ok() {
             return Ok(());
@@ -161,11 +168,16 @@ impl Start {
         Err(Error::new(ErrorKind::Log(LogReason::RunExists))
             .with_message(format!(
                 "log error: run_exists: run {run} exists and began with another input: {path} differs; \
-                 use another run id for another input"
+                 another input needs another run id, and allow_changed_engine() continues this run with another prompt or other params"
             ))
             .with("run_id", run)
             .with("diff", diff))
     }
+}
+
+/// What was said in a conversation, without instructions.
+fn without_system(thread: &Thread) -> impl Iterator<Item = &Arc<Message>> {
+    thread.messages.iter().filter(|message| message.role() != Role::System)
 }
 
 fn refused(code: &str, why: &str) -> Error {

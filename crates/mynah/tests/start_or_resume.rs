@@ -73,6 +73,39 @@ async fn a_run_that_was_cut_anywhere_is_continued_by_the_same_call() -> Result<(
 }
 
 #[tokio::test]
+async fn a_changed_engine_continues_only_where_it_is_allowed() -> Result<()> {
+    let (log, paid) = (MemoryLog::new(), Arc::default());
+    let begun = clerk(&Scripted::new(scripts())?, &paid).system("Be brief.");
+    let whole = to_its_end(start(&begun, &log).await?).await?;
+    assert_eq!(whole.result().text(), "Done.");
+    let kinds = kinds(&log, "k").await;
+    for cut in 1..=kinds.len() {
+        let answered = kinds[..cut].iter().filter(|kind| *kind == "assistant_completed").count();
+        let log = copy(&log, "k", cut as u64).await;
+        let model = Scripted::new(scripts().into_iter().skip(answered))?;
+        let budget = Budget::new().max_turns(9);
+        let paid = Arc::new(AtomicUsize::new(0));
+        let changed = clerk(&model, &paid).system("Be kind.").budget(budget);
+        let refused = start(&changed, &log).await.unwrap_err();
+        assert_eq!(refused.reason(), "run_exists");
+        assert!(refused.to_string().contains("allow_changed_engine()"), "{refused}");
+        let chat = |said: &str| {
+            changed.chat(said).record(&log).run_id("k").allow_changed_engine().start_or_resume()
+        };
+        assert_eq!(chat("Pay 18.").await.unwrap_err().reason(), "run_exists", "another input");
+        for again in 0..2 {
+            let run = to_its_end(chat("Pay 17.").await?).await?;
+            assert_eq!(run.result().text(), "Done.", "cut at {cut}, {again}");
+            assert_eq!(run.result().thread.messages.iter().next().unwrap().text(), "Be brief.");
+        }
+        let was_paid = kinds[..cut].iter().filter(|kind| *kind == "tool_completed").count() > 1;
+        assert_eq!(paid.load(Ordering::Relaxed), usize::from(!was_paid), "cut at {cut}");
+        verify_run(&log, "k").await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn decisions_reject_and_give_results() -> Result<()> {
     let paid = Arc::default();
     for (decision, expected) in [
@@ -167,17 +200,24 @@ async fn a_run_whose_provider_failed_continues_in_a_linked_run() -> Result<()> {
 
 #[tokio::test]
 async fn a_run_that_its_budget_ended_continues_with_a_larger_one() -> Result<()> {
-    let (log, paid) = (MemoryLog::new(), Arc::new(AtomicUsize::new(0)));
-    let model = Scripted::new([calls("c0", "look"), says("Done.")])?;
-    let engine = clerk(&model, &paid);
-    let chat = engine.chat("Pay 17.").budget(Budget::new().max_turns(1)).record(&log).run_id("k");
-    let ended = chat.await?;
-    assert_eq!(ended.halted_reason.as_str(), "budget_exceeded");
-    let refused = engine.resume(&log, "k").await.expect_err("the budget is spent");
-    assert_eq!(refused.reason(), "sealed");
-    let done = engine.resume(&log, "k").budget(Budget::new().max_turns(5)).await?;
-    assert_eq!((done.run_id.as_deref(), &*done.text()), (Some("k~2"), "Done."));
-    verify_run(&log, "k").await?;
-    engine.replay(&log, "k~2").await?;
+    for by_its_id in [false, true] {
+        let (log, paid) = (MemoryLog::new(), Arc::new(AtomicUsize::new(0)));
+        let model = Scripted::new([calls("c0", "look"), says("Done.")])?;
+        let engine = clerk(&model, &paid);
+        let chat = |turns: u64| {
+            let chat = engine.chat("Pay 17.").record(&log).run_id("k");
+            chat.budget(Budget::new().max_turns(turns))
+        };
+        assert_eq!(chat(1).await?.halted_reason.as_str(), "budget_exceeded");
+        let refused = engine.resume(&log, "k").await.expect_err("the budget is spent");
+        assert_eq!(refused.reason(), "sealed");
+        let done = match by_its_id {
+            true => chat(5).allow_changed_engine().start_or_resume().await?.into_result(),
+            false => engine.resume(&log, "k").budget(Budget::new().max_turns(5)).await?,
+        };
+        assert_eq!((done.run_id.as_deref(), &*done.text()), (Some("k~2"), "Done."));
+        verify_run(&log, "k").await?;
+        engine.replay(&log, "k~2").await?;
+    }
     Ok(())
 }
