@@ -100,7 +100,12 @@ impl Chat {
     pub async fn start_or_resume(self) -> Result<Run> {
         let (engine, options) = self.settings();
         let result = self.under_its_id()?.await?;
-        Run::new(engine, options, result)
+        let run = Run::new(engine, options, result)?;
+        if run.waiting().is_some() {
+            // Before a person is asked for what this engine could not use.
+            run.resumption()?.check_engine().await?;
+        }
+        Ok(run)
     }
 }
 
@@ -166,9 +171,9 @@ impl Run {
                 return Err(self.refused("it waits for an answer; give it with Run::answer"));
             }
             Some(Waiting::CrashLoop) => {
-                return Err(
-                    self.refused("its processes died too often; look at it, then resume it")
-                );
+                return Err(self.refused(
+                    "its processes died too often; look at it, then continue with Run::resume",
+                ));
             }
             None => return Err(self.refused("it has ended")),
         };

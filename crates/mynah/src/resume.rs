@@ -342,6 +342,11 @@ impl Resume {
         self.fit(&Loaded::read(&*self.log, &self.run).await?).map(drop)
     }
 
+    /// Checks that this engine may continue the run.
+    pub(crate) async fn check_engine(&self) -> Result<()> {
+        self.part(&Loaded::read(&*self.log, &self.run).await?).map(drop)
+    }
+
     /// What the run continues with, if it fits the run.
     fn fit(&self, loaded: &Loaded) -> Result<Fitting> {
         self.check_time(loaded).map_err(|error| awaited(error, loaded))?;

@@ -106,6 +106,21 @@ async fn a_changed_engine_continues_only_where_it_is_allowed() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_changed_engine_is_refused_before_a_person_is_asked() -> Result<()> {
+    let (log, paid) = (MemoryLog::new(), Arc::default());
+    let model = Scripted::new([calls("c2", "ask"), says("Done.")])?;
+    let run = start(&clerk(&model, &paid), &log).await?;
+    assert!(matches!(run.waiting(), Some(Waiting::Question(_))));
+    let changed = clerk(&model, &paid).tool(Tool::new("more", "", json!({})).manual());
+    let refused = start(&changed, &log).await.unwrap_err();
+    assert_eq!(refused.kind().type_name(), "replay_mismatch", "{refused}");
+    let chat = changed.chat("Pay 17.").record(&log).run_id("k").allow_changed_engine();
+    let run = chat.start_or_resume().await?.answer("thanks").await?;
+    assert_eq!(run.result().text(), "Done.");
+    Ok(())
+}
+
+#[tokio::test]
 async fn decisions_reject_and_give_results() -> Result<()> {
     let paid = Arc::default();
     for (decision, expected) in [
