@@ -301,7 +301,7 @@ const MYNAH: &str = "target/debug/mynah";
 /// Peers that tests can use are installed first and named in the environment. The property tests have the same cases each time, so
 /// that a change fails by its own fault; `nightly` looks for new ones.
 fn test() -> Result<(), String> {
-    let mut line = String::from("cargo test --workspace --all-features");
+    let mut line = String::from("cargo test --workspace --all-features --no-fail-fast");
     let mut names = test_names("")?;
     let on_ci = env::var_os("CI").is_some_and(|value| !value.is_empty());
     if !is_installed("psql") && !on_ci {

@@ -144,14 +144,15 @@ impl Store {
 
     /// Changes the first page of a table or an index.
     pub(crate) fn damage(&self, name: &str, change: impl FnOnce(&mut [u8])) {
-        const PAGE: usize = 16384;
         let select = "SELECT rootpage FROM sqlite_schema WHERE name = ?1";
         let log = rusqlite::Connection::open(&self.path).unwrap();
         let page: i64 = log.query_row(select, [name], |row| row.get(0)).unwrap();
+        let size: i64 = log.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap();
         log.close().unwrap();
         let mut bytes = fs::read(&self.path).unwrap();
-        let start = (usize::try_from(page).unwrap() - 1) * PAGE;
-        change(&mut bytes[start..start + PAGE]);
+        let [page, size] = [page, size].map(|n| usize::try_from(n).unwrap());
+        let start = (page - 1) * size;
+        change(&mut bytes[start..start + size]);
         fs::write(&self.path, bytes).unwrap();
     }
 
