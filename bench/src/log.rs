@@ -134,7 +134,7 @@ async fn disk(path: &Path, turns: usize) -> Result<f64> {
     Ok(fs::metadata(path)?.len() as f64 / bytes as f64)
 }
 
-/// Milliseconds to restore a session from the records of its turns, each of which is a run.
+/// Milliseconds to restore a session from the records of its turns. Each turn is a run.
 async fn restore(path: &Path) -> Result<[f64; 2]> {
     let engine = Engine::new(Scripted::play((0..TURNS).map(|_| script().stop())));
     let log = SqliteLog::open_with(path, Durability::Relaxed)?;

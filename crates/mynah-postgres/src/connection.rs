@@ -128,13 +128,13 @@ pub(crate) struct Line {
     /// The server's time at a moment.
     clock: (i64, Instant),
     /// Statements by their text. There are few: a text says which tables are written, and not how many rows.
-    statements: HashMap<String, Known>,
+    statements: HashMap<String, SentStatement>,
     /// Whether the server keeps statements from one transaction to the next. A pooler may not.
     keeps_statements: bool,
 }
 
 /// A statement that was sent before.
-enum Known {
+enum SentStatement {
     /// Once.
     Text,
     /// Prepared, and when.
@@ -183,16 +183,16 @@ impl Line {
         match self.statements.get(text) {
             _ if !self.keeps_statements => return Ok(None),
             None => {
-                self.statements.insert(text.to_owned(), Known::Text);
+                self.statements.insert(text.to_owned(), SentStatement::Text);
                 return Ok(None);
             }
-            Some(Known::Prepared(statement, since)) if since.elapsed() < PLANNED => {
+            Some(SentStatement::Prepared(statement, since)) if since.elapsed() < PLANNED => {
                 return Ok(Some(statement.clone()));
             }
             Some(_) => {}
         }
         let statement = self.client.prepare_typed(text, types).await?;
-        let known = Known::Prepared(statement.clone(), Instant::now());
+        let known = SentStatement::Prepared(statement.clone(), Instant::now());
         self.statements.insert(text.to_owned(), known);
         Ok(Some(statement))
     }
@@ -242,7 +242,7 @@ mod tests {
             assert_eq!(row.map_err(failure)?.get::<_, i64>(0), given + 1);
             assert_eq!(line.keeps_statements, given < 3);
         }
-        assert!(matches!(line.statements[text], Known::Prepared(..)));
+        assert!(matches!(line.statements[text], SentStatement::Prepared(..)));
         Ok(())
     }
 }

@@ -166,8 +166,8 @@ async fn an_error_becomes_one_of_mynah() {
     let shown = "log_error/run_not_found (404): there is no run none in this log";
     assert_eq!(error.to_string(), shown);
     drop(server);
-    let nobody = Client::new("http://127.0.0.1:9").unwrap();
-    let error = asked(&nobody, "r").await.unwrap_err();
+    let offline = Client::new("http://127.0.0.1:9").unwrap();
+    let error = asked(&offline, "r").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError), "{error}");
     let cause = error.source().unwrap().downcast_ref::<ClientError>().unwrap();
     assert!(cause.source().is_some_and(|cause| cause.is::<reqwest::Error>()), "{cause:?}");
