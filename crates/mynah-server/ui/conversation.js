@@ -11,10 +11,10 @@ const ESTIMATE = 160;
 /** A list of items in chunks. Only chunks near the window are in the document; the others keep their height. */
 export class Conversation {
   constructor(story, { select, hrefOf = null }) {
-    Object.assign(this, { story, select, hrefOf, chunks: [], selected: null });
+    Object.assign(this, { story, select, hrefOf, chunks: [], selected: null, wanted: new Set() });
     this.element = h("div", { class: "conversation", role: "feed", "aria-label": "Conversation", tabindex: "-1" });
     this.observer = new IntersectionObserver((entries) => {
-      for (const { target, isIntersecting } of entries) this.show(this.chunks[Number(target.dataset.chunk)], isIntersecting);
+      for (const { target, isIntersecting } of entries) this.near(this.chunks[Number(target.dataset.chunk)], isIntersecting);
     }, { rootMargin: "1500px 0px" });
     this.refresh();
   }
@@ -34,6 +34,29 @@ export class Conversation {
     if (this.chunks.length && !this.chunks.some((chunk) => chunk.shown)) this.show(this.chunks[0], true);
     this.live?.remove();
     if (this.live) this.element.append(this.live);
+  }
+
+  /** A jump brings many chunks near the window. Each frame fills one, so that scrolling stays smooth. */
+  near(chunk, isNear) {
+    if (!isNear) {
+      this.wanted.delete(chunk);
+      return this.show(chunk, false);
+    }
+    this.wanted.add(chunk);
+    if (this.wanted.size === 1) requestAnimationFrame(() => this.fillNext());
+  }
+
+  fillNext() {
+    const middle = window.innerHeight / 2;
+    const distance = ({ element }) => {
+      const { top, bottom } = element.getBoundingClientRect();
+      return top > middle ? top - middle : Math.max(0, middle - bottom);
+    };
+    const [next] = [...this.wanted].sort((a, b) => distance(a) - distance(b));
+    if (!next) return;
+    this.wanted.delete(next);
+    this.show(next, true);
+    if (this.wanted.size > 0) requestAnimationFrame(() => this.fillNext());
   }
 
   show(chunk, shown) {
