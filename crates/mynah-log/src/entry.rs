@@ -265,13 +265,14 @@ impl IndexEntry {
         if self.summary.seal.is_some() {
             return Err(sealed(&run));
         }
-        match &self.holder {
-            Some(holder) if holder.owner == owner => {}
-            Some(holder) if !is_free(holder) => return Err(leased(&run, holder)),
-            _ => self.token += 1,
+        let other = self.holder.as_ref().filter(|holder| holder.owner != owner);
+        if let Some(holder) = other.filter(|holder| !is_free(holder)) {
+            return Err(leased(&run, holder));
         }
+        let taken_over = other.is_some();
+        self.token += u64::from(taken_over || self.holder.is_none());
         let until = self.hold(owner, term, now);
-        Ok(Lease::new(run, owner, self.token, until))
+        Ok(Lease::new(run, owner, self.token, until).taken_over(taken_over))
     }
 
     /// Writes down who holds the run. It is a beat.

@@ -393,12 +393,20 @@ pub struct Lease {
     pub token: u64,
     /// When its term is over by the log's time, in nanoseconds since 1970.
     pub until: i64,
+    /// Whether another owner had the run until now: its process died, or did not beat in time.
+    pub taken_over: bool,
 }
 
 impl Lease {
-    /// A lease, as a backend gives it.
+    /// A lease of a run that had no owner, as a backend gives it.
     pub fn new(run: impl Into<RunId>, owner: impl Into<String>, token: u64, until: i64) -> Self {
-        Self { run: run.into(), owner: owner.into(), token, until }
+        Self { run: run.into(), owner: owner.into(), token, until, taken_over: false }
+    }
+
+    /// The same, of a run that another owner may have had until now.
+    pub fn taken_over(mut self, taken_over: bool) -> Self {
+        self.taken_over = taken_over;
+        self
     }
 }
 

@@ -19,7 +19,7 @@ const MANY: usize = 4;
 /// The runs of these queues that can continue and have no living owner, the first to be claimed first.
 fn ready(more: &str) -> String {
     format!(
-        "SELECT r.id, r.version, r.token, r.shared, r.at_most FROM mynah_runs r \
+        "SELECT r.id, r.version, r.owner IS NOT NULL, r.shared, r.at_most FROM mynah_runs r \
          LEFT JOIN mynah_beats b ON b.process = split_part(r.owner, '/', 1) \
          WHERE r.queue = ANY($1::text[]) AND r.status < 2 AND NOT r.sealed AND r.wake <= {NOW} \
          AND (r.owner IS NULL OR coalesce(b.until, 0) <= {NOW}) {more}"
@@ -59,7 +59,8 @@ async fn claim(
     limit: usize,
 ) -> Result<Vec<Lease>, Failed> {
     let client = client_of(writer)?;
-    let (mut held, mut chosen) = (HashMap::<String, i64>::new(), (Vec::new(), Vec::new()));
+    let (mut held, mut chosen) =
+        (HashMap::<String, i64>::new(), (Vec::new(), Vec::new(), Vec::new()));
     let mut seen = 0_i64;
     let page = i64::try_from(limit.saturating_mul(MANY).max(64)).unwrap_or(i64::MAX);
     loop {
@@ -94,12 +95,13 @@ async fn claim(
             }
             chosen.0.push(row.get::<_, String>(0));
             chosen.1.push(row.get::<_, i64>(1));
+            chosen.2.push(row.get::<_, bool>(2));
         }
         if is_last || chosen.0.len() == limit {
             break;
         }
     }
-    let (ids, versions) = chosen;
+    let (ids, versions, taken_over) = chosen;
     if ids.is_empty() {
         return Ok(Vec::new());
     }
@@ -128,11 +130,12 @@ async fn claim(
     let taken: HashMap<String, (i64, i64)> =
         taken.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
     let mut leases = Vec::new();
-    for id in ids {
+    for (id, taken_over) in ids.into_iter().zip(taken_over) {
         writer.known.remove(id.as_str());
         // One that changed meanwhile is left to the next who claims.
         if let Some((token, until)) = taken.get(&id) {
-            leases.push(Lease::new(id, owner, token.cast_unsigned(), *until));
+            let lease = Lease::new(id, owner, token.cast_unsigned(), *until);
+            leases.push(lease.taken_over(taken_over));
         }
     }
     Ok(leases)

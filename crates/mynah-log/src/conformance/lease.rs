@@ -43,14 +43,14 @@ pub(super) async fn a_run_belongs_to_one_at_a_time(log: &dyn Log) {
 
     log.lease("run", "ann", OVER).await.expect("one's own run");
     let taken = log.lease("run", "bob", HOUR).await.expect("a lease that has run out");
-    assert!(taken.token > first.token, "{taken:?}");
+    assert!(taken.token > first.token && taken.taken_over, "{taken:?}");
     log.release(&first);
     assert_eq!(refused(log.lease("run", "ann", HOUR).await), LogReason::Leased);
 
     log.release(&taken);
     assert_eq!(held(taken.until - 1).await, (None, true), "it was given back");
     let again = log.lease("run", "ann", HOUR).await.expect("a run that was given back");
-    assert!(again.token > taken.token, "{again:?}");
+    assert!(again.token > taken.token && !again.taken_over, "{again:?}");
     let forever = log.lease("run", "ann", Duration::MAX).await.expect("a long time");
     assert_eq!(forever.until, i64::MAX);
 }

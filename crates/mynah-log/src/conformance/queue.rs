@@ -113,11 +113,14 @@ pub(super) async fn runs_of_a_queue_are_claimed_once_by_priority_and_age(log: &d
     // What its owner gives back, and what an owner that is silent held, is there for others.
     let lease = log.lease("late", "cid", HOUR).await.expect("one's own run");
     log.release(&lease);
-    assert_eq!(claimed(log, "dan", &["q"], 9).await, ["late"]);
+    let [late] = &*log.claim("dan", HOUR, &["q"], 9).await.expect("an answer") else {
+        panic!("one run");
+    };
+    assert_eq!((&*late.run, late.taken_over), ("late", false));
     log.beat("bob", OVER).await.expect("the last sign of life");
     let again = log.claim("eve", HOUR, &["q"], 9).await.expect("an answer");
-    let tokens: Vec<_> = again.iter().map(|lease| (&*lease.run, lease.token)).collect();
-    assert_eq!(tokens, [("urgent", 2), ("early", 2)]);
+    let told = again.iter().map(|lease| (&*lease.run, lease.token, lease.taken_over));
+    assert_eq!(told.collect::<Vec<_>>(), [("urgent", 2, true), ("early", 2, true)]);
     let mut early = Sample::new("early", 10);
     let _ = early.take();
     let late = early.clone().user("by bob").batch().fenced(&Lease::new("early", "bob", 1, 0));
