@@ -164,7 +164,7 @@ impl Draft {
         if block.is_some() {
             self.block(block, false).push_str(&delta);
         }
-        self.at_work();
+        self.commit();
         self.events.push_back(Waiting::Words { id: block.clone(), delta });
     }
 
@@ -321,9 +321,9 @@ impl Draft {
         self.begin();
     }
 
-    /// The provider has begun work that must not be repeated needlessly: waiting events are
-    /// emitted.
-    pub fn at_work(&mut self) {
+    /// Emits the events that wait: the provider has begun work that must not be repeated needlessly,
+    /// so the call is not retried from here on.
+    pub fn commit(&mut self) {
         self.begin();
         self.has_said = true;
     }
@@ -381,14 +381,14 @@ impl Draft {
     }
 
     /// The body may end here, or continue, for providers without an end mark.
-    pub fn end_possible(&mut self) {
+    pub fn allow_end(&mut self) {
         if self.end == End::Open {
             self.end = End::Possible;
         }
     }
 
     /// More comes where the body might have ended.
-    pub fn go_on(&mut self) {
+    pub fn forbid_end(&mut self) {
         if self.end == End::Possible {
             self.end = End::Open;
         }
@@ -475,7 +475,7 @@ impl Draft {
 
     /// What the model says.
     fn say(&mut self, event: Event) {
-        self.at_work();
+        self.commit();
         self.add(event);
     }
 
@@ -486,7 +486,7 @@ impl Draft {
     /// Events that wait for the model's first output, up to a limit.
     fn wait(&mut self, waiting: Waiting) {
         if self.events.len() >= MAX_WAITING {
-            self.at_work();
+            self.commit();
         }
         self.events.push_back(waiting);
     }

@@ -1,6 +1,6 @@
 //! What a wire format is, and how an answer is read in one.
 
-use std::{borrow::Cow, time::SystemTime};
+use std::{borrow::Cow, fmt, time::SystemTime};
 
 use memchr::memchr;
 use mynah_data::{Error, Event, Metadata, Request, Result};
@@ -207,6 +207,13 @@ impl<'c> Outgoing<'c> {
     }
 }
 
+/// Leaves out what it says.
+impl fmt::Debug for Outgoing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outgoing").field("key", self.key).finish_non_exhaustive()
+    }
+}
+
 /// Reads one answer.
 ///
 /// What it does not know it hands to [`Draft::raw`]; it fails only where the provider says that the call failed, or where
@@ -287,6 +294,18 @@ pub struct Reader {
     whole: Vec<u8>,
     read: u64,
     limit: u64,
+}
+
+/// Leaves out what was read.
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { delivery, read, limit, .. } = self;
+        f.debug_struct("Reader")
+            .field("delivery", delivery)
+            .field("read", read)
+            .field("limit", limit)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Reader {

@@ -17,7 +17,7 @@ use reqwest::{
         HeaderValue,
     },
 };
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -148,8 +148,8 @@ impl HttpAdapter {
         adapter = adapter.with_version(preset.version);
         adapter.key_variables = preset.key_variables.iter().map(|&name| name.to_owned()).collect();
         adapter.needs_key = preset.needs_key();
-        if !preset.base_url.is_empty() {
-            adapter = adapter.with_base_url(preset.base_url)?;
+        if let Some(url) = preset.base_url {
+            adapter = adapter.with_base_url(url)?;
         }
         adapter.url_variable = preset.url_variable();
         Ok(adapter)
@@ -317,7 +317,7 @@ impl HttpAdapter {
         let variables: Vec<&str> = self.key_variables.iter().map(String::as_str).collect();
         let is_ours = !self.keys.wants_key();
         let stored = |name: &&str| Some(FoundKey::stored(name, self.stored(name)?));
-        let key = match self.keys.look(&self.name, &variables, call.api_key.as_ref()) {
+        let key = match self.keys.look(&self.name, &variables, call.exposed_api_key()) {
             Some(key) => Some(key),
             None if !self.needs_key && is_ours => None,
             None => match variables.iter().find_map(stored).filter(|_| is_ours) {
@@ -440,7 +440,7 @@ impl HttpAdapter {
     }
 
     fn variable(&self, name: &str) -> Option<String> {
-        Some(self.keys.variable(name)?.expose_secret().to_owned())
+        self.keys.variable(name)
     }
 
     fn stored(&self, name: &str) -> Option<String> {

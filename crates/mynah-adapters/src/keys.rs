@@ -128,9 +128,11 @@ impl Keys {
     }
 
     /// A variable of the environment, or of the `.env` file if one was allowed, without blanks around it; none if it is empty.
-    pub fn variable(&self, name: &str) -> Option<SecretString> {
+    #[doc(hidden)]
+    pub fn variable(&self, name: &str) -> Option<String> {
         let found = (self.environment)(name).map(SecretString::from).and_then(trimmed);
-        found.or_else(|| in_file(self.dotenv.as_deref()?, name).and_then(trimmed))
+        let found = found.or_else(|| in_file(self.dotenv.as_deref()?, name).and_then(trimmed));
+        found.map(|value| value.expose_secret().to_owned())
     }
 
     #[cfg(feature = "http")]
@@ -138,16 +140,11 @@ impl Keys {
         self.variable.is_some()
     }
 
-    /// The key for a call of this provider.
+    /// The key for a call of this provider: `call`, if the call has one, or what is found elsewhere.
     ///
     /// # Errors
     /// `missing_key`, with `provider` and the places that were `checked`, by name.
-    pub fn find(
-        &self,
-        provider: &str,
-        variables: &[&str],
-        call: Option<&SecretString>,
-    ) -> Result<FoundKey> {
+    pub fn find(&self, provider: &str, variables: &[&str], call: Option<&str>) -> Result<FoundKey> {
         self.look(provider, variables, call).ok_or_else(|| self.missing(provider, variables))
     }
 
@@ -156,7 +153,7 @@ impl Keys {
         &self,
         provider: &str,
         variables: &[&str],
-        call: Option<&SecretString>,
+        call: Option<&str>,
     ) -> Option<FoundKey> {
         let found = |source: &str, key: Option<SecretString>| {
             let key = key.and_then(trimmed)?;
@@ -173,7 +170,7 @@ impl Keys {
         };
         let own = self.variable.as_deref();
         let variables = own.as_slice().iter().chain(variables.iter().filter(|_| own.is_none()));
-        found("call", call.cloned())
+        found("call", call.map(SecretString::from))
             .or_else(|| found("set", set()))
             .or_else(|| variables.clone().find_map(in_environment))
             .or_else(|| variables.clone().find_map(in_dotenv))

@@ -28,13 +28,13 @@ use crate::{
 /// let groq = Preset::named("groq").unwrap();
 /// assert_eq!(groq.key_variables, ["GROQ_API_KEY"]);
 /// ```
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Preset {
     /// The name before the colon of `groq:llama-3.3-70b-versatile`.
     pub name: &'static str,
-    /// Where it is, without the version segment; empty where only the user can know.
-    pub base_url: &'static str,
+    /// Where it is, without the version segment; none where only the user can know.
+    pub base_url: Option<&'static str>,
     /// What stands between the base URL and the format's own path, such as `v1`.
     pub version: &'static str,
     /// The environment variables that may hold its key.
@@ -51,7 +51,7 @@ impl Preset {
     /// Whether a key is required. Servers on this machine need one only if they were started with
     /// one.
     pub fn needs_key(&self) -> bool {
-        !self.base_url.starts_with("http://localhost:")
+        !self.base_url.is_some_and(|url| url.starts_with("http://localhost:"))
     }
 
     /// The environment variable that says where it is, if the caller does not.
@@ -88,35 +88,35 @@ macro_rules! chat {
 pub const PRESETS: &[Preset] = &[
     Preset {
         name: "openai",
-        base_url: "https://api.openai.com",
+        base_url: Some("https://api.openai.com"),
         version: "v1",
         key_variables: &["OPENAI_API_KEY"],
         format: responses!(),
     },
     Preset {
         name: "openai-chat",
-        base_url: "https://api.openai.com",
+        base_url: Some("https://api.openai.com"),
         version: "v1",
         key_variables: &["OPENAI_API_KEY"],
         format: || Arc::new(OpenAiChat::new(ChatDialect::OPENAI)),
     },
     Preset {
         name: "anthropic",
-        base_url: "https://api.anthropic.com",
+        base_url: Some("https://api.anthropic.com"),
         version: "v1",
         key_variables: &["ANTHROPIC_API_KEY"],
         format: || Arc::new(Anthropic),
     },
     Preset {
         name: "gemini",
-        base_url: "https://generativelanguage.googleapis.com",
+        base_url: Some("https://generativelanguage.googleapis.com"),
         version: "v1beta",
         key_variables: &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
         format: || Arc::new(Gemini),
     },
     Preset {
         name: "azure",
-        base_url: "",
+        base_url: None,
         version: "openai/v1",
         key_variables: &["AZURE_OPENAI_API_KEY"],
         format: || {
@@ -131,21 +131,21 @@ pub const PRESETS: &[Preset] = &[
     #[cfg(feature = "bedrock")]
     Preset {
         name: "bedrock",
-        base_url: "",
+        base_url: None,
         version: "",
         key_variables: &["AWS_BEARER_TOKEN_BEDROCK", "AWS_ACCESS_KEY_ID"],
         format: || Arc::new(Bedrock),
     },
     Preset {
         name: "azure-responses",
-        base_url: "",
+        base_url: None,
         version: "openai/v1",
         key_variables: &["AZURE_OPENAI_API_KEY"],
         format: responses!(deployments: true, key_header: Some("api-key")),
     },
     Preset {
         name: "deepseek",
-        base_url: "https://api.deepseek.com",
+        base_url: Some("https://api.deepseek.com"),
         version: "",
         key_variables: &["DEEPSEEK_API_KEY"],
         format: chat!(
@@ -156,14 +156,14 @@ pub const PRESETS: &[Preset] = &[
     },
     Preset {
         name: "fireworks",
-        base_url: "https://api.fireworks.ai/inference",
+        base_url: Some("https://api.fireworks.ai/inference"),
         version: "v1",
         key_variables: &["FIREWORKS_API_KEY"],
         format: chat!(reasoning_back: ReasoningBack::Field("reasoning_content")),
     },
     Preset {
         name: "groq",
-        base_url: "https://api.groq.com/openai",
+        base_url: Some("https://api.groq.com/openai"),
         version: "v1",
         key_variables: &["GROQ_API_KEY"],
         format: chat!(
@@ -173,21 +173,21 @@ pub const PRESETS: &[Preset] = &[
     },
     Preset {
         name: "llamacpp",
-        base_url: "http://localhost:8080",
+        base_url: Some("http://localhost:8080"),
         version: "v1",
         key_variables: &["LLAMA_API_KEY"],
         format: chat!(reasoning_back: ReasoningBack::Field("reasoning_content")),
     },
     Preset {
         name: "lmstudio",
-        base_url: "http://localhost:1234",
+        base_url: Some("http://localhost:1234"),
         version: "v1",
         key_variables: &["LM_API_TOKEN"],
         format: chat!(),
     },
     Preset {
         name: "mistral",
-        base_url: "https://api.mistral.ai",
+        base_url: Some("https://api.mistral.ai"),
         version: "v1",
         key_variables: &["MISTRAL_API_KEY"],
         format: chat!(
@@ -198,14 +198,14 @@ pub const PRESETS: &[Preset] = &[
     },
     Preset {
         name: "ollama",
-        base_url: "http://localhost:11434",
+        base_url: Some("http://localhost:11434"),
         version: "api",
         key_variables: &["OLLAMA_API_KEY"],
         format: || Arc::new(Ollama),
     },
     Preset {
         name: "openrouter",
-        base_url: "https://openrouter.ai/api",
+        base_url: Some("https://openrouter.ai/api"),
         version: "v1",
         key_variables: &["OPENROUTER_API_KEY"],
         format: chat!(
@@ -217,28 +217,28 @@ pub const PRESETS: &[Preset] = &[
     },
     Preset {
         name: "perplexity",
-        base_url: "https://api.perplexity.ai",
+        base_url: Some("https://api.perplexity.ai"),
         version: "",
         key_variables: &["PERPLEXITY_API_KEY"],
         format: chat!(usage_on_request: false, turns: true),
     },
     Preset {
         name: "together",
-        base_url: "https://api.together.xyz",
+        base_url: Some("https://api.together.xyz"),
         version: "v1",
         key_variables: &["TOGETHER_API_KEY"],
         format: chat!(),
     },
     Preset {
         name: "vllm",
-        base_url: "http://localhost:8000",
+        base_url: Some("http://localhost:8000"),
         version: "v1",
         key_variables: &["VLLM_API_KEY"],
         format: chat!(reasoning_back: ReasoningBack::Field("reasoning")),
     },
     Preset {
         name: "xai",
-        base_url: "https://api.x.ai",
+        base_url: Some("https://api.x.ai"),
         version: "v1",
         key_variables: &["XAI_API_KEY"],
         format: responses!(always_encrypted: true, cache_retention: false, schemas: fit::Dialect::Plain),

@@ -74,7 +74,7 @@ fn target(name: &str, dialect: Dialect, strict: Option<bool>) -> Target {
 fn every_schema_has_its_golden_form_in_every_dialect() {
     let bless = env::var_os("MYNAH_BLESS").is_some();
     let mut wrong = Vec::new();
-    for dialect in Dialect::ALL {
+    for dialect in Dialect::ALL.iter().copied() {
         let mut forms: Map<String, Value> = Map::new();
         for (source, name, schema) in inputs() {
             let by_default = fit(&schema, target(&name, dialect, None)).unwrap();
@@ -253,7 +253,7 @@ proptest! {
 
     #[test]
     fn a_fitted_schema_fits_as_it_is(schema in roots()) {
-        for dialect in Dialect::ALL {
+        for dialect in Dialect::ALL.iter().copied() {
             for strict in [None, Some(true), Some(false)] {
                 let target = Target::arguments(dialect).strict(strict);
                 let once = fit(&schema, target).unwrap();
@@ -267,7 +267,7 @@ proptest! {
     #[test]
     fn any_json_is_fitted_or_refused_in_bounded_time(schema in anything()) {
         let begun = Instant::now();
-        for dialect in Dialect::ALL {
+        for dialect in Dialect::ALL.iter().copied() {
             for target in [Target::arguments(dialect), Target::answer(dialect).strict(Some(true))] {
                 if let Ok(once) = fit(&schema, target) {
                     let twice = fit(&once.schema, target).unwrap();
@@ -406,7 +406,7 @@ fn a_schema_that_is_too_large_or_too_deep_is_refused_by_name() {
         (deep, FitError::TooDeep),
         (json!({"type": "string"}), FitError::NotAnObject),
     ] {
-        for dialect in Dialect::ALL {
+        for dialect in Dialect::ALL.iter().copied() {
             assert_eq!(fit(&schema, Target::arguments(dialect)), Err(why), "{dialect:?}");
         }
     }
@@ -417,7 +417,7 @@ fn a_schema_that_is_too_large_or_too_deep_is_refused_by_name() {
     assert_eq!(error.reason(), "invalid_request");
     assert!(error.to_string().contains(r#"the schema of tool "huge" cannot be sent"#), "{error}");
     let begun = Instant::now();
-    for dialect in Dialect::ALL {
+    for dialect in Dialect::ALL.iter().copied() {
         drop(fit(&nested, Target::arguments(dialect)));
     }
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
@@ -434,7 +434,7 @@ fn definitions_that_would_grow_without_bound_are_cut() {
     }
     let schema =
         json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/t0"}}, "$defs": defs});
-    for dialect in Dialect::ALL {
+    for dialect in Dialect::ALL.iter().copied() {
         for strict in [None, Some(true)] {
             let begun = Instant::now();
             let fitted = fit(&schema, Target::arguments(dialect).strict(strict)).unwrap();
@@ -550,7 +550,7 @@ fn openai_takes_no_limits_of_strings_no_one_of_and_no_tuples() {
 #[test]
 fn openai_is_strict_by_default_where_that_loses_nothing() {
     let object = |member: Value| json!({"type": "object", "properties": {"m": member}});
-    for dialect in Dialect::ALL {
+    for dialect in Dialect::ALL.iter().copied() {
         let is_strict = |schema: &Value, wish: Option<bool>| {
             fit(schema, Target::arguments(dialect).strict(wish)).unwrap().strict
         };
@@ -752,7 +752,8 @@ fn alternatives_at_the_root_of_arguments_become_one_object() {
     let told =
         "Exactly one of these sets of members: kind = \"circle\", radius; kind = \"square\".";
     for dialect in Dialect::ALL
-        .into_iter()
+        .iter()
+        .copied()
         .filter(|dialect| *dialect != Dialect::Plain && *dialect != Dialect::Nova)
     {
         let fitted = fit(&schema, Target::arguments(dialect)).unwrap();

@@ -28,10 +28,10 @@ fn the_page_of_providers_lists_every_preset() {
 fn server(preset: &Preset) -> String {
     let variable = preset.url_variable().map(|name| format!("`{name}`"));
     match (preset.base_url, variable) {
-        ("", Some(variable)) => format!("{variable} or `base_url`"),
-        ("", None) => "of the AWS region".to_owned(),
-        (url, Some(variable)) => format!("{variable}, else `{url}`"),
-        (url, None) => format!("`{url}`"),
+        (None, Some(variable)) => format!("{variable} or `base_url`"),
+        (None, None) => "of the AWS region".to_owned(),
+        (Some(url), Some(variable)) => format!("{variable}, else `{url}`"),
+        (Some(url), None) => format!("`{url}`"),
     }
 }
 

@@ -13,6 +13,7 @@ use mynah_data::{Error, Metadata, Request, Result};
 use mynah_step::ModelCall;
 use serde_json::Value;
 
+#[doc(hidden)]
 pub use self::frames::EventStreamFramer;
 use crate::{
     form::Form,

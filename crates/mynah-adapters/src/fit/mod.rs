@@ -87,7 +87,7 @@ pub enum Dialect {
 
 impl Dialect {
     /// Every dialect.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: &'static [Self] = &[
         Self::OpenAiChat,
         Self::OpenAiResponses,
         Self::Anthropic,

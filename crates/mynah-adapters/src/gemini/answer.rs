@@ -231,7 +231,7 @@ impl Answer {
             }
             self.finish(reason, draft);
             if !goes_on {
-                draft.end_possible();
+                draft.allow_end();
             }
         }
         rest
@@ -244,13 +244,13 @@ impl Answer {
         match (part.call, part.text) {
             (Some(call), _) => {
                 self.close(None, draft);
-                draft.go_on();
+                draft.forbid_end();
                 rest.add("functionCall", self.call(*call, signature, draft));
             }
             // Code that the provider ran, images, and unknown parts go back unchanged.
             (None, None) if !rest.is_empty() => {
                 self.close(None, draft);
-                draft.go_on();
+                draft.forbid_end();
                 rest.add("thought", part.thought.into_value());
                 rest.add(SIGNATURE, signature);
                 draft.opaque(&self.next_block(), json!({"part": Value::from(rest.clone())}));
@@ -258,7 +258,7 @@ impl Answer {
             (None, text) => {
                 let text = text.unwrap_or_default().into_text();
                 if !text.is_empty() {
-                    draft.go_on();
+                    draft.forbid_end();
                 }
                 match part.thought.is_true() {
                     true => self.thought(text, signature, draft),

@@ -540,7 +540,7 @@ impl Answer {
         };
         draft.finish(why, if native.is_empty() { reason } else { native });
         // Not every server ends its stream with `[DONE]`.
-        draft.end_possible();
+        draft.allow_end();
         Ok(())
     }
 }

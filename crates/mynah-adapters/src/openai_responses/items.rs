@@ -189,7 +189,7 @@ impl Kind {
             "reasoning" => Self::Reasoning,
             name if is_call(name) => Self::Call(draft.open_call()),
             _ => {
-                draft.at_work();
+                draft.commit();
                 Self::Other
             }
         }
