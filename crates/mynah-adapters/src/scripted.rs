@@ -90,7 +90,7 @@ impl Entry {
     ///
     /// # Errors
     /// What does not fit, in words.
-    pub fn from_json(value: &Value) -> std::result::Result<Self, String> {
+    fn from_json(value: &Value) -> std::result::Result<Self, String> {
         let Value::Object(map) = value else {
             return Err("expected an object".to_owned());
         };
@@ -130,7 +130,7 @@ impl Entry {
             "usage" => {
                 let counters = fields.take("usage")?;
                 Self::Usage(Box::new(
-                    Usage::from_map(counters).map_err(|error| format!("usage: {error}"))?,
+                    Usage::from_json(counters).map_err(|error| format!("usage: {error}"))?,
                 ))
             }
             "raw_chunk" => Self::RawChunk(fields.take("raw_chunk")?),

@@ -86,7 +86,9 @@ fn o10_images_go_as_an_address_or_as_their_bytes() {
             {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=", "detail": "high"}},
         ])
     );
-    let unknown = Part::image(Image::from_binary(*b"hi", "image/png").without_mime_type());
+    let mut unknown = Image::from_binary(*b"hi", "image/png");
+    unknown.mime_type = None;
+    let unknown = Part::image(unknown);
     let request = Request::new([Message::user_parts([unknown])]).with_model("m");
     let error = OpenAiChat::default().body(&request, &ModelCall::default()).unwrap_err();
     assert!(error.message().into_owned().contains("missing_mime_type"), "{error}");

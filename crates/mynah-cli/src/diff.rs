@@ -121,7 +121,7 @@ async fn entries(log: &dyn Log, run: &str) -> Result<Vec<Entry>, Failure> {
     let mut before = None;
     let entry = |(record, fact): (Record, Option<Fact>)| Entry {
         seq: record.seq(),
-        kind: record.envelope().kind.to_string(),
+        kind: record.kind().to_string(),
         body: record.envelope().body,
         summary: fact.as_ref().map_or("(redacted)".to_owned(), |fact| told(fact, &mut before)),
         sub_run: fact.as_ref().and_then(Fact::sub_run).map(|(run, _)| run.to_owned()),

@@ -102,7 +102,7 @@ async fn examine(log: &dyn Log, json: bool) -> Result<(), Failure> {
         let wanted = SAMPLE.saturating_sub(sample.len());
         sample.extend(page.runs.into_iter().take(wanted).map(|run| run.run_id));
         // Of these it is known already that they are worth a look.
-        sample.extend(page.damaged.into_iter().map(|damaged| damaged.run));
+        sample.extend(page.damaged.into_iter().map(|damaged| damaged.run_id));
         let Some(next) = page.next else { break };
         filter = filter.after(next);
     }

@@ -226,7 +226,7 @@ impl Exported<'_> {
         for rule in rules {
             let redact = match rule.parse() {
                 Ok(seq) => Redact::records(&**run, [seq]),
-                Err(_) => Redact::kind(&**run, rule),
+                Err(_) => Redact::kind(&**run, rule.parse()?),
             };
             redact.perform(&copy, &warrant).await?;
         }

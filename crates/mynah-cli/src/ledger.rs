@@ -102,11 +102,11 @@ impl Drop for Unstoppable {
 impl Log for Ledger {
     fn append(&self, batch: Append) -> LogFuture<'_, Head> {
         let last = batch.records.last().map_or(0, Record::seq);
-        let begins = batch.expected.is_none().then(|| batch.run.clone());
+        let begins = batch.expected.is_none().then(|| batch.run_id.clone());
         let crash_after = {
             let mut notes = self.notes();
-            if !notes.is_of_agent(&batch.run) {
-                notes.run = Some(batch.run.clone());
+            if !notes.is_of_agent(&batch.run_id) {
+                notes.run = Some(batch.run_id.clone());
             }
             notes.crash_after.filter(|after| *after <= last)
         };

@@ -130,9 +130,9 @@ fn write_text(report: &PruneReport, done: bool, out: &mut impl Write) -> io::Res
         writeln!(out, "{}  stays: it is in use, or a run in use continues it", line(run_id))?;
     }
     for (RunSummary { run_id, .. }, corrupt) in damaged {
-        let why = match *corrupt.run == **run_id {
+        let why = match *corrupt.run_id == **run_id {
             true => format!("it is damaged: record {}: {}", corrupt.seq, plain(&corrupt.what)),
-            false => format!("run {}, which is damaged, continues it", line(&corrupt.run)),
+            false => format!("run {}, which is damaged, continues it", line(&corrupt.run_id)),
         };
         writeln!(out, "{}  stays: {why}", line(run_id))?;
     }

@@ -95,12 +95,12 @@ impl Arguments {
     async fn redact(&self, log: &dyn Log) -> Result<Redacted, Failure> {
         let run = store::find(log, &self.run).await?.run_id;
         // What is wrong with what was asked for is wrong with this run.
-        self.asked(&run, u64::MAX).candidates(log).await?;
+        self.asked(&run, u64::MAX)?.candidates(log).await?;
         // The records to remove may be the only ones that show it.
         let open = open(log).await?;
         let (mut taken, mut copies) = (Vec::new(), Vec::new());
         for RelatedRun { run: one, shared } in related::of(log, &run).await? {
-            let asked = self.asked(&one.run_id, shared).candidates(log).await?;
+            let asked = self.asked(&one.run_id, shared)?.candidates(log).await?;
             let seqs = asked.iter().map(|record| record.seq).filter(|seq| *seq <= shared);
             let seqs: Vec<u64> = seqs.collect();
             if seqs.is_empty() && one.run_id != run {
@@ -123,12 +123,12 @@ impl Arguments {
     }
 
     /// The selected records, in a run that has the same records up to this one.
-    fn asked(&self, run: &str, shared: u64) -> Redact {
-        match &self.kind {
-            Some(kind) => Redact::kind(run, kind),
+    fn asked(&self, run: &str, shared: u64) -> mynah::Result<Redact> {
+        Ok(match &self.kind {
+            Some(kind) => Redact::kind(run, kind.parse()?),
             None if self.record.is_empty() => Redact::all(run),
             None => Redact::records(run, self.record.iter().copied().filter(|seq| *seq <= shared)),
-        }
+        })
     }
 
     /// Prints where else the same content is stored, and how to remove it there.

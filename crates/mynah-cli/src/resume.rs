@@ -110,7 +110,7 @@ pub(crate) struct Arguments {
 pub(crate) fn limit(said: &str) -> Result<(String, Value), String> {
     let (name, value) = said.split_once('=').ok_or("give a limit, =, and a number")?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
-    match Budget::from_value(&json!({name: value})) {
+    match Budget::from_json(&json!({name: value})) {
         Ok(_) => Ok((name.to_owned(), value)),
         Err(errors) if errors.iter().any(|error| error.code == "unknown_field") => Err(format!(
             "no limit is called {name}; give one of max_input_tokens, max_output_tokens, \
@@ -126,7 +126,7 @@ enum Policy {
     Suspend,
     /// Run them again.
     Rerun,
-    /// Report the unknown outcome to the model.
+    /// VerifyReport the unknown outcome to the model.
     Fail,
 }
 
@@ -149,7 +149,7 @@ fn tool_result(said: &str) -> Result<(String, Value), String> {
 
 fn digest(said: &str) -> Result<(String, Hash), String> {
     let (id, digest) = said.split_once('=').ok_or("give the call's id, =, and the digest")?;
-    let digest = Hash::from_hex(digest).ok_or("not 64 hexadecimal digits after the =")?;
+    let digest = digest.parse::<Hash>().map_err(|_| "not 64 hexadecimal digits after the =")?;
     Ok((id.to_owned(), digest))
 }
 
@@ -468,7 +468,7 @@ fn lacking_code(error: &Error) -> Option<&str> {
 
 /// Whether a run ended because a call of its model failed.
 fn is_of_model(end: &End) -> bool {
-    end.reason == HaltReason::Error && end.error().is_some_and(|error| error.is_outage())
+    end.reason == HaltReason::Error && end.error().is_some_and(|error| error.is_resumable())
 }
 
 /// Why a run was not resumed.

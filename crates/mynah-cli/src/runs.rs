@@ -82,9 +82,9 @@ const SLEEPING: &str = "sleeping";
 
 /// Reads the name of a status.
 pub(crate) fn status(name: &str) -> Result<RunStatus, String> {
-    let found = RunStatus::ALL.into_iter().find(|status| status.as_str() == name);
+    let found = RunStatus::ALL.iter().copied().find(|status| status.as_str() == name);
     found.ok_or_else(|| {
-        let names: Vec<&str> = RunStatus::ALL.into_iter().map(RunStatus::as_str).collect();
+        let names: Vec<&str> = RunStatus::ALL.iter().map(|status| status.as_str()).collect();
         format!("give one of {}", names.join(", "))
     })
 }
@@ -179,7 +179,7 @@ pub(crate) fn shown_status(run: &RunSummary) -> &'static str {
 fn write_json(mut lines: Vec<Value>, page: &RunPage, out: &mut impl Write) -> io::Result<()> {
     let damaged = page.damaged.iter().map(|damaged| {
         let error = Error::from(damaged.clone());
-        with_run(&damaged.run, json!({"status": error.reason(), "err": error}))
+        with_run(&damaged.run_id, json!({"status": error.reason(), "err": error}))
     });
     lines.extend(damaged);
     if let (Some(last), Some(next)) = (lines.last_mut(), &page.next) {

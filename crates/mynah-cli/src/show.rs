@@ -201,9 +201,9 @@ fn write_record(record: &Record, started: i64, out: &mut impl Write) -> io::Resu
             short(&value.to_string(), LINE)
         }
         Ok(None) => "(redacted)".to_owned(),
-        Err(what) => format!("(unreadable: {})", short(&what, LINE)),
+        Err(corrupt) => format!("(unreadable: {})", short(&corrupt.what, LINE)),
     };
-    writeln!(out, "{:>4}  {after:>10}  {:<20}  {held}", envelope.seq, envelope.kind)
+    writeln!(out, "{:>4}  {after:>10}  {:<20}  {held}", envelope.seq, record.kind())
 }
 
 /// The part of the conversation in a record.
@@ -236,7 +236,7 @@ struct Earlier {
 /// The part of the conversation in a record that follows these.
 fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> {
     let Some(fact) = fact(record)? else {
-        return Ok(vec![Excerpt::Redacted { kind: record.envelope().kind.to_string() }]);
+        return Ok(vec![Excerpt::Redacted { kind: record.kind().to_string() }]);
     };
     let message = |message: &Message| Excerpt::Message(message.clone());
     let result = |id: String, content: String, failed| Excerpt::Result { id, content, failed };
@@ -374,7 +374,7 @@ impl Excerpt {
                 json!({"type": "suspended", "seq": seq, "reason": end.reason, "metadata": end.metadata, "says": says})
             }
             Self::Ended { how, end } => {
-                json!({"type": how.name(), "seq": seq, "reason": end.reason, "metadata": end.metadata})
+                json!({"type": how.as_str(), "seq": seq, "reason": end.reason, "metadata": end.metadata})
             }
             Self::Lost { turn } => json!({"type": "turn_lost", "seq": seq, "turn": turn}),
             Self::Redacted { kind } => json!({"type": "redacted", "seq": seq, "kind": kind}),
@@ -415,7 +415,7 @@ impl Excerpt {
             }
             Self::Waits { says, .. } => writeln!(out, "-- waits: {}\n", plain(says)),
             Self::Ended { how, end } => {
-                let how = how.name();
+                let how = how.as_str();
                 let reason = match end.reason.as_str() {
                     reason if reason == how => String::new(),
                     reason => format!(": {}", plain(reason)),

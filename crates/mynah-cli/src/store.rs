@@ -5,8 +5,8 @@ use std::{env, path::Path, sync::Arc};
 use mynah::{
     Error, LogReason, RunId,
     log::{
-        Corrupt, Fact, Log, MAINTENANCE, MemoryLog, Previous, Pruned, Record, Removals, RunFilter,
-        RunPage, RunSummary, SqliteLog, Totals,
+        Fact, Log, MAINTENANCE, MemoryLog, Previous, Pruned, Record, Removals, RunFilter, RunPage,
+        RunSummary, SqliteLog, Totals,
     },
 };
 
@@ -312,10 +312,7 @@ pub(crate) async fn facts(
 
 /// The fact in a record; none if it was removed.
 pub(crate) fn fact(record: &Record) -> Result<Option<Fact>, Failure> {
-    record.fact().map_err(|what| {
-        let run = record.envelope().run.to_string();
-        Error::from(Corrupt::new(run, record.seq(), what)).into()
-    })
+    record.fact().map_err(|corrupt| Error::from(corrupt).into())
 }
 
 #[cfg(test)]

@@ -33,9 +33,9 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    fn new(record: &Record, kind: &str, id: impl ToString, says: String) -> Self {
+    fn new(record: &Record, kind: impl ToString, id: impl ToString, says: String) -> Self {
         let (seq, ts) = (record.seq(), record.envelope().ts);
-        let (kind, id) = (kind.to_owned(), id.to_string());
+        let (kind, id) = (kind.to_string(), id.to_string());
         Self { seq, kind, id, says, started: ts, ended: ts, children: Vec::new() }
     }
 
@@ -74,8 +74,7 @@ pub(crate) fn tree(records: &[(Record, Option<Fact>)], sub_runs: &mut SubRuns) -
         match fact {
             Some(fact) => tree.take_in(record, fact),
             None => {
-                let kind = record.envelope().kind.to_string();
-                tree.top.push(Node::new(record, &kind, "", "(redacted)".to_owned()));
+                tree.top.push(Node::new(record, record.kind(), "", "(redacted)".to_owned()));
             }
         }
     }

@@ -9,7 +9,7 @@ use clap::Args;
 use mynah::{
     Error, ErrorKind, LogReason,
     log::{
-        Auditor, Hash, Head, Log, Report, RunFilter,
+        Auditor, Hash, Head, Log, RunFilter, VerifyReport,
         bundle::{self, Bundle, Inclusion},
         merkle::Tree,
     },
@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
 }
 
 fn root(text: &str) -> Result<Hash, String> {
-    Hash::from_hex(text).ok_or_else(|| "give the 64 digits that `mynah verify` prints".to_owned())
+    text.parse().map_err(|_| "give the 64 digits that `mynah verify` prints".to_owned())
 }
 
 /// What was looked at, and what was found wrong.
@@ -139,7 +139,7 @@ async fn verify(
         let mut filter = RunFilter::new();
         loop {
             let page = log.runs(filter.clone()).await.map_err(|error| Failure::of(&error))?;
-            let damaged = page.damaged.iter().map(|damaged| &*damaged.run);
+            let damaged = page.damaged.iter().map(|damaged| &*damaged.run_id);
             for run in page.runs.iter().map(|run| &*run.run_id).chain(damaged) {
                 tally.look(run, json, &mut out).await?;
             }
@@ -280,7 +280,7 @@ pub(crate) fn with_run(run: &str, told: Value) -> Value {
     line
 }
 
-pub(crate) fn described(report: &Report) -> String {
+pub(crate) fn described(report: &VerifyReport) -> String {
     let mut text = report.status.as_str().replace('_', " ");
     text += &format!("  {}", count(report.records, "record"));
     if report.redacted > 0 {
@@ -294,7 +294,7 @@ pub(crate) fn described(report: &Report) -> String {
 
 /// What is wrong and where, without the run: it was named already.
 pub(crate) fn wrong(error: &Error) -> String {
-    match (error.seq(), error.what()) {
+    match (error.seq(), error.damage()) {
         (Some(0), Some(what)) => what.to_owned(),
         (Some(seq), Some(what)) => format!("record {seq}: {what}"),
         _ => without_class(&error.message()).to_owned(),

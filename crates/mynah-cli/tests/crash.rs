@@ -19,7 +19,7 @@ use std::{
 };
 
 use common::{Ran, feed, mynah};
-use mynah::log::{Fact, Log as _, Record, Resolution, RunFilter, SqliteLog};
+use mynah::log::{Fact, Kind, Log as _, Record, Resolution, RunFilter, SqliteLog};
 use serde_json::{Value, json};
 
 /// The exit code that a scenario asks for.
@@ -45,7 +45,7 @@ fn kill_after_every_record(reference: &Reference, reason: &str) {
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     let (expected, records) = (result(&ran), whole.records());
     assert_eq!(expected["halted_reason"], reason);
-    let kinds: Vec<&str> = records.iter().map(|record| &*record.envelope().kind).collect();
+    let kinds: Vec<&str> = records.iter().map(|record| record.kind().as_str()).collect();
     let suspended = suspended(&records);
     assert!(kinds.len() > 20 && kinds.contains(&"resumed"), "{kinds:?}");
 
@@ -130,7 +130,7 @@ fn a_run_that_is_killed_at_any_moment_comes_to_the_same() {
         if records.is_empty() {
             continue;
         }
-        cut += u64::from(records.last().unwrap().envelope().kind.as_ref() != "sealed");
+        cut += u64::from(records.last().unwrap().kind() != Kind::Sealed);
         let place = format!("{moment:?} of {lasts} µs");
         let careful = (index % 2 == 0).then(|| json!({"op": "resume"}));
         let how: Vec<Value> = careful.into_iter().chain([rerun(None)]).collect();
@@ -194,7 +194,7 @@ fn rerun(crash_after: Option<u64>) -> Value {
 
 /// The record with which the run begins to wait for an answer.
 fn suspended(records: &[Record]) -> u64 {
-    records.iter().find(|record| &*record.envelope().kind == "suspended").unwrap().seq()
+    records.iter().find(|record| record.kind().as_str() == "suspended").unwrap().seq()
 }
 
 /// The result of the run, from its replay.

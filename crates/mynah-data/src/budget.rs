@@ -20,9 +20,9 @@ use crate::FieldError;
 ///
 /// let budget = Budget::new().max_turns(3).max_usd(0.5);
 /// assert_eq!(json!(budget), json!({"max_usd": 0.5, "max_turns": 3}));
-/// assert_eq!(Budget::from_value(&json!({"max_turns": 3, "max_usd": 0.5})), Ok(budget));
+/// assert_eq!(Budget::from_json(&json!({"max_turns": 3, "max_usd": 0.5})), Ok(budget));
 ///
-/// let errors = Budget::from_value(&json!({"max_turns": -1})).unwrap_err();
+/// let errors = Budget::from_json(&json!({"max_turns": -1})).unwrap_err();
 /// assert_eq!(errors[0].to_string(), "max_turns: out_of_range");
 /// ```
 #[doc(alias = "BudgetConfig")]
@@ -77,6 +77,7 @@ impl Budget {
 
     /// Returns the narrower of two budgets, limit by limit.
     #[must_use]
+    #[doc(hidden)]
     pub fn narrowed(mut self, other: &Self) -> Self {
         fn least<T: PartialOrd>(a: Option<T>, b: Option<T>) -> Option<T> {
             match (a, b) {
@@ -159,6 +160,7 @@ impl Budget {
     /// assert!(!Budget::new().max_turns(2).admits(&breach));
     /// assert!(Budget::new().max_tool_calls(1).admits(&breach));
     /// ```
+    #[doc(hidden)]
     pub fn admits(&self, breach: &Breach) -> bool {
         let count = |cap: Option<u64>| cap.map(|cap| cap as f64);
         let cap = match breach.limit {
@@ -180,7 +182,7 @@ impl Budget {
     ///
     /// # Errors
     /// Every member that is invalid, by its name: `unknown_field`, `invalid_shape`, `out_of_range`.
-    pub fn from_value(value: &Value) -> Result<Self, Vec<FieldError>> {
+    pub fn from_json(value: &Value) -> Result<Self, Vec<FieldError>> {
         let Value::Object(members) = value else {
             return Err(vec![FieldError { path: Vec::new(), code: "not_a_map".to_owned() }]);
         };
@@ -220,7 +222,7 @@ fn amount(value: &Value) -> Result<f64, &'static str> {
 
 impl<'de> Deserialize<'de> for Budget {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::from_value(&Value::deserialize(deserializer)?).map_err(|errors| {
+        Self::from_json(&Value::deserialize(deserializer)?).map_err(|errors| {
             let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
             de::Error::custom(errors.join(", "))
         })

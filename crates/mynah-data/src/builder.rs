@@ -70,6 +70,7 @@ impl ResponseBuilder {
     }
 
     /// Whether an event would change earlier output instead of adding to it.
+    #[doc(hidden)]
     pub fn would_replace(&self, event: &Event) -> bool {
         let block = |id: &Option<Arc<str>>, wanted: fn(&Part) -> Option<&str>| {
             let named = self.parts.iter().rev().filter(|slot| slot.0 == *id);
@@ -113,6 +114,7 @@ impl ResponseBuilder {
     }
 
     /// The one part that holds all text without a name.
+    #[doc(hidden)]
     pub fn only_unnamed_text(&self) -> Option<usize> {
         let is_unnamed =
             |slot: &(Option<Arc<str>>, Part)| slot.0.is_none() && part_text(&slot.1).is_some();
@@ -125,6 +127,7 @@ impl ResponseBuilder {
     }
 
     /// The part that the last event went into.
+    #[doc(hidden)]
     pub fn touched(&self) -> usize {
         self.touched
     }
@@ -230,6 +233,7 @@ impl ResponseBuilder {
     }
 
     /// The finished message, without copying it, for callers that share it between several places.
+    #[doc(hidden)]
     pub fn seal(&mut self) -> Arc<Message> {
         if let Some(message) = &self.sealed {
             return Arc::clone(message);

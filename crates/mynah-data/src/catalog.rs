@@ -219,6 +219,7 @@ impl Catalog {
     /// let model = Catalog::built_in().inform("gpt-4.1-mini".into());
     /// assert_eq!(model.limits["context"], 1_047_576);
     /// ```
+    #[doc(hidden)]
     pub fn inform(&self, mut model: ModelRef) -> ModelRef {
         let Some(info) = self.find(&model) else { return model };
         let limits = [("context", info.context_window), ("output", info.max_output_tokens)];

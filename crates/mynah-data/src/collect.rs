@@ -231,6 +231,7 @@ const CANCELLED: ErrorKind = ErrorKind::Stream(StreamReason::Cancelled);
 
 impl StepResult {
     /// Derives `done` and the metadata from the step's outcome.
+    #[doc(hidden)]
     pub fn describe(
         &mut self,
         mode: ToolMode,

@@ -60,6 +60,7 @@ pub fn session(text: &str) -> Result<Session> {
 ///
 /// # Errors
 /// The first duplicate key, and text that is not JSON, with line and column.
+#[doc(hidden)]
 pub fn unique_keys(text: &str) -> serde_json::Result<()> {
     serde_json::from_str(text).map(|Unique| ())
 }

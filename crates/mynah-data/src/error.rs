@@ -109,6 +109,7 @@ impl Error {
     }
 
     /// The model called a tool that the engine does not have.
+    #[doc(hidden)]
     pub fn unknown_tool(name: &str) -> Self {
         Self::engine(EngineReason::UnknownTool)
             .with_message(format!(
@@ -118,6 +119,7 @@ impl Error {
     }
 
     /// A call that passed a limit of its budget, with the model's output until then.
+    #[doc(hidden)]
     pub fn budget_exceeded(breach: &Breach, partial: Option<&Response>) -> Self {
         let Breach { limit, cap, .. } = breach;
         let error = Self::engine(EngineReason::BudgetExceeded)
@@ -127,6 +129,7 @@ impl Error {
     }
 
     /// A session operation that is not legal in the session's status.
+    #[doc(hidden)]
     pub fn invalid_status(operation: Operation, status: Status) -> Self {
         let advice = match status {
             Status::AwaitingUser => "answer its question with reply",
@@ -149,6 +152,7 @@ impl Error {
     }
 
     /// The same error, with a reason appended to its message if there is one.
+    #[doc(hidden)]
     pub fn because(self, why: &[String]) -> Self {
         match why {
             [] => self,
@@ -177,6 +181,7 @@ impl Error {
     }
 
     /// The same error with the cause of another one.
+    #[doc(hidden)]
     pub fn with_cause_of(mut self, other: &Self) -> Self {
         self.0.cause.clone_from(&other.0.cause);
         self
@@ -228,7 +233,7 @@ impl Error {
     /// Whether the run of a failed model call can be resumed, because the reason passes or can be
     /// corrected: the provider was down, overloaded, slow or unreachable, limited the rate, or
     /// rejected the key.
-    pub fn is_outage(&self) -> bool {
+    pub fn is_resumable(&self) -> bool {
         use AdapterReason::{AuthenticationFailed, PermissionDenied};
         self.is_retryable()
             || matches!(

@@ -69,8 +69,8 @@ impl Error {
         self.number("seq")
     }
 
-    /// The problem of a corrupt run or log.
-    pub fn what(&self) -> Option<&str> {
+    /// What is wrong with a corrupt run or log.
+    pub fn damage(&self) -> Option<&str> {
         self.text("what")
     }
 

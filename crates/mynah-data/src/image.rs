@@ -48,18 +48,19 @@ pub enum ImageSource {
     File(std::path::PathBuf),
 }
 
-/// How closely a provider should look at an image.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum ImageDetail {
-    /// The provider decides.
-    #[default]
-    Auto,
-    /// A small version is enough.
-    Low,
-    /// At full resolution.
-    High,
+crate::words! {
+    /// How closely a provider should look at an image.
+    #[derive(Default)]
+    #[non_exhaustive]
+    pub enum ImageDetail {
+        /// The provider decides.
+        #[default]
+        Auto => "auto",
+        /// A small version is enough.
+        Low => "low",
+        /// At full resolution.
+        High => "high",
+    }
 }
 
 /// Why an image's bytes could not be given.
@@ -127,12 +128,6 @@ impl Image {
     pub fn from_data_uri(uri: &str) -> Option<Self> {
         let (mime, text) = uri.strip_prefix("data:")?.split_once(";base64,")?;
         Some(Self::from_base64(text, mime))
-    }
-
-    /// The same image without a media type.
-    pub fn without_mime_type(mut self) -> Self {
-        self.mime_type = None;
-        self
     }
 
     /// The bytes. This crate does no I/O: a file is read by `read`, usually by `std::fs::read`.

@@ -68,7 +68,9 @@ pub use event_order::EventOrder;
 pub use extent::{MAX_ERROR, MAX_RESULT};
 #[doc(hidden)]
 pub use extent::{excess, json_items};
-pub use halt::{HANDOFF, Halt};
+pub use halt::HANDOFF;
+#[doc(hidden)]
+pub use halt::Halt;
 pub use image::{Image, ImageDetail, ImageError, ImageSource};
 pub use message::{Message, Part, Role};
 pub use model::{LongPrompt, ModelRef, Pricing};

@@ -270,6 +270,7 @@ impl Message {
     }
 
     /// The tool calls, in order, to be shared.
+    #[doc(hidden)]
     pub fn shared_tool_calls(&self) -> impl Iterator<Item = &Arc<ToolCall>> {
         self.parts.iter().filter_map(|part| match part {
             Part::ToolCall(call) => Some(call),

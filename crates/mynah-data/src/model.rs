@@ -181,6 +181,7 @@ impl Pricing {
     }
 
     /// Prices that are not finite numbers from 0 up, by name.
+    #[doc(hidden)]
     pub fn errors(&self) -> Vec<FieldError> {
         let named = [
             ("input", Some(self.input)),
@@ -207,6 +208,7 @@ impl Pricing {
     /// let tier = |tier: &str| Metadata::from_iter([("service_tier".to_owned(), tier.into())]);
     /// assert!(Pricing::is_listed(&tier("default")) && !Pricing::is_listed(&tier("flex")));
     /// ```
+    #[doc(hidden)]
     pub fn is_listed(said: &Metadata) -> bool {
         const NAMES: [&str; 4] = ["service_tier", "serviceTier", "speed", "inference_geo"];
         const LISTED: [&str; 8] = [

@@ -260,16 +260,17 @@ pub struct PromptCache {
     pub retention: CacheRetention,
 }
 
-/// How long a prompt stays cached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum CacheRetention {
-    /// The provider's default, minutes.
-    #[default]
-    Short,
-    /// The provider's longest.
-    Long,
+crate::words! {
+    /// How long a prompt stays cached.
+    #[derive(Default)]
+    #[non_exhaustive]
+    pub enum CacheRetention {
+        /// The provider's default, minutes.
+        #[default]
+        Short => "short",
+        /// The provider's longest.
+        Long => "long",
+    }
 }
 
 impl From<Thread> for Request {

@@ -115,7 +115,7 @@ impl Usage {
     ///
     /// # Errors
     /// A known counter that is not a number is an error.
-    pub fn from_map(map: Metadata) -> Result<Self, Error> {
+    pub fn from_json(map: Metadata) -> Result<Self, Error> {
         let mut known = Metadata::new();
         let mut extra = Metadata::new();
         for (key, value) in map {

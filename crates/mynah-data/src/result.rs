@@ -10,16 +10,17 @@ use crate::{
     ToolCall, Usage,
 };
 
-/// Whether tools are run or handed to the caller.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum ToolMode {
-    /// Tools are run, except those marked manual.
-    #[default]
-    Auto,
-    /// Every call is handed to the caller.
-    Manual,
+crate::words! {
+    /// Whether tools are run or handed to the caller.
+    #[derive(Default)]
+    #[non_exhaustive]
+    pub enum ToolMode {
+        /// Tools are run, except those marked manual.
+        #[default]
+        Auto => "auto",
+        /// Every call is handed to the caller.
+        Manual => "manual",
+    }
 }
 
 /// Why a chat stopped. Tools may halt for reasons of their own.
@@ -65,7 +66,7 @@ pub enum HaltReason {
 
 impl HaltReason {
     /// The reasons that a tool may not use for its own halts.
-    pub const RESERVED: [Self; 13] = [
+    pub const RESERVED: &'static [Self] = &[
         Self::Completed,
         Self::MaxTurns,
         Self::HaltWhen,
@@ -119,8 +120,8 @@ impl HaltReason {
 
 impl From<String> for HaltReason {
     fn from(text: String) -> Self {
-        let known = Self::RESERVED.into_iter().find(|reason| reason.as_str() == text);
-        known.unwrap_or(Self::Custom(text))
+        let known = Self::RESERVED.iter().find(|reason| reason.as_str() == text);
+        known.cloned().unwrap_or(Self::Custom(text))
     }
 }
 

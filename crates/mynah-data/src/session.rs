@@ -1,7 +1,5 @@
 //! Sessions: a thread that can be put away and picked up.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize, de};
 use serde_json::{Value, json};
 
@@ -105,38 +103,20 @@ crate::words! {
     }
 }
 
-/// An operation on a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Operation {
-    /// Run the session's thread as a fresh conversation.
-    Start,
-    /// Append what a person says, and chat.
-    Reply,
-    /// Append a message, or nothing, and chat.
-    Continue,
-    /// One step.
-    Step,
-    /// Give the results of pending tool calls.
-    SubmitToolResult,
-}
-
-impl Operation {
-    /// The name used in errors.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Start => "start",
-            Self::Reply => "reply",
-            Self::Continue => "continue",
-            Self::Step => "step",
-            Self::SubmitToolResult => "submit_tool_result",
-        }
-    }
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+crate::words! {
+    /// An operation on a session.
+    #[non_exhaustive]
+    pub enum Operation {
+        /// Run the session's thread as a fresh conversation.
+        Start => "start",
+        /// Append what a person says, and chat.
+        Reply => "reply",
+        /// Append a message, or nothing, and chat.
+        Continue => "continue",
+        /// One step.
+        Step => "step",
+        /// Give the results of pending tool calls.
+        SubmitToolResult => "submit_tool_result",
     }
 }
 
@@ -183,18 +163,21 @@ impl Session {
     }
 
     /// The same session with one more message. Checks nothing.
+    #[must_use]
     pub fn append(mut self, message: Message) -> Self {
         self.thread.messages.push(message);
         self
     }
 
     /// The same session with a person's message. Checks nothing.
+    #[must_use]
     pub fn append_user(self, text: impl Into<String>) -> Self {
         self.append(Message::user(text))
     }
 
     /// The same session with a tool's message. Checks nothing and leaves the pending calls alone;
     /// see [`Session::submit_tool_result`].
+    #[must_use]
     pub fn append_tool_result(
         self,
         tool_call_id: impl Into<String>,
@@ -259,8 +242,7 @@ impl Session {
         Breach::deserialize(self.turn_metadata.get("budget")?).ok()
     }
 
-    /// How the last turn failed, as JSON: an [`Error`], or what the failing tool left behind.
-    pub fn failure(&self) -> Option<&Value> {
+    fn failure(&self) -> Option<&Value> {
         match &self.state {
             SessionState::Failed { error } => Some(error),
             _ => None,
@@ -360,6 +342,7 @@ impl Session {
 
     /// A fresh, idle session with the same conversation. Calls without a result get an error
     /// result. Partial answers of failed turns stay, marked as partial.
+    #[must_use]
     pub fn recover(&self) -> Self {
         let mut session =
             Self { state: SessionState::Idle, turn_metadata: Metadata::new(), ..self.clone() };
@@ -368,6 +351,7 @@ impl Session {
     }
 
     /// The session after a chat with this result.
+    #[must_use]
     pub fn apply_chat(&self, result: &ChatResult) -> Self {
         let state = match &result.halted_reason {
             HaltReason::AskUser => SessionState::AwaitingUser {
@@ -392,6 +376,7 @@ impl Session {
     }
 
     /// The session after a step with this result.
+    #[must_use]
     pub fn apply_step(&self, result: &StepResult) -> Self {
         let text = |key: &str| result.metadata.get(key).and_then(Value::as_str).map(str::to_owned);
         let halted = result.halted_reason();

@@ -111,6 +111,7 @@ impl SessionReducer {
     }
 
     /// Leaves the session as it is, because the turn was refused before it began.
+    #[doc(hidden)]
     pub fn refuse(&mut self, error: &Error) {
         self.refused = Some(error.clone());
     }

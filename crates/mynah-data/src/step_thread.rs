@@ -101,6 +101,7 @@ impl StepResult {
     /// The index in [`thread`](StepResult::thread) of the first message that the step added to a chat.
     ///
     /// That is everything since the step `before` it. The first step added its answer and what follows it.
+    #[doc(hidden)]
     pub fn first_added(&self, before: Option<&Self>) -> usize {
         let len = self.thread.messages.len();
         if let Some(before) = before {

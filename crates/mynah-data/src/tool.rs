@@ -14,9 +14,11 @@ use crate::{
 };
 
 /// The text of the tool message in the thread while a person is asked.
+#[doc(hidden)]
 pub const ASK_USER_SENTINEL: &str = "<awaiting user response>";
 
 /// The hint of a question that holds the state of its call. The call continues with the answer.
+#[doc(hidden)]
 pub const CONTINUE: &str = "continue";
 
 /// The specification of a tool: what the model sees, and how its calls are handled.
@@ -63,27 +65,28 @@ fn one() -> u32 {
     1
 }
 
-/// Whether a call of a tool is run; from the most permissive to the strictest.
-///
-/// ```
-/// use mynah_data::{Approval, ToolSpec};
-/// use serde_json::json;
-/// let mut spec = ToolSpec::new("pay", "pays a bill", json!({}));
-/// spec.approval = Approval::Ask;
-/// assert_eq!(serde_json::to_value(&spec)?["approval"], "ask");
-/// # Ok::<(), serde_json::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Approval {
-    /// The call runs without approval.
-    #[default]
-    Never,
-    /// The run waits until a person approves or rejects the call.
-    Ask,
-    /// The call never runs. The model reads that it is not permitted.
-    Deny,
+crate::words! {
+    /// Whether a call of a tool is run; from the most permissive to the strictest.
+    ///
+    /// ```
+    /// use mynah_data::{Approval, ToolSpec};
+    /// use serde_json::json;
+    /// let mut spec = ToolSpec::new("pay", "pays a bill", json!({}));
+    /// spec.approval = Approval::Ask;
+    /// assert_eq!(serde_json::to_value(&spec)?["approval"], "ask");
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    #[derive(Default, PartialOrd, Ord)]
+    #[non_exhaustive]
+    pub enum Approval {
+        /// The call runs without approval.
+        #[default]
+        Never => "never",
+        /// The run waits until a person approves or rejects the call.
+        Ask => "ask",
+        /// The call never runs. The model reads that it is not permitted.
+        Deny => "deny",
+    }
 }
 
 impl Approval {
@@ -203,6 +206,7 @@ impl ToolCall {
 
     /// The same call with the arguments that a person changed. The metadata of a waiting run hold
     /// them.
+    #[doc(hidden)]
     pub fn edited_in(&self, metadata: &Metadata) -> Option<Self> {
         let arguments = metadata.get("edited_arguments")?.get(&self.id)?.as_str()?;
         Some(self.with_arguments(arguments))
@@ -393,6 +397,7 @@ impl ToolOutcome {
 
     /// The error of an outcome that a handler may not return: a halt with a reserved reason, or a
     /// value that is too large to be stored.
+    #[doc(hidden)]
     pub fn misuse(&self) -> Option<Error> {
         if let Self::Parts(parts) = self
             && parts.iter().any(|part| !matches!(part, Part::Text { .. } | Part::Image { .. }))

@@ -32,13 +32,13 @@ fn a_budget_comes_back_from_its_json_equal() {
     let text = serde_json::to_string(&budget).unwrap();
     assert_eq!(serde_json::from_str::<Budget>(&text).unwrap(), budget);
     assert_eq!(json!(Budget::new()), json!({}));
-    assert_eq!(Budget::from_value(&json!({"max_turns": null})), Ok(Budget::new()));
+    assert_eq!(Budget::from_json(&json!({"max_turns": null})), Ok(Budget::new()));
 }
 
 #[test]
 fn what_does_not_fit_is_named() {
     let refused = |value: Value| -> Vec<String> {
-        Budget::from_value(&value).unwrap_err().iter().map(ToString::to_string).collect()
+        Budget::from_json(&value).unwrap_err().iter().map(ToString::to_string).collect()
     };
     assert_eq!(refused(json!({"max_tokens": 1})), ["max_tokens: unknown_field"]);
     assert_eq!(refused(json!({"max_turns": 1.5})), ["max_turns: out_of_range"]);
@@ -55,7 +55,7 @@ fn what_does_not_fit_is_named() {
 fn a_limit_that_is_not_a_number_does_not_pass_for_none() {
     for amount in [f64::NAN, f64::INFINITY] {
         let said = json!(Budget::new().max_usd(amount));
-        assert_eq!(Budget::from_value(&said).unwrap_err()[0].to_string(), "max_usd: invalid_shape");
+        assert_eq!(Budget::from_json(&said).unwrap_err()[0].to_string(), "max_usd: invalid_shape");
     }
 }
 

@@ -117,7 +117,7 @@ fn a12_the_text_of_a_response_with_several_parts_is_its_text_parts_joined() {
 fn a13_only_a_completed_chat_is_not_halted() {
     let halted = |reason| ChatResult::new(Thread::new(), reason).is_halted();
     assert!(!halted(HaltReason::Completed));
-    for reason in HaltReason::RESERVED.into_iter().skip(1) {
+    for reason in HaltReason::RESERVED.iter().skip(1) {
         assert!(halted(reason.clone()), "{reason}");
     }
     assert!(halted(HaltReason::from("plan_submitted".to_owned())));
@@ -186,9 +186,9 @@ fn a20_text_that_is_not_base64_has_no_bytes() {
 
 #[test]
 fn a21_bytes_without_a_media_type_have_no_data_address() {
-    let image = Image::from_binary(*b"hi", "image/png");
+    let mut image = Image::from_binary(*b"hi", "image/png");
     assert_eq!(image.to_data_uri(no_file).unwrap(), "data:image/png;base64,aGk=");
-    let image = image.without_mime_type();
+    image.mime_type = None;
     assert_eq!(image.to_data_uri(no_file), Err(ImageError::MissingMimeType));
     assert_eq!(image.to_binary(no_file).unwrap(), b"hi");
 }
@@ -324,7 +324,7 @@ fn arguments_of_too_many_items_are_not_read() {
 fn a_halt_may_not_use_a_reason_of_the_loop() {
     for reason in HaltReason::RESERVED {
         let spelled = HaltReason::Custom(reason.as_str().to_owned());
-        for reason in [reason, spelled] {
+        for reason in [reason.clone(), spelled] {
             let outcome = ToolOutcome::Halt { reason: reason.clone(), result: Value::Null };
             let error = outcome.misuse().unwrap_or_else(|| panic!("{reason} was let through"));
             assert_eq!(error.kind(), ErrorKind::Tool(ToolReason::InvalidReturn));
@@ -433,10 +433,10 @@ fn usages_add_up_without_overflow() {
 
 #[test]
 fn counters_without_a_place_go_into_extra() {
-    let usage = Usage::from_map(map(json!({"input_tokens": 9, "audio_tokens": 2}))).unwrap();
+    let usage = Usage::from_json(map(json!({"input_tokens": 9, "audio_tokens": 2}))).unwrap();
     assert_eq!(usage.input_tokens, Some(9));
     assert_eq!(*usage.extra, map(json!({"audio_tokens": 2})));
-    let wrong = Usage::from_map(map(json!({"input_tokens": "many"})));
+    let wrong = Usage::from_json(map(json!({"input_tokens": "many"})));
     assert_eq!(rules(wrong), ["data: malformed_struct"]);
 }
 

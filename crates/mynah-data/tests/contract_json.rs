@@ -369,7 +369,7 @@ fn j27_a_halt_reason_of_a_tools_own_comes_back() {
     let result = through_json(&ChatResult::new(Thread::new(), reason));
     assert_eq!(result.halted_reason, HaltReason::Custom("plan_submitted".to_owned()));
     for reason in HaltReason::RESERVED {
-        assert_eq!(through_json(&reason), reason);
+        assert_eq!(through_json(reason), *reason);
     }
 }
 

@@ -185,7 +185,10 @@ fn d19_d20_a_failed_turn_leaves_its_error() {
         result.metadata = map(metadata);
         let session = idle().apply_chat(&result);
         assert_eq!(session.status(), Status::Error);
-        session.failure().cloned()
+        match session.state {
+            SessionState::Failed { error } => Some(error),
+            _ => None,
+        }
     };
     let limited = limited().to_value();
     assert_eq!(error(HaltReason::Error, json!({"error": limited})), Some(limited));

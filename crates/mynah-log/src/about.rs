@@ -53,11 +53,13 @@ pub struct About {
 
 impl About {
     /// Contains only prices.
+    #[doc(hidden)]
     pub fn of_price(pricing: Pricing) -> Self {
         Self { pricing: Some(pricing), ..Self::default() }
     }
 
     /// Whether it contains only where the run was branched off, as in a run that no engine wrote.
+    #[doc(hidden)]
     pub fn is_bare(&self) -> bool {
         *self == Self { parent: self.parent.clone(), ..Self::default() }
     }

@@ -9,8 +9,8 @@ use std::{
 use mynah_data::{Result, RunId};
 
 use crate::{
-    Corrupt, Hash, Kind, Log, MAINTENANCE, Pruned, Record, Removals, Report, RunFilter, RunSummary,
-    SealedRun, Verifier, merkle::Tree, record_summary::RecordSummary, removal::Gone,
+    Corrupt, Hash, Kind, Log, MAINTENANCE, Pruned, Record, Removals, RunFilter, RunSummary,
+    SealedRun, Verifier, VerifyReport, merkle::Tree, record_summary::RecordSummary, removal::Gone,
 };
 
 const PORTION: usize = 256;
@@ -51,7 +51,7 @@ impl<'l> Auditor<'l> {
     ///
     /// # Errors
     /// The first thing that is wrong, a missing run, or a log that cannot be read.
-    pub async fn verify_run(&mut self, run: &str) -> Result<Report> {
+    pub async fn verify_run(&mut self, run: &str) -> Result<VerifyReport> {
         loop {
             let log = self.log;
             let found = check_run(log, self.removals().await?, run).await;
@@ -136,7 +136,7 @@ impl fmt::Debug for Auditor<'_> {
 ///
 /// # Errors
 /// The first thing that is wrong, a missing run, or a log that cannot be read.
-pub async fn verify_run(log: &dyn Log, run: &str) -> Result<Report> {
+pub async fn verify_run(log: &dyn Log, run: &str) -> Result<VerifyReport> {
     Auditor::new(log).verify_run(run).await
 }
 
@@ -154,6 +154,7 @@ pub async fn verify_seals(log: &dyn Log) -> Result<Tree> {
 ///
 /// # Errors
 /// The first thing that is wrong, what `visit` gives, or a log that cannot be read.
+#[doc(hidden)]
 pub async fn walk(
     log: &dyn Log,
     indexed: &RunSummary,
@@ -296,7 +297,7 @@ fn named(indexed: &RunSummary, record: &Record, names: Hash) -> Result<RecordSum
     Err(Corrupt::new(&indexed.run_id, record.seq(), what))
 }
 
-async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<Report> {
+async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<VerifyReport> {
     let Some(indexed) = log.run(run).await? else {
         return Err(removals.absence(run));
     };
@@ -327,7 +328,7 @@ async fn check_seals(log: &dyn Log, removals: &Removals) -> Result<Tree> {
     loop {
         let page = log.runs(filter.clone()).await?;
         page.runs.iter().try_for_each(|run| seals.find(run, removals))?;
-        seals.damaged.extend(page.damaged.into_iter().map(|damaged| damaged.run));
+        seals.damaged.extend(page.damaged.into_iter().map(|damaged| damaged.run_id));
         let Some(next) = page.next else { break };
         filter = filter.after(next);
     }
@@ -361,7 +362,7 @@ impl Seals {
             }
             for seal in &seals {
                 found.tree.push(seal.leaf());
-                let is_tombstone = *seal.run == *MAINTENANCE;
+                let is_tombstone = *seal.run_id == *MAINTENANCE;
                 found.unclaimed.push((!is_tombstone).then_some(seal.fingerprint));
                 found.tombstones += u64::from(is_tombstone);
                 if is_tombstone && removals.hash(found.tombstones) != Some(seal.fingerprint) {
@@ -397,7 +398,9 @@ impl Seals {
         while let Some(left) = self.unclaimed.iter().skip(place).position(Option::is_some) {
             place += left;
             let seals = log.seals(place as u64, PORTION).await?;
-            for (SealedRun { run, .. }, fingerprint) in seals.iter().zip(&self.unclaimed[place..]) {
+            for (SealedRun { run_id: run, .. }, fingerprint) in
+                seals.iter().zip(&self.unclaimed[place..])
+            {
                 let Some(fingerprint) = fingerprint else { continue };
                 let what = match pruned.remove(&**run) {
                     Some(pruned) if pruned.hash == *fingerprint => continue,
@@ -469,7 +472,7 @@ fn told(run: &RunSummary) -> [(&'static str, String); 11] {
 }
 
 /// Whether the log's list of seals has a run's seal, at the place that the index names.
-async fn check_seal(log: &dyn Log, indexed: &RunSummary, report: &Report) -> Result<()> {
+async fn check_seal(log: &dyn Log, indexed: &RunSummary, report: &VerifyReport) -> Result<()> {
     let run = &indexed.run_id;
     let what = match (report.fingerprint, indexed.seal) {
         (None, None) => return Ok(()),

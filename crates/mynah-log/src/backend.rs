@@ -7,10 +7,10 @@
 pub use crate::{
     clock::{Clock, nanos},
     entry::{
-        Checked, Holder, IndexEntry, absent, beat, check_id, check_message, ended, needed,
-        not_a_cursor, not_found, process, pruned, sealed, strange,
+        Checked, Holder, IndexEntry, beat, check_message_id, check_missing, ended, invalid_cursor,
+        not_found, process, pruned, sealed, still_needed, wrong_tombstone,
     },
-    removal::goes_on_from,
+    removal::previous_run,
     runs::Place,
     waiters::{Waiter, Waiters},
 };

@@ -39,6 +39,7 @@ impl End {
     }
 
     /// Waiting until this time, in milliseconds since 1970.
+    #[doc(hidden)]
     pub fn sleeping(until_ms: u64) -> Self {
         let metadata = Metadata::from_iter([(WAKE_AT.to_owned(), until_ms.into())]);
         Self::new(HaltReason::Sleeping, metadata)
@@ -51,6 +52,7 @@ impl End {
     }
 
     /// Waiting for the outcome of these calls, which is unknown.
+    #[doc(hidden)]
     pub fn uncertain<T: Into<Value>>(calls: impl IntoIterator<Item = T>) -> Self {
         let calls = calls.into_iter().collect::<Value>();
         let metadata = Metadata::from_iter([("uncertain_tool_calls".to_owned(), calls)]);
@@ -68,6 +70,7 @@ impl End {
     }
 
     /// The same, with the arguments of those whose arguments a person had changed.
+    #[doc(hidden)]
     pub fn with_edited<'c>(mut self, calls: impl IntoIterator<Item = &'c ToolCall>) -> Self {
         let calls =
             calls.into_iter().map(|call| (call.id.clone(), call.raw_arguments.clone().into()));
@@ -80,6 +83,7 @@ impl End {
 
     /// Of these facts' last answer, the calls that the run waits for which stopped so after them. A call that may have run has the
     /// arguments with which it was run.
+    #[doc(hidden)]
     pub fn waiting_calls<'f, I>(&self, facts: I) -> Vec<Cow<'f, ToolCall>>
     where
         I: IntoIterator<Item = &'f Fact, IntoIter: DoubleEndedIterator>,

@@ -26,8 +26,8 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Whether it takes out this run.
-    pub fn takes_out(&self, run: &str) -> bool {
+    /// Whether it removes this run.
+    pub fn prunes(&self, run: &str) -> bool {
         self.tombstones.iter().any(|tombstone| {
             matches!(tombstone.removed, Removed::Run { .. }) && tombstone.run_id == run
         })
@@ -42,13 +42,13 @@ impl Checked {
         let (mut gone, mut tombstones) = (HashSet::new(), Vec::new());
         for record in &batch.records {
             let seq = head.map_or(1, |head| head.seq.saturating_add(1));
-            let wrong = |what: String| Corrupt { run: batch.run.clone(), seq, what };
+            let wrong = |what: String| Corrupt { run_id: batch.run_id.clone(), seq, what };
             if sealing {
                 return Err(wrong("it follows the seal".to_owned()).into());
             }
-            record.check_after(&batch.run, head).map_err(wrong)?;
+            record.check_after(&batch.run_id, head).map_err(wrong)?;
             let kind = record.kind();
-            if let Some(what) = kind.misplaced(&batch.run, seq == 1) {
+            if let Some(what) = kind.misplaced(&batch.run_id, seq == 1) {
                 return Err(wrong(what.to_owned()).into());
             }
             if kind == Kind::Removed {
@@ -69,7 +69,7 @@ impl Checked {
             None => {
                 let seq = batch.expected.map_or(1, |head| head.seq.saturating_add(1));
                 let what = "an append holds at least one record".to_owned();
-                Err(Corrupt { run: batch.run.clone(), seq, what }.into())
+                Err(Corrupt { run_id: batch.run_id.clone(), seq, what }.into())
             }
         }
     }
@@ -122,7 +122,7 @@ impl IndexEntry {
     /// # Errors
     /// A violation, as the log returns it.
     pub fn begin(checked: &Checked) -> Result<Self> {
-        let Append { run, expected, fence, records, hold, queue, .. } = &checked.batch;
+        let Append { run_id: run, expected, fence, records, hold, queue, .. } = &checked.batch;
         match records.first() {
             Some(first) if expected.is_none() && fence.is_none() => {
                 check_id(run)?;
@@ -141,7 +141,7 @@ impl IndexEntry {
     }
 
     /// The summary for readers of the index.
-    pub fn told(&self) -> RunSummary {
+    pub fn to_summary(&self) -> RunSummary {
         let held_until = self.holder.as_ref().map(|hold| hold.until);
         RunSummary { held_until, ..self.summary.clone() }
     }
@@ -176,7 +176,7 @@ impl IndexEntry {
     }
 
     /// From when on the run can continue, if messages wait for it or not: [`i64::MAX`] for never, [`i64::MIN`] for at once.
-    pub fn wakes(&self, has_messages: bool) -> i64 {
+    pub fn wakes_at(&self, has_messages: bool) -> i64 {
         match (self.summary.status, self.summary.wake_at) {
             _ if self.has_ended() => i64::MAX,
             _ if has_messages => i64::MIN,
@@ -213,21 +213,21 @@ impl IndexEntry {
     /// head.
     fn admit(&self, batch: &Append) -> Result<()> {
         if self.summary.seal.is_some() {
-            return Err(sealed(&batch.run));
+            return Err(sealed(&batch.run_id));
         }
         match (batch.fence, &self.holder) {
             (None, None) => {}
             // Another run already has the id. It keeps the id after its holder is gone.
             (None, Some(_)) if batch.expected.is_none() => {}
             (Some(token), Some(_)) if token == self.token => {}
-            (Some(token), _) => return Err(fenced(&batch.run, token)),
-            (None, Some(holder)) => return Err(leased(&batch.run, holder)),
+            (Some(token), _) => return Err(fenced(&batch.run_id, token)),
+            (None, Some(holder)) => return Err(leased(&batch.run_id, holder)),
         }
         let head = self.summary.head();
         if batch.expected == Some(head) {
             Ok(())
         } else {
-            Err(head_mismatch(&batch.run, batch.expected, head))
+            Err(head_mismatch(&batch.run_id, batch.expected, head))
         }
     }
 
@@ -282,12 +282,12 @@ impl IndexEntry {
         until
     }
 
-    /// Whether what a tombstone names may be removed now. That its records have those hashes is
-    /// left to be seen.
+    /// Checks whether what a tombstone names may be removed now. The backend compares the hashes of
+    /// the records.
     ///
     /// # Errors
     /// A violation, as the log returns it.
-    pub fn yields(&self, removed: &Removed, now: i64) -> Result<()> {
+    pub fn check_removal(&self, removed: &Removed, now: i64) -> Result<()> {
         let RunSummary { run_id, records, hash, seal, .. } = &self.summary;
         match removed {
             Removed::Run { records: named, hash: named_hash, sealed } => {
@@ -305,7 +305,7 @@ impl IndexEntry {
                 // bodies.
                 let last = if seal.is_some() { records.saturating_sub(1) } else { u64::MAX };
                 if let Some(named) = named.iter().find(|named| !(1..=last).contains(&named.seq)) {
-                    return Err(strange(run_id, named.seq));
+                    return Err(wrong_tombstone(run_id, named.seq));
                 }
                 match &self.holder {
                     // Only the holder may append next.
@@ -338,7 +338,7 @@ pub fn beat(before: Option<i64>, term: Duration, now: i64) -> i64 {
 ///
 /// # Errors
 /// One that is empty or too long.
-pub fn check_id(run: &str) -> Result<()> {
+pub(crate) fn check_id(run: &str) -> Result<()> {
     check_length("run_id", run)
 }
 
@@ -346,7 +346,7 @@ pub fn check_id(run: &str) -> Result<()> {
 ///
 /// # Errors
 /// One that is empty, or longer than the id of a run may be.
-pub fn check_message(id: &str) -> Result<()> {
+pub fn check_message_id(id: &str) -> Result<()> {
     check_length("message_id", id)
 }
 
@@ -382,7 +382,7 @@ pub fn pruned(run: &str) -> Error {
 ///
 /// # Errors
 /// A violation, as the log returns it.
-pub fn absent(removed: &Removed, run: &str, is_pruned: bool) -> Result<()> {
+pub fn check_missing(removed: &Removed, run: &str, is_pruned: bool) -> Result<()> {
     match removed {
         _ if is_pruned => Err(pruned(run)),
         Removed::Run { .. } => Err(not_found(run)),
@@ -391,9 +391,9 @@ pub fn absent(removed: &Removed, run: &str, is_pruned: bool) -> Result<()> {
 }
 
 /// A tombstone names a record that is not there, or is another one, or keeps its body.
-pub fn strange(run: &str, seq: u64) -> Error {
+pub fn wrong_tombstone(run: &str, seq: u64) -> Error {
     let what = "a tombstone names it, and its body cannot be removed";
-    Corrupt { run: run.into(), seq, what: what.to_owned() }.into()
+    Corrupt { run_id: run.into(), seq, what: what.to_owned() }.into()
 }
 
 /// The run has its seal.
@@ -403,7 +403,7 @@ pub fn sealed(run: &str) -> Error {
 }
 
 /// A text that is not a cursor of this log's changes.
-pub fn not_a_cursor() -> Error {
+pub fn invalid_cursor() -> Error {
     Error::invalid_option("cursor", "not_a_cursor")
 }
 
@@ -414,7 +414,7 @@ pub fn ended(run: &str) -> Error {
 }
 
 /// The error for a run that cannot be removed, because a remaining run continues it.
-pub fn needed(run: &str, by: &str) -> Error {
+pub fn still_needed(run: &str, by: &str) -> Error {
     let why = format!("run {by} continues run {run}; remove both together");
     refused(LogReason::HeadMismatch, run, why).with("needed_by", by)
 }

@@ -9,14 +9,17 @@ use serde_json::Value;
 use crate::{About, Cut, End, Hash, Tombstone, record_summary::RecordSummary};
 
 /// The name of the side effect by which a tool records that it starts or continues a run: its value has the run's `run_id`.
+#[doc(hidden)]
 pub const SUB_RUN_STARTED: &str = "sub_run_started";
 
 /// The name of the side effect by which a tool records that such a run ended or asks. Its value has the `run_id`, the `outcome` and the
 /// `totals`, which count in budgets.
+#[doc(hidden)]
 pub const SUB_RUN: &str = "sub_run";
 
 /// The name of the side effect that says that the model is about to be asked for a summary of the conversation, with an estimate of the
 /// prompt's `input_tokens`. The answer is part of the `context_truncated` fact that follows.
+#[doc(hidden)]
 pub const SUMMARY_STARTED: &str = "summary_started";
 
 /// One thing that happened in a run.
@@ -256,6 +259,7 @@ pub enum Fact {
 
 impl Fact {
     /// The seam between two processes: the run continues where the first of them ended.
+    #[doc(hidden)]
     pub const SEAM: Self = Self::Resumed {
         message: None,
         tool_results: Vec::new(),
@@ -271,6 +275,7 @@ impl Fact {
     };
 
     /// Whether it only records that another process, possibly with another engine, continued.
+    #[doc(hidden)]
     pub fn is_seam(&self) -> bool {
         match self {
             Self::Resumed {
@@ -326,6 +331,7 @@ impl Fact {
     }
 
     /// The tool call and its attempt that this fact belongs to; none if it belongs to the loop.
+    #[doc(hidden)]
     pub fn attempt(&self) -> Option<(&str, u32)> {
         match self {
             Self::ToolScheduled { call_id, attempt, .. }
@@ -365,6 +371,7 @@ impl Fact {
     /// let fact = Fact::SideEffect { inside, name: SUB_RUN_STARTED.to_owned(), ahead: 0, effect };
     /// assert_eq!(fact.sub_run(), Some(("run-1+research-17", false)));
     /// ```
+    #[doc(hidden)]
     pub fn sub_run(&self) -> Option<(&str, bool)> {
         let Self::SideEffect { inside: Some(_), name, effect: Effect::Done(value), .. } = self
         else {
@@ -392,6 +399,7 @@ impl Fact {
     }
 
     /// Sets how long it took, in milliseconds, if facts of its kind hold that.
+    #[doc(hidden)]
     pub fn set_duration_ms(&mut self, millis: Option<u64>) {
         if let Self::AssistantCompleted { duration_ms, .. }
         | Self::ToolCompleted { duration_ms, .. }
@@ -414,6 +422,7 @@ impl Fact {
     }
 
     /// Sets how long the first token took, in milliseconds, if this is the fact of an answer.
+    #[doc(hidden)]
     pub fn set_first_token_ms(&mut self, millis: Option<u64>) {
         if let Self::AssistantCompleted { first_token_ms, .. } = self {
             *first_token_ms = millis;
@@ -428,9 +437,9 @@ impl Serialize for Fact {
         if !serializer.is_human_readable() {
             return Self::serialize(self, serializer);
         }
-        let kind = ("kind".to_owned(), Value::from(self.kind()));
+        let kind = ("kind".to_owned(), Value::from(self.kind().as_str()));
         match Self::serialize(self, serde_json::value::Serializer).map_err(S::Error::custom)? {
-            Value::Object(mut tagged) => match tagged.remove(self.kind()) {
+            Value::Object(mut tagged) => match tagged.remove(self.kind().as_str()) {
                 Some(Value::Object(members)) => {
                     serializer.collect_map(iter::once(kind).chain(members))
                 }

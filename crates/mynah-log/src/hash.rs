@@ -1,8 +1,8 @@
 //! SHA-256, and what is hashed for what.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
-use mynah_data::{ToolCall, ToolSpec};
+use mynah_data::{Error, ToolCall, ToolSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sha2::block_api::compress256;
@@ -62,7 +62,7 @@ impl Hash {
     /// The digest to which an approval of a tool call is bound: of the tool's name, its description and schema, and the exact arguments.
     ///
     /// ```
-    /// # use mynah_data::{ToolCall, ToolSpec};
+    /// # use mynah_data::{Error, ToolCall, ToolSpec};
     /// # use mynah_log::Hash;
     /// # use serde_json::json;
     /// let pay = ToolSpec::new("pay", "pays a bill", json!({}));
@@ -97,7 +97,7 @@ impl Hash {
     }
 
     /// From 64 hexadecimal digits.
-    pub fn from_hex(text: &str) -> Option<Self> {
+    fn from_hex(text: &str) -> Option<Self> {
         let digits = text.as_bytes();
         if digits.len() != 64 {
             return None;
@@ -127,6 +127,18 @@ impl Hash {
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(std::str::from_utf8(&self.digits()).map_err(|_| fmt::Error)?)
+    }
+}
+
+/// From 64 hexadecimal digits, in either case.
+impl FromStr for Hash {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::from_hex(text).ok_or_else(|| {
+            let why = format!("{text:?} is not a hash: give 64 hexadecimal digits");
+            Error::invalid_option("hash", "not_a_hash").with_message(why)
+        })
     }
 }
 
@@ -172,6 +184,17 @@ mod tests {
                 let (b, c) = b.split_at(b.len() / 2);
                 assert_eq!(Hash::of(&[a, b, c]), expected, "{first} of {len}");
             }
+        }
+    }
+
+    #[test]
+    fn a_hash_is_read_from_its_digits() {
+        let hash = Hash::of(&[b"a"]);
+        assert_eq!(hash.to_string().parse(), Ok(hash));
+        assert_eq!(hash.to_string().to_uppercase().parse(), Ok(hash));
+        for wrong in ["", "ab", &"g".repeat(64), &"a".repeat(65)] {
+            let error = wrong.parse::<Hash>().expect_err("no hash");
+            assert_eq!(error.field(), Some("hash"), "{error}");
         }
     }
 

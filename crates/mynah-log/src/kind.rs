@@ -2,9 +2,10 @@
 //!
 //! A new kind gets its line in [`kinds!`] and its variant in [`Fact`]; the compiler then names every match that must consider it.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
-use mynah_data::Message;
+use mynah_data::{Error, Message};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{Effect, End, Fact, Inside, MAINTENANCE, Removed, RunStatus, Tombstone};
@@ -12,24 +13,28 @@ use crate::{Effect, End, Fact, Inside, MAINTENANCE, Removed, RunStatus, Tombston
 macro_rules! kinds {
     ($($kind:ident = $name:literal, $status:expr, $place:ident, $counted:ident;)+) => {
         /// The kind of a [`Fact`].
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum Kind {
-            $(#[doc = concat!("The kind of [`Fact::", stringify!($kind), "`].")] $kind,)+
+            $(
+                #[doc = concat!("The kind of [`Fact::", stringify!($kind), "`].")]
+                #[serde(rename = $name)]
+                $kind,
+            )+
         }
 
         impl Kind {
             /// All kinds.
-            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$kind),+];
+            pub const ALL: &'static [Self] = &[$(Self::$kind),+];
 
             /// The name, as in JSON and in envelopes.
-            pub const fn name(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)+
                 }
             }
 
             /// The kind of this name; none if this version does not know it.
-            pub fn of(name: &str) -> Option<Self> {
+            pub(crate) fn of(name: &str) -> Option<Self> {
                 match name {
                     $($name => Some(Self::$kind),)+
                     _ => None,
@@ -59,19 +64,11 @@ macro_rules! kinds {
         }
 
         impl Fact {
-            /// The names of all kinds.
-            pub const KINDS: [&'static str; Kind::ALL.len()] = [$($name),+];
-
             /// Its kind.
-            pub const fn of_kind(&self) -> Kind {
+            pub const fn kind(&self) -> Kind {
                 match self {
                     $(Self::$kind { .. } => Kind::$kind,)+
                 }
-            }
-
-            /// The name of the kind, as in JSON and in envelopes.
-            pub const fn kind(&self) -> &'static str {
-                self.of_kind().name()
             }
         }
     };
@@ -137,6 +134,25 @@ impl Kind {
             }
             _ => None,
         }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        Self::of(name).ok_or_else(|| {
+            let kinds = Self::ALL.iter().filter(|kind| !kind.keeps_body());
+            let kinds = kinds.map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ");
+            let why = format!("no record is of kind {name:?}; the kinds are {kinds}");
+            Error::invalid_option("kind", "unknown").with_message(why)
+        })
     }
 }
 

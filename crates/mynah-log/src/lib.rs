@@ -1,7 +1,7 @@
 //! What happened in a run, as data, and where it is stored.
 //!
 //! A [`Fact`] is one event of a run, and the only input of its state. The facts of a run, in order,
-//! are all that it needs to resume. A [`Record`] is a fact as bytes ([`cbor`]), chained to the
+//! are all that it needs to resume. A [`Record`] is a fact as bytes (CBOR), chained to the
 //! record before it by hash. The last record of an ended run, its [`Seal`], holds the root of a
 //! [`merkle`] tree over all of them. [`verify`] checks all of it without trusting the log's keeper.
 //!
@@ -14,6 +14,7 @@ mod about;
 mod audit;
 pub mod backend;
 pub mod bundle;
+#[doc(hidden)]
 pub mod cbor;
 mod clock;
 #[cfg(feature = "conformance")]
@@ -61,5 +62,5 @@ pub use removal::{
 };
 pub use runs::{RunFilter, RunPage, RunStatus, RunSummary};
 pub use tail::Tail;
-pub use verify::{Corrupt, Report, Verifier, VerifyStatus, verify};
+pub use verify::{Corrupt, Verifier, VerifyReport, VerifyStatus, verify};
 pub use view::{RecordView, parent};

@@ -294,7 +294,7 @@ impl<L: Log + ?Sized> Log for Arc<L> {
 #[non_exhaustive]
 pub struct Append {
     /// The run.
-    pub run: RunId,
+    pub run_id: RunId,
     /// Where the writer thinks that the chain ends; none for a new run.
     pub expected: Option<Head>,
     /// What follows.
@@ -326,9 +326,9 @@ pub struct Hold {
 
 impl Append {
     /// These records, after that head.
-    pub fn new(run: impl Into<RunId>, expected: Option<Head>, records: Vec<Record>) -> Self {
+    pub fn new(run_id: impl Into<RunId>, expected: Option<Head>, records: Vec<Record>) -> Self {
         Self {
-            run: run.into(),
+            run_id: run_id.into(),
             expected,
             records,
             fence: None,
@@ -386,7 +386,7 @@ impl Append {
 #[non_exhaustive]
 pub struct Lease {
     /// The run.
-    pub run: RunId,
+    pub run_id: RunId,
     /// Who holds it.
     pub owner: String,
     /// Grows each time that the run changes hands.
@@ -399,8 +399,8 @@ pub struct Lease {
 
 impl Lease {
     /// A lease of a run that had no owner, as a backend gives it.
-    pub fn new(run: impl Into<RunId>, owner: impl Into<String>, token: u64, until: i64) -> Self {
-        Self { run: run.into(), owner: owner.into(), token, until, taken_over: false }
+    pub fn new(run_id: impl Into<RunId>, owner: impl Into<String>, token: u64, until: i64) -> Self {
+        Self { run_id: run_id.into(), owner: owner.into(), token, until, taken_over: false }
     }
 
     /// The same, of a run that another owner may have had until now.
@@ -427,15 +427,15 @@ pub enum Durability {
 #[non_exhaustive]
 pub struct SealedRun {
     /// The run; the [maintenance run](crate::MAINTENANCE), if it is a tombstone.
-    pub run: RunId,
+    pub run_id: RunId,
     /// The hash of its seal, or of the tombstone's record.
     pub fingerprint: Hash,
 }
 
 impl SealedRun {
     /// This run, with that fingerprint.
-    pub fn new(run: impl Into<RunId>, fingerprint: Hash) -> Self {
-        Self { run: run.into(), fingerprint }
+    pub fn new(run_id: impl Into<RunId>, fingerprint: Hash) -> Self {
+        Self { run_id: run_id.into(), fingerprint }
     }
 
     /// The leaf that stands for the run in the log's tree.

@@ -12,7 +12,7 @@ use mynah_data::{Result, RunId};
 use crate::{
     AnswerPart, Append, BoxFuture, Changes, Hash, Head, InboxMessage, Lease, Log, MAINTENANCE,
     Record, Removed, RunFilter, RunPage, RunSummary, SealedRun, Stripped, Tombstone,
-    backend::{self as entry, Checked, Clock, IndexEntry, Place, Waiters, goes_on_from},
+    backend::{self as entry, Checked, Clock, IndexEntry, Place, Waiters, previous_run},
 };
 
 /// A log in memory, for tests and for runs that need not outlive the process. A clone is the same
@@ -73,7 +73,7 @@ impl MemoryLog {
 
 impl State {
     fn append(&mut self, checked: Checked) -> Result<Head> {
-        if self.runs.get(&checked.batch.run).is_some_and(|run| run.entry.ends_with(&checked)) {
+        if self.runs.get(&checked.batch.run_id).is_some_and(|run| run.entry.ends_with(&checked)) {
             return Ok(checked.head);
         }
         for tombstone in &checked.tombstones {
@@ -87,11 +87,11 @@ impl State {
     }
 
     fn extend(&mut self, checked: Checked) -> Result<Head> {
-        let tombstones: Vec<Hash> = match *checked.batch.run == *MAINTENANCE {
+        let tombstones: Vec<Hash> = match *checked.batch.run_id == *MAINTENANCE {
             true => checked.batch.records.iter().map(Record::hash).collect(),
             false => Vec::new(),
         };
-        let id = checked.batch.run.clone();
+        let id = checked.batch.run_id.clone();
         self.refresh(&id);
         let run = match self.runs.get_mut(&id) {
             Some(run) => {
@@ -101,15 +101,15 @@ impl State {
                 run.parts.clear();
                 run
             }
-            None if self.pruned.contains(&checked.batch.run) => {
-                return Err(entry::pruned(&checked.batch.run));
+            None if self.pruned.contains(&checked.batch.run_id) => {
+                return Err(entry::pruned(&checked.batch.run_id));
             }
             None => {
                 let entry = IndexEntry::begin(&checked)?;
                 let place = Place { started: entry.summary.started, key: self.begun };
                 self.begun += 1;
-                if *checked.batch.run != *MAINTENANCE {
-                    self.order.insert(place, checked.batch.run.clone());
+                if *checked.batch.run_id != *MAINTENANCE {
+                    self.order.insert(place, checked.batch.run_id.clone());
                 }
                 let records = checked.batch.records;
                 let (inbox, delivered) = (Vec::new(), HashSet::new());
@@ -191,7 +191,8 @@ impl State {
                 if let Some(key) = &queue.key {
                     *held.entry(key.clone()).or_default() += 1;
                 }
-            } else if queues.contains(&queue.name) && run.entry.wakes(!run.inbox.is_empty()) <= now
+            } else if queues.contains(&queue.name)
+                && run.entry.wakes_at(!run.inbox.is_empty()) <= now
             {
                 ready.push((run.entry.summary.run_id.clone(), Arc::clone(queue)));
             }
@@ -236,7 +237,7 @@ impl State {
         let Some(cursor) = cursor else {
             return Ok(Changes::new(Vec::new(), self.changes.to_string()));
         };
-        let mut last: u64 = cursor.parse().map_err(|_| entry::not_a_cursor())?;
+        let mut last: u64 = cursor.parse().map_err(|_| entry::invalid_cursor())?;
         let mut runs = Vec::new();
         for (n, run) in self.changed.range((Bound::Excluded(last), Bound::Unbounded)).take(limit) {
             last = *n;
@@ -250,15 +251,15 @@ impl State {
         let Tombstone { run_id, removed, .. } = tombstone;
         self.refresh(run_id);
         let Some(run) = self.runs.get(&**run_id) else {
-            return entry::absent(removed, run_id, self.pruned.contains(&**run_id));
+            return entry::check_missing(removed, run_id, self.pruned.contains(&**run_id));
         };
-        run.entry.yields(removed, now)?;
+        run.entry.check_removal(removed, now)?;
         let Removed::Bodies(named) = removed else { return Ok(()) };
         let is_other = |seq: u64, hash: Hash| {
             run.records.get(seq as usize - 1).is_some_and(|record| record.hash() != hash)
         };
         match named.iter().find(|named| is_other(named.seq, named.hash)) {
-            Some(named) => Err(entry::strange(run_id, named.seq)),
+            Some(named) => Err(entry::wrong_tombstone(run_id, named.seq)),
             None => Ok(()),
         }
     }
@@ -272,11 +273,11 @@ impl State {
         let Some(session) = session else { return Ok(()) };
         let needs = |run: &&Run| {
             run.entry.summary.session_id.as_ref() == Some(&session)
-                && !checked.takes_out(&run.entry.summary.run_id)
-                && run.records.first().and_then(goes_on_from).as_ref() == Some(run_id)
+                && !checked.prunes(&run.entry.summary.run_id)
+                && run.records.first().and_then(previous_run).as_ref() == Some(run_id)
         };
         match self.runs.values().find(needs) {
-            Some(by) => Err(entry::needed(run_id, &by.entry.summary.run_id)),
+            Some(by) => Err(entry::still_needed(run_id, &by.entry.summary.run_id)),
             None => Ok(()),
         }
     }
@@ -332,9 +333,9 @@ impl Log for MemoryLog {
     fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>> {
         Box::pin(async move {
             let checked = Checked::new(batch, || self.clock.now())?;
-            let run = checked.batch.run.clone();
+            let run = checked.batch.run_id.clone();
             let head = self.state().append(checked)?;
-            self.waiters.tell(&run);
+            self.waiters.notify(&run);
             Ok(head)
         })
     }
@@ -352,14 +353,14 @@ impl Log for MemoryLog {
     fn wait(&self, run: &str, beyond: u64) -> BoxFuture<'_, Result<()>> {
         let run = RunId::from(run);
         Box::pin(async move {
-            let mut waiting = self.waiters.join(&run);
+            let mut waiting = self.waiters.subscribe(&run);
             loop {
                 match self.state().runs.get(&run).map(|run| &run.entry) {
                     Some(entry) if entry.summary.records > beyond => return Ok(()),
                     Some(entry) if entry.summary.seal.is_some() => return Err(entry::sealed(&run)),
                     _ => {}
                 }
-                waiting.told().await;
+                waiting.notified().await;
             }
         })
     }
@@ -416,7 +417,7 @@ impl Log for MemoryLog {
     }
 
     fn release(&self, lease: &Lease) {
-        if let Some(run) = self.state().runs.get_mut(&lease.run) {
+        if let Some(run) = self.state().runs.get_mut(&lease.run_id) {
             run.entry.release(lease);
         }
     }
@@ -439,10 +440,10 @@ impl Log for MemoryLog {
     fn deliver(&self, run: &str, id: &str, payload: Vec<u8>) -> BoxFuture<'_, Result<bool>> {
         let (run, id) = (RunId::from(run), id.to_owned());
         Box::pin(async move {
-            entry::check_message(&id)?;
+            entry::check_message_id(&id)?;
             let message = InboxMessage::new(id, self.clock.now(), payload);
             let is_new = self.state().deliver(&run, message)?;
-            self.waiters.tell(&run);
+            self.waiters.notify(&run);
             Ok(is_new)
         })
     }
@@ -467,12 +468,12 @@ impl Log for MemoryLog {
         let lease = lease.clone();
         Box::pin(async move {
             let mut state = self.state();
-            let run = state.runs.get_mut(&lease.run);
+            let run = state.runs.get_mut(&lease.run_id);
             if let Some(run) = run.filter(|run| run.entry.admits_part(&lease, part.seq)) {
                 run.parts.insert(part.first, part);
             }
             drop(state);
-            self.waiters.tell(&lease.run);
+            self.waiters.notify(&lease.run_id);
             Ok(())
         })
     }
@@ -480,7 +481,7 @@ impl Log for MemoryLog {
     fn parts(&self, run: &str, seq: u64, first: u64) -> BoxFuture<'_, Result<Vec<AnswerPart>>> {
         let run = RunId::from(run);
         Box::pin(async move {
-            let mut waiting = self.waiters.join(&run);
+            let mut waiting = self.waiters.subscribe(&run);
             loop {
                 if let Some(Run { entry, parts, .. }) = self.state().runs.get(&run) {
                     if entry.summary.records > seq {
@@ -495,7 +496,7 @@ impl Log for MemoryLog {
                         return Ok(new);
                     }
                 }
-                waiting.told().await;
+                waiting.notified().await;
             }
         })
     }

@@ -112,7 +112,7 @@ pub fn inclusion_proof(leaves: &[Hash], index: usize) -> Option<Vec<Hash>> {
 }
 
 /// Whether a proof leads from a leaf to the root of a tree of this size.
-pub fn verify_inclusion(leaf: &Hash, index: u64, size: u64, proof: &[Hash], root: &Hash) -> bool {
+pub fn verify_inclusion(leaf: &Hash, index: u64, size: u64, root: &Hash, proof: &[Hash]) -> bool {
     if index >= size {
         return false;
     }
@@ -241,7 +241,7 @@ mod tests {
             for index in 0..size {
                 let proof = inclusion_proof(&leaves, index).expect("a leaf");
                 let verify = |leaf: &Hash, index: usize, proof: &[Hash]| {
-                    verify_inclusion(leaf, index as u64, size as u64, proof, &root)
+                    verify_inclusion(leaf, index as u64, size as u64, &root, proof)
                 };
                 assert!(verify(&leaves[index], index, &proof), "{index} of {size}");
                 assert!(!verify(&leaf(b"other"), index, &proof));

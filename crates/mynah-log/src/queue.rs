@@ -95,7 +95,7 @@ impl AnswerPart {
 #[non_exhaustive]
 pub struct RunChange {
     /// The run.
-    pub run: RunId,
+    pub run_id: RunId,
     /// Where its chain ends.
     pub head: Head,
     /// Its status.
@@ -106,8 +106,13 @@ pub struct RunChange {
 
 impl RunChange {
     /// A change, as a backend returns it.
-    pub fn new(run: impl Into<RunId>, head: Head, status: RunStatus, has_messages: bool) -> Self {
-        Self { run: run.into(), head, status, has_messages }
+    pub fn new(
+        run_id: impl Into<RunId>,
+        head: Head,
+        status: RunStatus,
+        has_messages: bool,
+    ) -> Self {
+        Self { run_id: run_id.into(), head, status, has_messages }
     }
 }
 

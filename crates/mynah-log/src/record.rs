@@ -11,7 +11,7 @@ use std::{borrow::Cow, sync::Arc};
 use mynah_data::{Error, LogReason, Result, RunId};
 
 use crate::{
-    Fact, Hash, Kind, Totals,
+    Corrupt, Fact, Hash, Kind, Totals,
     cbor::{self, Reader, Writer, major},
     merkle,
     record_summary::RecordSummary,
@@ -34,15 +34,15 @@ pub struct Envelope {
     /// The version of the format.
     pub v: u8,
     /// The run.
-    pub run: RunId,
+    pub run_id: RunId,
     /// The place in the run, from 1.
     pub seq: u64,
     /// The hash of the record before; none on the first.
     pub prev: Option<Hash>,
     /// Nanoseconds since 1970.
     pub ts: i64,
-    /// What kind of fact.
-    pub kind: Cow<'static, str>,
+    /// What kind of fact; a record that this version does not know has one that it does not know either.
+    pub(crate) kind: Cow<'static, str>,
     /// The commitment to the body.
     pub body: Hash,
 }
@@ -56,7 +56,7 @@ impl Envelope {
         writer.text("ts");
         writer.integer(self.ts);
         writer.text("run");
-        writer.text(&self.run);
+        writer.text(&self.run_id);
         writer.text("seq");
         writer.head(major::UNSIGNED, self.seq);
         writer.text("body");
@@ -69,7 +69,7 @@ impl Envelope {
         }
     }
 
-    fn read(bytes: &[u8]) -> std::result::Result<Self, cbor::CborError> {
+    fn read(bytes: &[u8]) -> Result<Self, cbor::CborError> {
         let mut reader = Reader::new(bytes);
         let members = reader.map()?;
         reader.key("v")?;
@@ -85,14 +85,14 @@ impl Envelope {
         reader.key("ts")?;
         let ts = reader.integer()?;
         reader.key("run")?;
-        let run = RunId::from(reader.str()?);
+        let run_id = RunId::from(reader.str()?);
         reader.key("seq")?;
         let seq = reader.unsigned()?;
         reader.key("body")?;
         let body = Hash(reader.byte_array()?);
         reader.key("kind")?;
         let kind = reader.str()?;
-        let known = Kind::of(kind).map(|kind| Cow::Borrowed(kind.name()));
+        let known = Kind::of(kind).map(|kind| Cow::Borrowed(kind.as_str()));
         let kind = known.unwrap_or_else(|| Cow::Owned(kind.to_owned()));
         let prev = match members {
             6 => None,
@@ -103,7 +103,7 @@ impl Envelope {
             _ => return Err(cbor::CborError::new(format_args!("{members} members"))),
         };
         reader.end()?;
-        Ok(Self { v: FORMAT, run, seq, prev, ts, kind, body })
+        Ok(Self { v: FORMAT, run_id, seq, prev, ts, kind, body })
     }
 }
 
@@ -152,25 +152,24 @@ impl Record {
     ///
     /// # Errors
     /// What is wrong, in words.
-    pub fn from_parts(
-        bytes: impl Into<Arc<[u8]>>,
-        body: Option<Body>,
-    ) -> std::result::Result<Self, String> {
+    pub fn from_parts(bytes: impl Into<Arc<[u8]>>, body: Option<Body>) -> Result<Self, Corrupt> {
         let bytes = bytes.into();
-        let envelope = Envelope::read(&bytes).map_err(|error| wrong("envelope", &error))?;
+        let envelope = Envelope::read(&bytes)
+            .map_err(|error| Corrupt::new("", 0, wrong("envelope", &error)))?;
+        let corrupt = |what: String| Corrupt::new(&envelope.run_id, envelope.seq, what);
         let kind = Kind::of(&envelope.kind);
         let mut gist = RecordSummary::default();
         if let Some(body) = &body {
             if body.payload.len() > MAX_PAYLOAD {
-                return Err(format!("its payload has more than {MAX_PAYLOAD} bytes"));
+                return Err(corrupt(format!("its payload has more than {MAX_PAYLOAD} bytes")));
             }
             if body.commitment() != envelope.body {
-                return Err("the body is not the one that was committed to".to_owned());
+                return Err(corrupt("the body is not the one that was committed to".to_owned()));
             }
-            gist = RecordSummary::read(&body.payload, kind, &envelope.kind)?;
+            gist = RecordSummary::read(&body.payload, kind, &envelope.kind).map_err(corrupt)?;
         }
-        let kind =
-            kind.ok_or_else(|| too_new(format_args!("records of kind {:?}", envelope.kind)))?;
+        let unknown = || corrupt(too_new(format_args!("records of kind {:?}", envelope.kind)));
+        let kind = kind.ok_or_else(unknown)?;
         let hash = Hash::of(&[RECORD_DOMAIN, &bytes]);
         Ok(Self(Arc::new(Parts { envelope, kind, bytes, hash, body, gist })))
     }
@@ -219,7 +218,12 @@ impl Record {
     ///
     /// # Errors
     /// A payload that is not what its fact is written as.
-    pub fn fact(&self) -> std::result::Result<Option<Fact>, String> {
+    pub fn fact(&self) -> Result<Option<Fact>, Corrupt> {
+        self.strict_fact().map_err(|what| Corrupt::new(&self.envelope().run_id, self.seq(), what))
+    }
+
+    /// The same, with the error in words.
+    pub(crate) fn strict_fact(&self) -> Result<Option<Fact>, String> {
         let fact = self.loose_fact()?;
         if let (Some(fact), Some(body)) = (&fact, &self.0.body) {
             let written = cbor::to_vec(fact).map_err(|error| format!("payload: {error}"))?;
@@ -236,7 +240,8 @@ impl Record {
     ///
     /// # Errors
     /// A payload that is not a fact.
-    pub fn loose_fact(&self) -> std::result::Result<Option<Fact>, String> {
+    #[doc(hidden)]
+    pub fn loose_fact(&self) -> Result<Option<Fact>, String> {
         let Some(body) = &self.0.body else { return Ok(None) };
         cbor::from_slice(&body.payload).map(Some).map_err(|error| wrong("payload", &error))
     }
@@ -255,15 +260,11 @@ impl Record {
     ///
     /// # Errors
     /// What keeps it from following, in words.
-    pub(crate) fn check_after(
-        &self,
-        run: &RunId,
-        head: Option<Head>,
-    ) -> std::result::Result<(), String> {
+    pub(crate) fn check_after(&self, run: &RunId, head: Option<Head>) -> Result<(), String> {
         let envelope = self.envelope();
         let seq = head.map_or(1, |head| head.seq.saturating_add(1));
-        if envelope.run != *run {
-            return Err(format!("it belongs to run {}", envelope.run));
+        if envelope.run_id != *run {
+            return Err(format!("it belongs to run {}", envelope.run_id));
         }
         if envelope.seq != seq {
             return Err(format!("expected record {seq}, found {}", envelope.seq));
@@ -312,7 +313,7 @@ pub struct Head {
 /// A run's chain as it grows: the next record's place, the hash it must name, the tree over what there is.
 #[derive(Clone, Debug)]
 pub struct Chain {
-    run: RunId,
+    run_id: RunId,
     head: Option<Head>,
     tree: merkle::Tree,
     writer: Writer,
@@ -320,14 +321,14 @@ pub struct Chain {
 
 impl Chain {
     /// A chain without records.
-    pub fn new(run: impl Into<RunId>) -> Self {
+    pub fn new(run_id: impl Into<RunId>) -> Self {
         let (tree, writer) = (merkle::Tree::new(), Writer::default());
-        Self { run: run.into(), head: None, tree, writer }
+        Self { run_id: run_id.into(), head: None, tree, writer }
     }
 
     /// The run.
-    pub fn run(&self) -> &RunId {
-        &self.run
+    pub fn run_id(&self) -> &RunId {
+        &self.run_id
     }
 
     /// Where it ends.
@@ -352,24 +353,24 @@ impl Chain {
         let writer = &mut self.writer;
         let payload = writer.encode(fact).map_err(unencodable)?;
         if payload.len() > MAX_PAYLOAD {
-            return Err(too_large(fact.kind(), payload.len()));
+            return Err(too_large(fact.kind().as_str(), payload.len()));
         }
         let payload = Arc::from(payload);
         let body = Body { salt, payload };
         let envelope = Envelope {
             v: FORMAT,
-            run: self.run.clone(),
+            run_id: self.run_id.clone(),
             seq: self.head.map_or(1, |head| head.seq + 1),
             prev: self.head.map(|head| head.hash),
             ts,
-            kind: Cow::Borrowed(fact.kind()),
+            kind: Cow::Borrowed(fact.kind().as_str()),
             body: body.commitment(),
         };
         writer.start();
         envelope.write(writer);
         let bytes: Arc<[u8]> = Arc::from(writer.bytes());
         let hash = Hash::of(&[RECORD_DOMAIN, &bytes]);
-        let (kind, body, gist) = (fact.of_kind(), Some(body), RecordSummary::of(fact));
+        let (kind, body, gist) = (fact.kind(), Some(body), RecordSummary::of(fact));
         let parts = Parts { envelope, kind, bytes, hash, body, gist };
         let record = Record(Arc::new(parts));
         self.extend(&record);
@@ -379,9 +380,11 @@ impl Chain {
     /// Takes in a record that follows.
     ///
     /// # Errors
-    /// What keeps it from following, in words.
-    pub fn follow(&mut self, record: &Record) -> std::result::Result<(), String> {
-        record.check_after(&self.run, self.head)?;
+    /// What keeps it from following.
+    pub fn follow(&mut self, record: &Record) -> Result<(), Corrupt> {
+        let seq = self.head.map_or(1, |head| head.seq.saturating_add(1));
+        let follows = record.check_after(&self.run_id, self.head);
+        follows.map_err(|what| Corrupt::new(&self.run_id, seq, what))?;
         self.extend(record);
         Ok(())
     }

@@ -26,8 +26,8 @@ mynah_data::words! {
 
 impl RunStatus {
     /// Every status. Backends store the place in this list, so new ones come at its end.
-    pub const ALL: [Self; 5] =
-        [Self::Running, Self::Suspended, Self::Completed, Self::Failed, Self::Cancelled];
+    pub const ALL: &'static [Self] =
+        &[Self::Running, Self::Suspended, Self::Completed, Self::Failed, Self::Cancelled];
 
     /// Whether the run has ended.
     pub const fn is_ended(self) -> bool {
@@ -108,7 +108,7 @@ impl RunSummary {
             started: envelope.ts,
             updated: envelope.ts,
             hash: first.hash(),
-            ..Self::empty(envelope.run.clone())
+            ..Self::empty(envelope.run_id.clone())
         }
     }
 

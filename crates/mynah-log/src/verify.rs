@@ -11,8 +11,8 @@ use crate::{Chain, Fact, Hash, Kind, Record, Totals};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Corrupt {
-    /// The run.
-    pub run: RunId,
+    /// The run; empty where it is unknown.
+    pub run_id: RunId,
     /// The first record that is wrong; 0 where it is none of its records.
     pub seq: u64,
     /// How.
@@ -21,8 +21,8 @@ pub struct Corrupt {
 
 impl fmt::Display for Corrupt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { run, seq, what } = self;
-        match (run.as_str(), seq) {
+        let Self { run_id, seq, what } = self;
+        match (run_id.as_str(), seq) {
             ("", _) => f.write_str(what),
             (run, 0) => write!(f, "run {run}: {what}"),
             (run, seq) => write!(f, "run {run}, record {seq}: {what}"),
@@ -45,14 +45,13 @@ pub(crate) fn reason_of(what: &str) -> LogReason {
 
 impl Corrupt {
     /// This is wrong with a run at this record; 0 where it is none of its records.
-    pub fn new(run: impl Into<RunId>, seq: u64, what: impl Into<String>) -> Self {
-        Self { run: run.into(), seq, what: what.into() }
+    pub fn new(run_id: impl Into<RunId>, seq: u64, what: impl Into<String>) -> Self {
+        Self { run_id: run_id.into(), seq, what: what.into() }
     }
 
     /// A record that holds something which this version does not know.
     pub fn too_new(record: &Record, what: impl fmt::Display) -> Self {
-        let run = record.envelope().run.to_string();
-        Self { run: run.into(), seq: record.seq(), what: too_new(what) }
+        Self::new(&record.envelope().run_id, record.seq(), too_new(what))
     }
 
     /// `corrupt`; or `too_new`, if nothing is wrong but that a newer version of Mynah wrote the record.
@@ -61,12 +60,14 @@ impl Corrupt {
     }
 }
 
+impl std::error::Error for Corrupt {}
+
 impl From<Corrupt> for Error {
     fn from(corrupt: Corrupt) -> Self {
         let reason = corrupt.reason();
         Self::log(reason)
             .with_message(format!("log error: {reason}: {corrupt}"))
-            .with("run_id", corrupt.run)
+            .with("run_id", corrupt.run_id)
             .with("seq", corrupt.seq)
             .with("what", corrupt.what)
     }
@@ -83,17 +84,10 @@ mynah_data::words! {
     }
 }
 
-/// By its name in JSON.
-impl PartialEq<&str> for VerifyStatus {
-    fn eq(&self, name: &&str) -> bool {
-        self.as_str() == *name
-    }
-}
-
 /// What a run was found to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Report {
+pub struct VerifyReport {
     /// Whether it has ended.
     pub status: VerifyStatus,
     /// How many records there are.
@@ -110,13 +104,13 @@ pub struct Report {
 ///
 /// ```
 /// use mynah_data::Thread;
-/// use mynah_log::{Chain, Extent, Fact, Verifier};
+/// use mynah_log::{Chain, Extent, Fact, Verifier, VerifyStatus};
 ///
 /// let mut chain = Chain::new("run-1");
 /// let first = chain.append(0, [7; 16], &Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None })?;
 /// let mut verifier = Verifier::new("run-1");
 /// verifier.check(&first).unwrap();
-/// assert_eq!(verifier.report().status, "in_progress");
+/// assert_eq!(verifier.report().status, VerifyStatus::InProgress);
 /// # Ok::<(), mynah_data::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -135,8 +129,8 @@ pub struct Verifier {
 
 impl Verifier {
     /// Checks a run from its first record on.
-    pub fn new(run: &str) -> Self {
-        let (chain, totals) = (Chain::new(run), Totals::default());
+    pub fn new(run_id: &str) -> Self {
+        let (chain, totals) = (Chain::new(run_id), Totals::default());
         Self { chain, totals, redacted: 0, untold: false, last: None, seal: None, broken_at: None }
     }
 
@@ -152,7 +146,7 @@ impl Verifier {
     /// The same, where a record without its body adds to the totals what the body did.
     pub(crate) fn check_counted(&mut self, record: &Record) -> Result<(), Corrupt> {
         let seq = self.chain.head().map_or(1, |head| head.seq + 1);
-        self.judge(record).map_err(|what| Corrupt { run: self.chain.run().clone(), seq, what })
+        self.judge(record).map_err(|what| Corrupt::new(self.chain.run_id(), seq, what))
     }
 
     /// Names the record that was changed, given what [`check`](Self::check) found wrong with the last one and the hash that
@@ -160,7 +154,7 @@ impl Verifier {
     ///
     /// Where a record does not name the hash of the one before it, either of them may have been changed. If its own hash is the
     /// one that is expected further on, it was not.
-    pub fn blame(&self, found: Corrupt, vouched: Option<Hash>) -> Corrupt {
+    pub(crate) fn blame(&self, found: Corrupt, vouched: Option<Hash>) -> Corrupt {
         if self.broken_at.is_none() || self.broken_at != vouched || found.seq < 2 {
             return found;
         }
@@ -177,9 +171,9 @@ impl Verifier {
         let root = is_seal.then(|| self.chain.root());
         let before = self.chain.head().map(|head| head.hash);
         self.broken_at = (record.envelope().prev != before).then(|| record.hash());
-        self.chain.follow(record)?;
+        self.chain.follow(record).map_err(|corrupt| corrupt.what)?;
         let last = self.last.replace(record.kind());
-        if let Some(what) = record.kind().misplaced_after(self.chain.run(), last) {
+        if let Some(what) = record.kind().misplaced_after(self.chain.run_id(), last) {
             return Err(what.to_owned());
         }
         if record.body().is_none() {
@@ -192,7 +186,7 @@ impl Verifier {
             self.totals.add(&record.gist().adds);
             return Ok(());
         };
-        if let Some(Fact::Sealed(seal)) = record.fact()? {
+        if let Some(Fact::Sealed(seal)) = record.strict_fact()? {
             if seal.root != root {
                 return Err("the seal's root is not that of the records before it".to_owned());
             }
@@ -205,8 +199,8 @@ impl Verifier {
     }
 
     /// What the run was found to be so far.
-    pub fn report(&self) -> Report {
-        Report {
+    pub fn report(&self) -> VerifyReport {
+        VerifyReport {
             status: if self.seal.is_some() {
                 VerifyStatus::Verified
             } else {
@@ -220,6 +214,7 @@ impl Verifier {
     }
 
     /// The chain so far, to continue a verified run.
+    #[doc(hidden)]
     pub fn into_chain(self) -> (Chain, Totals) {
         (self.chain, self.totals)
     }
@@ -230,10 +225,10 @@ impl Verifier {
 /// # Errors
 /// The first thing that is wrong.
 pub fn verify<'a>(
-    run: &str,
+    run_id: &str,
     records: impl IntoIterator<Item = &'a Record>,
-) -> Result<Report, Corrupt> {
-    let mut verifier = Verifier::new(run);
+) -> Result<VerifyReport, Corrupt> {
+    let mut verifier = Verifier::new(run_id);
     let mut records = records.into_iter();
     while let Some(record) = records.next() {
         verifier.check(record).map_err(|found| {

@@ -1,11 +1,9 @@
 //! Records and runs as programs outside Rust read them.
 
-use std::borrow::Cow;
-
 use mynah_data::{Result, RunId};
 use serde::Serialize;
 
-use crate::{Fact, Hash, Log, Parent, Record};
+use crate::{Fact, Hash, Kind, Log, Parent, Record};
 
 /// A record with its fact, to be written as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -18,7 +16,7 @@ pub struct RecordView {
     /// Nanoseconds since 1970.
     pub ts: i64,
     /// What kind of fact.
-    pub kind: Cow<'static, str>,
+    pub kind: Kind,
     /// The hash of the record before; none on the first.
     pub prev: Option<Hash>,
     /// The hash of this record.
@@ -34,15 +32,15 @@ impl Record {
     /// The record with its fact, to be written as JSON.
     pub fn view(&self) -> RecordView {
         let envelope = self.envelope();
-        let (fact, unreadable) = match self.fact() {
+        let (fact, unreadable) = match self.strict_fact() {
             Ok(fact) => (fact, None),
             Err(what) => (None, Some(what)),
         };
         RecordView {
-            run_id: envelope.run.clone(),
+            run_id: envelope.run_id.clone(),
             seq: envelope.seq,
             ts: envelope.ts,
-            kind: envelope.kind.clone(),
+            kind: self.kind(),
             prev: envelope.prev,
             hash: self.hash(),
             fact,

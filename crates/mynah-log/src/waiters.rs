@@ -8,29 +8,29 @@ use std::{
 
 use tokio::sync::watch;
 
-/// Those who wait for more records, by run.
+/// Waits for more records of runs, and their notification.
 #[derive(Debug, Default)]
 pub struct Waiters(Mutex<HashMap<RunId, watch::Sender<()>>>);
 
 impl Waiters {
     /// Starts to wait for a run. No notification after this call is missed: subscribe first, then
     /// check whether to wait.
-    pub fn join(self: &Arc<Self>, run: &str) -> Waiter {
+    pub fn subscribe(self: &Arc<Self>, run: &str) -> Waiter {
         let run = RunId::from(run);
         let mut runs = self.runs();
         let receiver = runs.entry(run.clone()).or_default().subscribe();
         Waiter { waiters: Arc::clone(self), run, receiver }
     }
 
-    /// Notifies those who wait for a run.
-    pub fn tell(&self, run: &str) {
+    /// Notifies all that wait for a run.
+    pub fn notify(&self, run: &str) {
         if let Some(sender) = self.runs().get(run) {
             sender.send_replace(());
         }
     }
 
-    /// Notifies all.
-    pub fn tell_all(&self) {
+    /// Notifies all that wait for any run.
+    pub fn notify_all(&self) {
         self.runs().values().for_each(|sender| sender.send_replace(()));
     }
 
@@ -44,7 +44,7 @@ impl Waiters {
     }
 }
 
-/// One who waits.
+/// A subscription to the records of a run.
 #[derive(Debug)]
 pub struct Waiter {
     waiters: Arc<Waiters>,
@@ -54,7 +54,7 @@ pub struct Waiter {
 
 impl Waiter {
     /// Waits for a notification.
-    pub async fn told(&mut self) {
+    pub async fn notified(&mut self) {
         // The sender stays in the map while there are waiters.
         let _ = self.receiver.changed().await;
     }

@@ -283,7 +283,7 @@ async fn the_largest_record_can_be_exported_and_a_larger_one_is_not_appended() {
     let body = largest.body().cloned().expect("a body");
     let payload = [&body.payload[..], &[0]].concat().into();
     let larger = Record::from_parts(&largest.envelope_bytes()[..], Some(Body { payload, ..body }));
-    assert!(larger.is_err_and(|what| what.contains("more than 33554432 bytes")));
+    assert!(larger.is_err_and(|corrupt| corrupt.what.contains("more than 33554432 bytes")));
 
     let log = MemoryLog::new();
     log.append(Append::new("run", None, vec![first, largest])).await.expect("a run");

@@ -2,11 +2,12 @@
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking")]
 
+use std::sync::Arc;
+
 use mynah_data::{HaltReason, Metadata, Thread};
-use mynah_log::VerifyStatus;
 use mynah_log::{
-    About, Append, Chain, End, Extent, Fact, Log as _, MemoryLog, Seal, Totals, cbor,
-    conformance::Sample, merkle, verify,
+    About, Append, Body, Chain, Corrupt, End, Extent, Fact, Kind, Log as _, MemoryLog, Record,
+    Seal, Totals, VerifyStatus, cbor, conformance::Sample, merkle, verify,
 };
 use serde_json::{Value, json};
 
@@ -66,7 +67,35 @@ fn every_kind_has_its_name_in_the_list() {
     let error = error.to_string();
     let (_, expected) = error.split_once("expected one of ").expect("a list");
     let expected: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
-    assert_eq!(Fact::KINDS.to_vec(), expected);
+    let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
+    assert_eq!(names, expected);
+}
+
+#[test]
+fn a_kind_is_read_from_its_name() {
+    for kind in Kind::ALL {
+        assert_eq!(kind.to_string().parse(), Ok(*kind));
+    }
+    assert_eq!(format!("{:<8}|", Kind::Failed), "failed  |");
+    let error = "tool".parse::<Kind>().expect_err("no kind");
+    assert_eq!(error.field(), Some("kind"));
+    assert!(error.message().contains("the kinds are run_started, resumed"), "{error}");
+}
+
+#[test]
+fn a_corrupt_record_names_its_run_and_its_place() {
+    let mut chain = Chain::new("run");
+    let fact = Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
+    let record = chain.append(0, [7; 16], &fact).expect("a fact");
+    let body = record.body().cloned().expect("a body");
+    let other = Record::from_parts(
+        &record.envelope_bytes()[..],
+        Some(Body { payload: Arc::from([0u8]), ..body }),
+    );
+    let place = |found: Result<(), Corrupt>| found.map_err(|corrupt| (corrupt.run_id, corrupt.seq));
+    assert_eq!(place(other.map(drop)), Err(("run".into(), 1)));
+    assert_eq!(place(chain.follow(&record)), Err(("run".into(), 2)));
+    assert_eq!(place(Record::from_parts([0u8], None).map(drop)), Err(("".into(), 0)));
 }
 
 #[test]
@@ -104,7 +133,7 @@ fn an_inner_node_does_not_pass_for_a_leaf() {
     assert_eq!(merkle::root(&halves), merkle::root(&leaves), "trees are told apart by their size");
     let proof = merkle::inclusion_proof(&halves, 0).expect("a proof");
     let root = merkle::root(&leaves);
-    assert!(!merkle::verify_inclusion(&halves[0], 0, 4, &proof, &root));
+    assert!(!merkle::verify_inclusion(&halves[0], 0, 4, &root, &proof));
 }
 
 #[test]

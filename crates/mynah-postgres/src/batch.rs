@@ -158,7 +158,7 @@ impl Batch {
         let first = line.no + 1;
         line.no += self.records.len() as i64;
         let numbers: Vec<i64> = (first..=line.no).collect();
-        let runs: Vec<&str> = records().map(|record| &*record.envelope().run).collect();
+        let runs: Vec<&str> = records().map(|record| &*record.envelope().run_id).collect();
         let seqs: Vec<i64> = records().map(|record| record.seq().cast_signed()).collect();
         let envelopes: Vec<&[u8]> = records().map(|record| &record.envelope_bytes()[..]).collect();
         let salts: Vec<Option<&[u8]>> =

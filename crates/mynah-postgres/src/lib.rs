@@ -228,7 +228,7 @@ impl Log for PostgresLog {
     fn append(&self, batch: Append) -> LogFuture<'_, Head> {
         Box::pin(async move {
             let checked = Checked::new(batch, || 0)?;
-            let run = checked.batch.run.clone();
+            let run = checked.batch.run_id.clone();
             match self.answered(self.ask(Some(&run), Job::Append(Box::new(checked)))).await? {
                 Reply::Head(head) => Ok(head),
                 other => Err(strange(&other)),
@@ -255,7 +255,7 @@ impl Log for PostgresLog {
     fn wait(&self, run: &str, beyond: u64) -> LogFuture<'_, ()> {
         let run = RunId::from(run);
         Box::pin(async move {
-            let mut waiting = self.0.waiters.join(&run);
+            let mut waiting = self.0.waiters.subscribe(&run);
             loop {
                 match self.known(&run).await?.map(|known| known.entry.summary) {
                     Some(summary) if summary.records > beyond => return Ok(()),
@@ -271,7 +271,7 @@ impl Log for PostgresLog {
         let run = RunId::from(run);
         Box::pin(async move {
             self.0.pending.settled(&run).await;
-            Ok(self.known(&run).await?.map(|known| known.entry.told()))
+            Ok(self.known(&run).await?.map(|known| known.entry.to_summary()))
         })
     }
 
@@ -326,7 +326,7 @@ impl Log for PostgresLog {
     }
 
     fn release(&self, lease: &Lease) {
-        self.send(Some(&lease.run), Job::Release(lease.clone()), None);
+        self.send(Some(&lease.run_id), Job::Release(lease.clone()), None);
     }
 
     fn claim(
@@ -350,7 +350,7 @@ impl Log for PostgresLog {
     fn deliver(&self, run: &str, id: &str, payload: Vec<u8>) -> LogFuture<'_, bool> {
         let (run, id) = (RunId::from(run), id.to_owned());
         Box::pin(async move {
-            backend::check_message(&id)?;
+            backend::check_message_id(&id)?;
             let job = Job::Deliver { run: run.clone(), id, payload };
             match self.answered(self.ask(Some(&run), job)).await? {
                 Reply::IsNew(is_new) => Ok(is_new),
@@ -386,7 +386,7 @@ impl Log for PostgresLog {
     fn keep_part(&self, lease: &Lease, part: AnswerPart) -> LogFuture<'_, ()> {
         let lease = lease.clone();
         Box::pin(async move {
-            let run = lease.run.clone();
+            let run = lease.run_id.clone();
             self.answered(self.ask(Some(&run), Job::KeepPart(lease, part))).await.map(drop)
         })
     }
@@ -394,7 +394,7 @@ impl Log for PostgresLog {
     fn parts(&self, run: &str, seq: u64, first: u64) -> LogFuture<'_, Vec<AnswerPart>> {
         let run = RunId::from(run);
         Box::pin(async move {
-            let mut waiting = self.0.waiters.join(&run);
+            let mut waiting = self.0.waiters.subscribe(&run);
             loop {
                 let name = run.clone();
                 let read = move |client: Arc<Client>| {
@@ -446,7 +446,7 @@ impl Inner {
             drop(done);
         });
         let mut late = std::pin::pin!(late);
-        let mut told = std::pin::pin!(waiting.told());
+        let mut told = std::pin::pin!(waiting.notified());
         std::future::poll_fn(|cx| {
             if told.as_mut().poll(cx).is_ready() || late.as_mut().poll(cx).is_ready() {
                 Poll::Ready(())

@@ -7,9 +7,9 @@ use std::{
 
 use mynah_data::{Error, Result, RunId};
 use mynah_log::{
-    AnswerPart, Body, Changes, Corrupt, Hash, InboxMessage, MAINTENANCE, Record, Removed,
+    AnswerPart, Body, Changes, Corrupt, Fact, Hash, InboxMessage, MAINTENANCE, Record, Removed,
     RunChange, RunFilter, RunPage, RunStatus, RunSummary, SealedRun, Tombstone,
-    backend::{not_a_cursor, sealed},
+    backend::{invalid_cursor, sealed},
 };
 use tokio_postgres::{
     Client, Row,
@@ -47,12 +47,12 @@ pub(crate) fn record(row: &Row, run: &str, seq: u64) -> Result<Record, Corrupt> 
         (None, None) => None,
         _ => return Err(wrong("its row is not as it was written".to_owned())),
     };
-    let record = Record::from_parts(envelope, body).map_err(wrong)?;
+    let record = Record::from_parts(envelope, body).map_err(|corrupt| wrong(corrupt.what))?;
     let envelope = record.envelope();
-    if *envelope.run != *run || envelope.seq != seq {
+    if *envelope.run_id != *run || envelope.seq != seq {
         return Err(wrong(format!(
             "record {} of run {} is in its place",
-            envelope.seq, envelope.run
+            envelope.seq, envelope.run_id
         )));
     }
     Ok(record)
@@ -171,7 +171,10 @@ pub(crate) async fn runs(client: &Client, filter: &RunFilter) -> Result<RunPage>
         for (row, known) in rows.iter().zip(known) {
             let place =
                 mynah_log::backend::Place { started: get(row, 4, "")?, key: get(row, 1, "")? };
-            found.push((place, known.map(|known: Known| -> RunSummary { known.entry.told() })));
+            found.push((
+                place,
+                known.map(|known: Known| -> RunSummary { known.entry.to_summary() }),
+            ));
         }
         return Ok(RunPage::cut(found, size));
     }
@@ -291,7 +294,7 @@ pub(crate) async fn changes(
     cursor: Option<&str>,
     limit: usize,
 ) -> Result<Changes> {
-    let mut seen = cursor.map(|cursor| parse(cursor).ok_or_else(not_a_cursor)).transpose()?;
+    let mut seen = cursor.map(|cursor| parse(cursor).ok_or_else(invalid_cursor)).transpose()?;
     let writers =
         client.query_typed("SELECT key, no FROM mynah_writers", &[]).await.map_err(failure)?;
     let last: Cursor = writers.iter().map(|row| (row.get(0), row.get(1))).collect();
@@ -386,8 +389,9 @@ pub(crate) async fn check(client: &Client) -> Result<()> {
         }
         for record in &tombstones {
             seq = record.seq();
-            if let Ok(Tombstone { run_id, removed: Removed::Run { .. }, .. }) =
-                Tombstone::of(record)
+            if let Ok(Some(Fact::Removed(Tombstone {
+                run_id, removed: Removed::Run { .. }, ..
+            }))) = record.fact()
                 && !ids.remove(&run_id)
             {
                 let what = format!("it removes run {run_id}, and its id could be reused");

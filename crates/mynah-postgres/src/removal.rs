@@ -3,7 +3,7 @@
 use mynah_data::{LogReason, Result, RunId};
 use mynah_log::{
     Head, MAINTENANCE, Record, Removed, Tombstone,
-    backend::{self, Checked, IndexEntry, goes_on_from},
+    backend::{self, Checked, IndexEntry, previous_run},
 };
 use tokio_postgres::types::{ToSql, Type};
 
@@ -89,9 +89,9 @@ async fn may_go(
 ) -> Result<Result<()>, Failed> {
     let line = writer.line.as_ref().ok_or(Failed::Conflict)?;
     let Some(known) = writer.known.get(run_id) else {
-        return Ok(backend::absent(removed, run_id, loaded.pruned.contains(run_id)));
+        return Ok(backend::check_missing(removed, run_id, loaded.pruned.contains(run_id)));
     };
-    if let Err(refusal) = known.entry.yields(removed, checked.now) {
+    if let Err(refusal) = known.entry.check_removal(removed, checked.now) {
         return Ok(Err(refusal));
     }
     let run: &str = run_id;
@@ -109,7 +109,7 @@ async fn may_go(
                 let hash = rows.first().and_then(|row| row.try_get::<_, Vec<u8>>(0).ok());
                 let hash = hash.and_then(|envelope| Record::from_parts(envelope, None).ok());
                 if hash.map(|record| record.hash()) != Some(named.hash) {
-                    return Ok(Err(backend::strange(run, named.seq)));
+                    return Ok(Err(backend::wrong_tombstone(run, named.seq)));
                 }
             }
         }
@@ -119,12 +119,12 @@ async fn may_go(
                           JOIN mynah_records first ON first.run = later.id AND first.seq = 1 WHERE r.id = $1";
             for row in line.client.query_typed(select, &[(&run, Type::TEXT)]).await? {
                 let later: String = row.get(3);
-                if checked.takes_out(&later) {
+                if checked.prunes(&later) {
                     continue;
                 }
                 let first = record(&row, &later, 1).ok();
-                if first.as_ref().and_then(goes_on_from).as_ref() == Some(run_id) {
-                    return Ok(Err(backend::needed(run, &later)));
+                if first.as_ref().and_then(previous_run).as_ref() == Some(run_id) {
+                    return Ok(Err(backend::still_needed(run, &later)));
                 }
             }
         }

@@ -51,7 +51,7 @@ impl Known {
     }
 
     pub(crate) fn wake(&self) -> i64 {
-        self.entry.wakes(!self.messages.is_empty())
+        self.entry.wakes_at(!self.messages.is_empty())
     }
 
     /// What a row says, or that it cannot be true.

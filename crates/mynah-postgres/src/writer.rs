@@ -229,9 +229,9 @@ impl Writer {
 
     fn tell(&self, job: &Job) {
         match job {
-            Job::Append(checked) => self.waiters.tell(&checked.batch.run),
-            Job::Deliver { run, .. } | Job::KeepPart(Lease { run, .. }, _) => {
-                self.waiters.tell(run);
+            Job::Append(checked) => self.waiters.notify(&checked.batch.run_id),
+            Job::Deliver { run, .. } | Job::KeepPart(Lease { run_id: run, .. }, _) => {
+                self.waiters.notify(run);
             }
             _ => {}
         }
@@ -312,19 +312,19 @@ impl Writer {
             match &ask.job {
                 Job::Append(checked) => {
                     let Checked { batch, .. } = &**checked;
-                    let is_known = self.known.contains_key(&batch.run);
+                    let is_known = self.known.contains_key(&batch.run_id);
                     if forced || !is_known && batch.expected.is_some() {
-                        runs.insert(&batch.run);
+                        runs.insert(&batch.run_id);
                     }
                 }
                 Job::Lease { run, .. } => drop(runs.insert(run)),
-                Job::Release(lease) => drop(runs.insert(&lease.run)),
+                Job::Release(lease) => drop(runs.insert(&lease.run_id)),
                 Job::Deliver { run, id, .. } => {
                     runs.insert(run);
                     messages.push((run.clone(), id.clone()));
                 }
-                Job::KeepPart(lease, _) if forced || !self.known.contains_key(&lease.run) => {
-                    runs.insert(&lease.run);
+                Job::KeepPart(lease, _) if forced || !self.known.contains_key(&lease.run_id) => {
+                    runs.insert(&lease.run_id);
                 }
                 Job::KeepPart(..) | Job::Beat { .. } | Job::Claim { .. } => {}
             }
@@ -370,7 +370,7 @@ impl Writer {
                 Ok(known) => {
                     self.known.insert(known.entry.summary.run_id.clone(), known);
                 }
-                Err(corrupt) => drop(loaded.damaged.insert(corrupt.run.clone(), corrupt.into())),
+                Err(corrupt) => drop(loaded.damaged.insert(corrupt.run_id.clone(), corrupt.into())),
             }
         }
         loaded.pruned = pruned?.iter().map(|row| RunId::from(row.get::<_, &str>(0))).collect();
@@ -409,7 +409,7 @@ impl Round<'_> {
                 checked.now = now;
                 let durability = checked.batch.durability.unwrap_or_default();
                 self.batch.durability = self.batch.durability.max(durability);
-                (&checked.batch.run, self.append(checked).map(Reply::Head))
+                (&checked.batch.run_id, self.append(checked).map(Reply::Head))
             }
             Job::Lease { run, owner, term, seen } => {
                 self.batch.durability = Durability::Full;
@@ -420,10 +420,10 @@ impl Round<'_> {
                 (&*run, lease.map(Reply::Lease))
             }
             Job::Release(lease) => {
-                if let Some(known) = self.writer.known.get_mut(&lease.run) {
+                if let Some(known) = self.writer.known.get_mut(&lease.run_id) {
                     known.entry.release(lease);
                     known.is_changed = true;
-                    self.touched.push(lease.run.clone());
+                    self.touched.push(lease.run_id.clone());
                 }
                 return Ok(Ok(Reply::Done));
             }
@@ -436,7 +436,7 @@ impl Round<'_> {
                 self.batch.durability = Durability::Full;
                 (&*run, self.deliver(run, id, payload).map(Reply::IsNew))
             }
-            Job::KeepPart(lease, part) => (&lease.run, self.keep_part(lease, part)),
+            Job::KeepPart(lease, part) => (&lease.run_id, self.keep_part(lease, part)),
             Job::Claim { .. } => return Ok(Err(unavailable("runs are claimed alone"))),
         };
         if result.is_err() && !self.loaded.fresh.contains(run) {
@@ -455,7 +455,7 @@ impl Round<'_> {
     }
 
     fn append(&mut self, checked: &Checked) -> Result<Head> {
-        let run = &checked.batch.run;
+        let run = &checked.batch.run_id;
         let is_pruned = self.loaded.pruned.contains(run);
         match self.find(run)? {
             Some(known) if known.entry.ends_with(checked) => return Ok(checked.head),
@@ -537,11 +537,11 @@ impl Round<'_> {
     }
 
     fn keep_part(&mut self, lease: &Lease, part: &AnswerPart) -> Result<Reply> {
-        let known = self.find(&lease.run)?;
+        let known = self.find(&lease.run_id)?;
         if let Some(known) = known.filter(|known| known.entry.admits_part(lease, part.seq)) {
             known.may_have_parts = true;
             let [seq, first] = [part.seq, part.first].map(u64::cast_signed);
-            self.batch.parts.insert((lease.run.clone(), seq, first), part.clone());
+            self.batch.parts.insert((lease.run_id.clone(), seq, first), part.clone());
         }
         Ok(Reply::Done)
     }

@@ -15,7 +15,7 @@ use std::{
 use mynah_data::{ErrorKind, HaltReason, LogReason, Metadata};
 use mynah_log::{
     Append, Chain, End, Fact, Head, Lease, Log, Queue, RunFilter, RunStatus, Seal, Totals,
-    conformance::Sample, verify_run, verify_seals,
+    VerifyStatus, conformance::Sample, verify_run, verify_seals,
 };
 use mynah_postgres::PostgresLog;
 use tokio::{
@@ -173,22 +173,22 @@ async fn a_server_that_crashes_under_load_loses_nothing_that_was_confirmed() {
         runs.push(task.await.expect("a task"));
     }
     for run in &runs {
-        assert_eq!(log.head(run.id()).await, Ok(Some(run.head())));
-        let report = verify_run(&log, run.id()).await.expect("a sound run");
-        assert_eq!(report.status, "verified");
+        assert_eq!(log.head(run.run_id()).await, Ok(Some(run.head())));
+        let report = verify_run(&log, run.run_id()).await.expect("a sound run");
+        assert_eq!(report.status, VerifyStatus::Verified);
     }
     assert_eq!(verify_seals(&log).await.map(|tree| tree.size()), Ok(12));
     log.check().await.expect("nothing strange");
     let (mut cursor, mut seen) = (cursor, std::collections::HashMap::new());
     loop {
         let changes = log.changes(Some(&cursor), 50).await.expect("changes");
-        seen.extend(changes.runs.into_iter().map(|change| (change.run, change.head)));
+        seen.extend(changes.runs.into_iter().map(|change| (change.run_id, change.head)));
         if changes.cursor == cursor {
             break;
         }
         cursor = changes.cursor;
     }
-    assert!(runs.iter().all(|run| seen.get(run.id()) == Some(&run.head())), "each is followed");
+    assert!(runs.iter().all(|run| seen.get(run.run_id()) == Some(&run.head())), "each is followed");
 }
 
 /// How many records a worker's run has before its end.
@@ -221,8 +221,8 @@ async fn work(url: &str) {
 }
 
 async fn finish(log: &PostgresLog, lease: &Lease) -> mynah_data::Result<()> {
-    let mut chain = Chain::new(lease.run.clone());
-    for record in log.read(&lease.run, 1, 1_000).await? {
+    let mut chain = Chain::new(lease.run_id.clone());
+    for record in log.read(&lease.run_id, 1, 1_000).await? {
         chain.follow(&record).expect("a sound chain");
     }
     while let Some(head) = chain.head() {
@@ -241,7 +241,7 @@ async fn finish(log: &PostgresLog, lease: &Lease) -> mynah_data::Result<()> {
             records.push(chain.append(time, [7; 16], &seal)?);
         }
         let is_last = records.len() > 1;
-        append(log, &Append::new(lease.run.clone(), Some(head), records).fenced(lease)).await;
+        append(log, &Append::new(lease.run_id.clone(), Some(head), records).fenced(lease)).await;
         if is_last {
             return Ok(());
         }

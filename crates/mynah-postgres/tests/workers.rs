@@ -16,7 +16,7 @@ use std::{
 use futures_util::stream;
 use mynah::{
     Adapter, BoxFuture, FinishReason, ModelCall, ModelStream, Worker,
-    log::{Fact, RunFilter, RunStatus, verify_run, verify_seals},
+    log::{Fact, RunFilter, RunStatus, VerifyStatus, verify_run, verify_seals},
     prelude::*,
 };
 use mynah_postgres::PostgresLog;
@@ -207,7 +207,7 @@ async fn check(
     done: &HashMap<(String, String), Vec<u32>>,
 ) -> (usize, usize) {
     let report = verify_run(log, run).await.expect("a sound run");
-    assert_eq!(report.status, "verified");
+    assert_eq!(report.status, VerifyStatus::Verified);
     let records = log.read(run, 1, 10_000).await.expect("records");
     let (mut repeated, mut crashes, mut completed) = (0, 0, 0);
     for record in records {

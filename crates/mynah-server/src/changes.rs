@@ -64,7 +64,7 @@ impl Changes {
         let mut runs = Vec::new();
         for change in changes.runs {
             // One that was pruned since has nothing to show.
-            if let Some(run) = self.log.run(&change.run).await? {
+            if let Some(run) = self.log.run(&change.run_id).await? {
                 runs.push(json!({"run": Listed::from(run)}));
             }
         }

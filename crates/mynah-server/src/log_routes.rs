@@ -42,7 +42,7 @@ pub(crate) async fn verify(State(app): State<App>, Id(id): Id, uri: Uri) -> Resu
 }
 
 /// What verifying a run found. Damage is a finding; anything else is an error.
-fn verified(run: &str, found: MynahResult<mynah::log::Report>) -> MynahResult<Value> {
+fn verified(run: &str, found: MynahResult<mynah::log::VerifyReport>) -> MynahResult<Value> {
     let mut shown = json!({"run_id": run});
     let found = match found {
         Ok(report) => json!(report),
@@ -156,7 +156,7 @@ impl KnownTree {
             }
             for leaf in &leaves {
                 self.tree.push(leaf.leaf());
-                self.removals += u64::from(*leaf.run == *MAINTENANCE);
+                self.removals += u64::from(*leaf.run_id == *MAINTENANCE);
             }
         }
     }
@@ -238,7 +238,7 @@ async fn verify_log(log: &dyn Log, progress: Option<&mpsc::Sender<Event>>) -> My
     let mut filter = RunFilter::new();
     'pages: loop {
         let page = log.runs(filter.clone()).await?;
-        let damaged = page.damaged.iter().map(|damaged| &damaged.run);
+        let damaged = page.damaged.iter().map(|damaged| &damaged.run_id);
         for run in page.runs.iter().map(|run| &run.run_id).chain(damaged) {
             let found = match auditor.verify_run(run).await {
                 // It was there when it was listed.

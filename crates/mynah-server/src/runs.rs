@@ -87,7 +87,7 @@ pub(crate) fn filter(query: &mut Query) -> Result<RunFilter> {
         None => {}
         Some(ABANDONED) => filter.abandoned = Some(now()),
         Some(name) => {
-            let status = RunStatus::ALL.into_iter().find(|status| status.as_str() == name);
+            let status = RunStatus::ALL.iter().copied().find(|status| status.as_str() == name);
             let names: Vec<&str> = RunStatus::ALL.iter().map(|status| status.as_str()).collect();
             filter.status = Some(status.ok_or_else(|| {
                 Problem::bad(format!(
@@ -139,7 +139,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result {
     Ok(reply::ok(&list))
 }
 
-fn damaged(Corrupt { run, seq, what, .. }: &Corrupt) -> Value {
+fn damaged(Corrupt { run_id: run, seq, what, .. }: &Corrupt) -> Value {
     json!({"run_id": run, "seq": seq, "what": what})
 }
 
@@ -270,7 +270,7 @@ async fn last_end(log: &dyn Log, run: &RunSummary) -> Result<Option<Ended>> {
     }
     let record = log.read(&run.run_id, last, 1).await?.into_iter().next();
     let Some(record) = record.filter(|record| record.seq() == last) else { return Ok(None) };
-    let (kind, seq) = (record.kind().name(), record.seq());
+    let (kind, seq) = (record.kind().as_str(), record.seq());
     Ok(match fact(&record) {
         Some(Fact::Suspended(end) | Fact::Completed(end) | Fact::Failed(end)) => {
             Some(Ended { kind, seq, end })

@@ -47,8 +47,8 @@ async fn hear_cancels(app: &App) {
 async fn stop_cancelled(app: &App, cursor: Option<&str>) -> Result<String> {
     let changes = app.log.changes(cursor, 1_000).await?;
     for change in changes.runs.iter().filter(|change| change.has_messages) {
-        let Some(live) = app.live.run(&change.run) else { continue };
-        let messages = app.log.inbox(&change.run, 100).await?;
+        let Some(live) = app.live.run(&change.run_id) else { continue };
+        let messages = app.log.inbox(&change.run_id, 100).await?;
         let signal = |payload: &[u8]| serde_json::from_slice::<Signal>(payload).ok();
         if messages.iter().any(|message| signal(&message.payload) == Some(Signal::Cancel)) {
             live.cancel();

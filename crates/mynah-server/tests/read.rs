@@ -307,13 +307,13 @@ async fn runs_verify_and_prove_that_they_are_in_the_log() {
     assert_eq!(server.json("/v1/runs/asks/verify").await["status"], "in_progress");
 
     let proof = server.json("/v1/runs/done/proof").await;
-    let hash = |value: &Value| Hash::from_hex(value.as_str().unwrap()).unwrap();
+    let hash = |value: &Value| value.as_str().unwrap().parse::<Hash>().unwrap();
     assert_eq!(proof["fingerprint"], verified["fingerprint"]);
     let leaf = merkle::leaf(&hash(&proof["fingerprint"]).0);
     assert_eq!(hash(&proof["leaf"]), leaf);
     let path: Vec<Hash> = proof["proof"].as_array().unwrap().iter().map(hash).collect();
     let (index, size) = (proof["index"].as_u64().unwrap(), proof["size"].as_u64().unwrap());
-    assert!(merkle::verify_inclusion(&leaf, index, size, &path, &hash(&proof["root"])));
+    assert!(merkle::verify_inclusion(&leaf, index, size, &hash(&proof["root"]), &path));
     assert_eq!(
         server.problem("/v1/runs/asks/proof").await,
         (409, "http_error/not_sealed".to_owned())

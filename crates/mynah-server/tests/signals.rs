@@ -47,7 +47,7 @@ fn greeter() -> Agent {
 
 async fn kinds(log: &MemoryLog, run: &str) -> Vec<&'static str> {
     let records = log.read(run, 1, 100).await.unwrap();
-    records.iter().map(|record| record.kind().name()).collect()
+    records.iter().map(|record| record.kind().as_str()).collect()
 }
 
 #[tokio::test]

@@ -289,7 +289,7 @@ fn batch(chain: &mut Chain, facts: &[Fact]) -> Result<Append> {
     let expected = chain.head();
     let records = facts.iter().map(|fact| chain.append(1_700_000_000_000_000_000, [7; 16], fact));
     let records = records.collect::<Result<_>>()?;
-    Ok(Append::new(chain.run().clone(), expected, records))
+    Ok(Append::new(chain.run_id().clone(), expected, records))
 }
 
 async fn append_all(log: &dyn Log, batches: Vec<Append>) -> Result<()> {
@@ -326,7 +326,7 @@ fn insert(connection: &Connection, records: &[Record]) -> Result<Duration, Failu
     let transaction = connection.unchecked_transaction()?;
     let insert = "INSERT INTO records VALUES (?1, ?2, ?3, ?4, ?5)";
     for record in records {
-        let (run, seq) = (&*record.envelope().run, record.seq() as i64);
+        let (run, seq) = (&*record.envelope().run_id, record.seq() as i64);
         let body = record.body().ok_or("a body")?;
         let (envelope, payload) = (&record.envelope_bytes()[..], &body.payload[..]);
         let row = params![run, seq, envelope, body.salt, payload];

@@ -2,7 +2,7 @@
 
 use mynah_log::{
     Changes, Corrupt, InboxMessage, MAINTENANCE, Queue, Record,
-    backend::{nanos, not_a_cursor},
+    backend::{invalid_cursor, nanos},
 };
 use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
 
@@ -153,7 +153,7 @@ pub(crate) fn changes(
     let parts = cursor.split_once('.').and_then(|(record, message)| {
         Some((record.parse::<i64>().ok()?, message.parse::<i64>().ok()?))
     });
-    let (mut record, mut message) = attempt!(parts.ok_or_else(not_a_cursor));
+    let (mut record, mut message) = attempt!(parts.ok_or_else(invalid_cursor));
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut moved: Vec<String> = Vec::new();
     let mut select = connection
@@ -164,7 +164,7 @@ pub(crate) fn changes(
         let envelope: Vec<u8> = row.get(1)?;
         // A verification of the run finds an invalid one.
         if let Ok(found) = Record::from_parts(envelope, None) {
-            moved.push(found.envelope().run.to_string());
+            moved.push(found.envelope().run_id.to_string());
         }
     }
     let mut select = connection.prepare_cached(

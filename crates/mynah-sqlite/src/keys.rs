@@ -136,7 +136,7 @@ pub(crate) fn check(connection: &Connection) -> Answer<()> {
         }
         let envelope = attempt!(sound(blob(row, 1), "", 0)?);
         let (run, seq) = match Record::from_parts(envelope, None) {
-            Ok(record) => (record.envelope().run.to_string(), record.seq()),
+            Ok(record) => (record.envelope().run_id.to_string(), record.seq()),
             Err(_) => (String::new(), 0),
         };
         let what = format!("row {key} of table records belongs to no run");

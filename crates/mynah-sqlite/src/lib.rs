@@ -188,7 +188,7 @@ impl Log for SqliteLog {
         Box::pin(async move {
             let writer = self.writer()?;
             let checked = Checked::new(batch, || self.1.now())?;
-            let (run, durability) = (checked.batch.run.clone(), checked.batch.durability);
+            let (run, durability) = (checked.batch.run_id.clone(), checked.batch.durability);
             writer.perform(run, durability, move |work| work.append(&checked)).await
         })
     }
@@ -211,13 +211,13 @@ impl Log for SqliteLog {
     fn wait(&self, run: &str, beyond: u64) -> LogFuture<'_, ()> {
         let run = RunId::from(run);
         Box::pin(async move {
-            let mut waiting = self.0.waiters.join(&run);
+            let mut waiting = self.0.waiters.subscribe(&run);
             self.0.watcher.watch()?;
             loop {
                 match self.summary(&run).await? {
                     Some(summary) if summary.records > beyond => return Ok(()),
                     Some(summary) if summary.seal.is_some() => return Err(backend::sealed(&run)),
-                    _ => waiting.told().await,
+                    _ => waiting.notified().await,
                 }
             }
         })
@@ -285,7 +285,7 @@ impl Log for SqliteLog {
 
     fn release(&self, lease: &Lease) {
         if let Some(writer) = &self.0.writer {
-            let (run, lease) = (lease.run.clone(), lease.clone());
+            let (run, lease) = (lease.run_id.clone(), lease.clone());
             writer.leave(run, move |work| work.release(&lease));
         }
     }
@@ -309,7 +309,7 @@ impl Log for SqliteLog {
     fn deliver(&self, run: &str, id: &str, payload: Vec<u8>) -> LogFuture<'_, bool> {
         let (run, id) = (RunId::from(run), id.to_owned());
         Box::pin(async move {
-            backend::check_message(&id)?;
+            backend::check_message_id(&id)?;
             let message = InboxMessage::new(id, self.1.now(), payload);
             let to = run.clone();
             let job = move |work: &mut Work<'_>| work.deliver(&to, &message);
@@ -341,7 +341,7 @@ impl Log for SqliteLog {
     }
 
     fn keep_part(&self, lease: &Lease, part: AnswerPart) -> LogFuture<'_, ()> {
-        let (run, lease) = (lease.run.clone(), lease.clone());
+        let (run, lease) = (lease.run_id.clone(), lease.clone());
         Box::pin(async move {
             let job = move |work: &mut Work<'_>| work.keep_part(&lease, &part);
             self.writer()?.perform(run, Some(Durability::Relaxed), job).await
@@ -351,14 +351,14 @@ impl Log for SqliteLog {
     fn parts(&self, run: &str, seq: u64, first: u64) -> LogFuture<'_, Vec<AnswerPart>> {
         let run = RunId::from(run);
         Box::pin(async move {
-            let mut waiting = self.0.waiters.join(&run);
+            let mut waiting = self.0.waiters.subscribe(&run);
             self.0.watcher.watch()?;
             loop {
                 let name = run.clone();
                 let read = move |connection: &_| parts::read(connection, &name, seq, first);
                 match self.0.readers.perform(read).await? {
                     Some(parts) => return Ok(parts),
-                    None => waiting.told().await,
+                    None => waiting.notified().await,
                 }
             }
         })

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
-use mynah_log::{Body, Corrupt, Hash, MAINTENANCE, Record, Removed, RunSummary, Tombstone};
+use mynah_log::{Body, Corrupt, Fact, Hash, MAINTENANCE, Record, Removed, RunSummary, Tombstone};
 use rusqlite::{Connection, OptionalExtension as _, Row, types::Type};
 
 use crate::{
@@ -71,7 +71,8 @@ pub(crate) fn check_pruned(connection: &Connection) -> Answer<()> {
         for record in &tombstones {
             seq = record.seq();
             // An invalid one is found when they are verified.
-            let Ok(Tombstone { run_id, removed: Removed::Run { .. }, .. }) = Tombstone::of(record)
+            let Ok(Some(Fact::Removed(Tombstone { run_id, removed: Removed::Run { .. }, .. }))) =
+                record.fact()
             else {
                 continue;
             };
@@ -132,10 +133,13 @@ pub(crate) fn delete(connection: &Connection, key: i64) -> rusqlite::Result<usiz
 fn check(row: &Row<'_>, run: &str, seq: u64) -> Answer<Record> {
     let (envelope, body) = attempt!(sound(parts(row), run, seq)?);
     let judge = || {
-        let record = Record::from_parts(envelope, body)?;
+        let record = Record::from_parts(envelope, body).map_err(|corrupt| corrupt.what)?;
         let envelope = record.envelope();
-        if *envelope.run != *run || envelope.seq != seq {
-            return Err(format!("record {} of run {} is in its place", envelope.seq, envelope.run));
+        if *envelope.run_id != *run || envelope.seq != seq {
+            return Err(format!(
+                "record {} of run {} is in its place",
+                envelope.seq, envelope.run_id
+            ));
         }
         Ok(record)
     };

@@ -56,7 +56,7 @@ pub(crate) struct Known {
 }
 
 pub(crate) fn summary(connection: &Connection, run: &str) -> Answer<Option<RunSummary>> {
-    Ok(find(connection, run)?.map(|found| found.map(|known| known.entry.told())))
+    Ok(find(connection, run)?.map(|found| found.map(|known| known.entry.to_summary())))
 }
 
 pub(crate) fn head(connection: &Connection, run: &str) -> Answer<Option<Head>> {
@@ -119,7 +119,7 @@ pub(crate) fn page(connection: &Connection, filter: &RunFilter) -> Answer<RunPag
         let place = row.get(3).and_then(|started| Ok(Place { started, key: row.get(0)? }));
         let place = attempt!(sound(place, &run, 0)?);
         let known = sound(read(row), &run, 0)?;
-        found.push((place, known.map(|known| known.entry.told())));
+        found.push((place, known.map(|known| known.entry.to_summary())));
     }
     Ok(Ok(RunPage::cut(found, size)))
 }
@@ -199,7 +199,7 @@ pub(crate) fn insert(connection: &Connection, entry: IndexEntry) -> rusqlite::Re
     let (model, session) = (model.as_deref(), session_id.as_deref());
     let (status, token) = (*status as i64, entry.token.cast_signed());
     let (owner, queue) = (entry.holder.as_ref().map(|hold| &*hold.owner), queue.as_deref());
-    let wake = entry.wakes(false);
+    let wake = entry.wakes_at(false);
     let key = insert.insert(params![
         &**run_id,
         status,

@@ -12,7 +12,7 @@ use mynah_data::RunId;
 use mynah_log::{
     AnswerPart, Append, Corrupt, Durability, Head, InboxMessage, Lease, MAINTENANCE, Removed,
     RunSummary, Stripped, Tombstone,
-    backend::{self as entry, Checked, Holder, IndexEntry, goes_on_from},
+    backend::{self as entry, Checked, Holder, IndexEntry, previous_run},
 };
 use rusqlite::Connection;
 
@@ -94,7 +94,8 @@ impl Work<'_> {
     pub(crate) fn append(&mut self, checked: &Checked) -> Answer<Head> {
         if !checked.tombstones.is_empty() {
             self.pending.write(self.connection)?;
-            let known = self.known.find(self.connection, &mut self.pending, &checked.batch.run)?;
+            let known =
+                self.known.find(self.connection, &mut self.pending, &checked.batch.run_id)?;
             if attempt!(known).is_some_and(|known| known.entry.ends_with(checked)) {
                 return Ok(Ok(checked.head));
             }
@@ -135,9 +136,9 @@ impl Work<'_> {
         let Tombstone { run_id, removed, .. } = tombstone;
         let Some(known) = attempt!(self.known.find(connection, &mut self.pending, run_id)?) else {
             let is_pruned = runs::is_pruned(connection, run_id)?;
-            return Ok(entry::absent(removed, run_id, is_pruned).map(|()| None));
+            return Ok(entry::check_missing(removed, run_id, is_pruned).map(|()| None));
         };
-        attempt!(known.entry.yields(removed, now));
+        attempt!(known.entry.check_removal(removed, now));
         let run = known.entry.summary.run_id.clone();
         let going = match removed {
             Removed::Run { records, .. } => {
@@ -151,7 +152,7 @@ impl Work<'_> {
                     let found = attempt!(records::rows(connection, known, *seq..*seq + 1)?);
                     for row in found {
                         if records::hash(connection, row)? != Some(*hash) {
-                            return Ok(Err(entry::strange(run_id, *seq)));
+                            return Ok(Err(entry::wrong_tombstone(run_id, *seq)));
                         }
                         rows.push(row);
                     }
@@ -170,12 +171,12 @@ impl Work<'_> {
         };
         let connection = self.connection;
         for later in runs::after_in_session(connection, run_id)? {
-            if checked.takes_out(&later) {
+            if checked.prunes(&later) {
                 continue;
             }
             let first = attempt!(records::read_now(connection, &later, 1, 1)?);
-            if first.first().and_then(goes_on_from).as_ref() == Some(run_id) {
-                return Ok(Err(entry::needed(run_id, &later)));
+            if first.first().and_then(previous_run).as_ref() == Some(run_id) {
+                return Ok(Err(entry::still_needed(run_id, &later)));
             }
         }
         Ok(Ok(()))
@@ -183,7 +184,7 @@ impl Work<'_> {
 
     fn extend(&mut self, checked: &Checked) -> Answer<Head> {
         let Self { connection, known: memory, pending, .. } = self;
-        let Append { run, records, .. } = &checked.batch;
+        let Append { run_id: run, records, .. } = &checked.batch;
         let mut key = memory.last_key(connection)?;
         if key.checked_add_unsigned(records.len() as u64).is_none() {
             let what = format!("row {key} of table records leaves no room for another");
@@ -227,7 +228,7 @@ impl Work<'_> {
         // Only runs of a queue are looked for by this.
         let is_queued = known.entry.summary.queue.is_some() && before.is_some();
         let has_messages = is_queued && inbox::has_messages(connection, known.key)?;
-        runs::wake(connection, known, known.entry.wakes(has_messages))?;
+        runs::wake(connection, known, known.entry.wakes_at(has_messages))?;
         let holder = known.entry.holder.clone();
         let before = before.and_then(|before| before.holder);
         memory.keep_beat(connection, before, holder, checked.now)?;
@@ -315,14 +316,14 @@ impl Work<'_> {
         }
         let is_new = inbox::insert(connection, known.key, message)?;
         if is_new {
-            runs::wake(connection, known, known.entry.wakes(true))?;
+            runs::wake(connection, known, known.entry.wakes_at(true))?;
         }
         Ok(Ok(is_new))
     }
 
     pub(crate) fn keep_part(&mut self, lease: &Lease, part: &AnswerPart) -> Answer<()> {
         let connection = self.connection;
-        let found = attempt!(self.known.find(connection, &mut self.pending, &lease.run)?);
+        let found = attempt!(self.known.find(connection, &mut self.pending, &lease.run_id)?);
         if let Some(known) = found.filter(|known| known.entry.admits_part(lease, part.seq)) {
             known.may_have_parts = true;
             parts::keep(connection, known.key, part)?;
@@ -332,7 +333,9 @@ impl Work<'_> {
 
     pub(crate) fn release(&mut self, lease: &Lease) -> Answer<()> {
         let connection = self.connection;
-        if let Some(known) = attempt!(self.known.find(connection, &mut self.pending, &lease.run)?) {
+        if let Some(known) =
+            attempt!(self.known.find(connection, &mut self.pending, &lease.run_id)?)
+        {
             let before = known.entry.clone();
             known.entry.release(lease);
             runs::update(connection, &before, known)?;
@@ -548,9 +551,9 @@ mod tests {
         let log = SqliteLog::open(&path).expect("a log");
         log.check().await.expect("nothing strange");
         for (run, kept) in runs.iter().zip(&kept) {
-            let found = log.read(run.id(), 1, usize::MAX).await.expect("records");
-            assert_eq!(found, *kept, "{}", run.id());
-            mynah_log::verify_run(&log, run.id()).await.expect("a sound run");
+            let found = log.read(run.run_id(), 1, usize::MAX).await.expect("records");
+            assert_eq!(found, *kept, "{}", run.run_id());
+            mynah_log::verify_run(&log, run.run_id()).await.expect("a sound run");
         }
     }
 
@@ -605,8 +608,8 @@ mod tests {
             let bodies = Removed::Bodies(vec![Stripped::new(last.seq(), last.hash())]);
             let head = run.head();
             let whole = Removed::Run { records: head.seq, hash: head.hash, sealed: false };
-            let removed = if run.id() == "a" { bodies } else { whole };
-            append(&mut work, tombstone(&mut chain, run.id(), removed)).expect("a tombstone");
+            let removed = if run.run_id() == "a" { bodies } else { whole };
+            append(&mut work, tombstone(&mut chain, run.run_id(), removed)).expect("a tombstone");
         }
         let mut next = Sample::new("c", 0).tool_turn();
         append(&mut work, next.batch()).expect("a run behind what is gone");

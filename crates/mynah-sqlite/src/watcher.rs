@@ -86,7 +86,7 @@ impl WatcherState {
             // A file that cannot be read is reported too: the waiters find out why.
             let version = self.version(&mut connection);
             if version.is_none() || version != last {
-                self.waiters.tell_all();
+                self.waiters.notify_all();
             }
             last = version;
             closed = self.closed();

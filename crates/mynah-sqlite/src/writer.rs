@@ -358,7 +358,7 @@ impl WriterThread {
             job.finish(committed.clone());
         }
         if !self.waiters.is_empty() {
-            group.iter().for_each(|job| self.waiters.tell(job.run()));
+            group.iter().for_each(|job| self.waiters.notify(job.run()));
         }
     }
 }

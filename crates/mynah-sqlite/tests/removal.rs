@@ -6,8 +6,8 @@ use std::{fs, io::Cursor, path::PathBuf};
 
 use mynah_data::{Error, ErrorKind, LogReason};
 use mynah_log::{
-    Append, Auditor, Chain, Durability, Fact, Log, MAINTENANCE, Prune, Redact, Removed, Stripped,
-    Tombstone, Warrant, bundle, conformance::Sample, verify_run, verify_seals,
+    Append, Auditor, Chain, Durability, Fact, Kind, Log, MAINTENANCE, Prune, Redact, Removed,
+    Stripped, Tombstone, Warrant, bundle, conformance::Sample, verify_run, verify_seals,
 };
 use mynah_sqlite::SqliteLog;
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ async fn what_was_taken_away_is_nowhere_in_the_files() {
     let book = Book::new().await;
     assert!(book.holds("secret of said"), "the search finds what is there");
     assert!(book.holds("secret of quiet"));
-    Redact::kind("said", "user_message").perform(&book.log, &warrant()).await.expect("a run");
+    Redact::kind("said", Kind::UserMessage).perform(&book.log, &warrant()).await.expect("a run");
     assert!(!book.holds("secret of said"));
     Prune::before(25).perform(&book.log, &warrant()).await.expect("old runs");
     assert!(!book.holds("secret of quiet"));
@@ -36,7 +36,7 @@ async fn a_run_that_somebody_goes_on_with_is_not_redacted() {
     book.log.append(Sample::new("run", 0).user("secret").batch()).await.expect("a run");
     let term = std::time::Duration::from_secs(3);
     let lease = book.log.lease("run", "somebody", term).await.expect("a lease");
-    let redact = Redact::kind("run", "user_message");
+    let redact = Redact::kind("run", Kind::UserMessage);
     let error = redact.perform(&book.log, &warrant()).await.expect_err("it is in other hands");
     assert_eq!(error.kind(), ErrorKind::Log(LogReason::Leased));
     book.log.release(&lease);
@@ -50,7 +50,7 @@ async fn what_a_reader_keeps_from_being_wiped_is_wiped_by_whoever_writes_next() 
     let reader = Connection::open(book.folder.path().join("mynah.db")).expect("a connection");
     let begun = "BEGIN; SELECT count(*) FROM records;";
     reader.execute_batch(begun).expect("a reader that takes its time");
-    Redact::kind("said", "user_message").perform(&book.log, &warrant()).await.expect("a run");
+    Redact::kind("said", Kind::UserMessage).perform(&book.log, &warrant()).await.expect("a run");
     assert!(book.holds("secret of said"), "it is read");
     let error = book.log.wipe().await.expect_err("it is still read");
     assert_eq!(error.kind(), ErrorKind::Log(LogReason::Unavailable));
@@ -101,12 +101,15 @@ async fn a_redaction_does_not_leave_the_index_to_whoever_changes_it() {
             "UPDATE runs SET {column} = (SELECT it FROM was) WHERE id = 'run'; DROP TABLE was"
         ));
     };
-    for kind in ["user_message", "tool_scheduled", "turn_started", "assistant_completed"] {
+    for kind in
+        [Kind::UserMessage, Kind::ToolScheduled, Kind::TurnStarted, Kind::AssistantCompleted]
+    {
         Redact::kind("run", kind).perform(&book.log, &warrant()).await.expect("bodies");
-        verify_run(&book.log, "run").await.expect(kind);
+        let verified = verify_run(&book.log, "run").await;
+        assert!(verified.is_ok(), "{kind}: {verified:?}");
         totals_are_found().await;
         is_found_in("session").await;
-        if kind != "assistant_completed" {
+        if kind != Kind::AssistantCompleted {
             is_found_in("model").await;
         }
     }
@@ -236,7 +239,7 @@ async fn a_run_that_is_not_what_it_was_is_neither_pruned_nor_redacted() {
     let pruned: Vec<&str> = done.pruned.iter().map(|run| &*run.run_id).collect();
     assert_eq!((pruned, done.in_use), (vec!["quiet", "last"], vec![]));
     let [(run, corrupt)] = &done.damaged[..] else { panic!("{:?}", done.damaged) };
-    assert_eq!((&*run.run_id, &*corrupt.run, corrupt.seq), ("said", "said", 3));
+    assert_eq!((&*run.run_id, &*corrupt.run_id, corrupt.seq), ("said", "said", 3));
     assert_eq!(book.log.run("said").await.map(|run| run.is_some()), Ok(true));
 
     // The run that a damaged first record continues is unknown.

@@ -14,7 +14,7 @@ use std::{
 
 use mynah_data::{ErrorKind, LogReason, Message};
 use mynah_log::{
-    Append, Chain, Durability, Fact, Log, Prune, Record, RunFilter, Tail, Warrant,
+    Append, Chain, Durability, Fact, Log, Prune, Record, RunFilter, Tail, VerifyStatus, Warrant,
     conformance::Sample, verify_run, verify_seals,
 };
 use mynah_sqlite::SqliteLog;
@@ -84,7 +84,7 @@ async fn runs_that_come_grow_end_and_go_side_by_side_leave_a_sound_log() {
                         run = run.sealed();
                     }
                     log.append(run.batch()).await.expect("the rest");
-                    left.push((run.id().to_owned(), run.head().seq));
+                    left.push((run.run_id().to_owned(), run.head().seq));
                     if n % 4 == 3 {
                         let gone = Prune::before(i64::MAX).include_unfinished().limit(1);
                         let warrant = Warrant::new("me", "a test", 1);
@@ -245,7 +245,7 @@ async fn a_log_that_is_read_alone_sees_what_others_write_and_writes_nothing() {
     log.append(run.batch()).await.expect("more");
     drop(log);
     let report = verify_run(&reader, "run").await.expect("a sound run");
-    assert_eq!(report.status, "verified");
+    assert_eq!(report.status, VerifyStatus::Verified);
 }
 
 #[tokio::test]
@@ -256,7 +256,7 @@ async fn a_tail_follows_what_another_process_writes() {
     let follow = tokio::spawn(async move {
         let mut kinds = Vec::new();
         while let Some(record) = tail.next().await.expect("a log that can be read") {
-            kinds.push(record.envelope().kind.to_string());
+            kinds.push(record.kind().to_string());
         }
         kinds
     });
@@ -504,7 +504,10 @@ async fn what_a_file_would_do_by_itself_is_not_done() {
     Connection::open(&path).expect("a file").execute_batch(trigger).expect("a trigger");
     let log = SqliteLog::open(&path).expect("a log");
     log.append(Sample::new("run", 0).sealed().batch()).await.expect("a run");
-    assert_eq!(mynah_log::verify_run(&log, "run").await.expect("a sound run").status, "verified");
+    assert_eq!(
+        mynah_log::verify_run(&log, "run").await.expect("a sound run").status,
+        VerifyStatus::Verified
+    );
 }
 
 #[tokio::test]
@@ -595,7 +598,7 @@ fn message(chain: &mut Chain, text: &str) -> Append {
     let expected = chain.head();
     let fact = Fact::UserMessage { message: Arc::new(Message::user(text)) };
     let record = chain.append(0, [7; 16], &fact).expect("a fact that can be encoded");
-    Append::new(chain.run().clone(), expected, vec![record])
+    Append::new(chain.run_id().clone(), expected, vec![record])
 }
 
 fn text(record: &Record) -> String {

@@ -127,7 +127,10 @@ fn nothing_but_the_seal_follows_an_end() {
         assert_eq!(found.seq, 3, "{found}");
     }
     let mut waiting = Sample::new("run", 0).stopped(HaltReason::AskUser).user("an answer").sealed();
-    assert_eq!(mynah_log::verify("run", &waiting.take()).unwrap().status, "verified");
+    assert_eq!(
+        mynah_log::verify("run", &waiting.take()).unwrap().status,
+        mynah_log::VerifyStatus::Verified
+    );
 }
 
 #[tokio::test]
@@ -305,7 +308,7 @@ async fn a_damaged_row_of_the_index_does_not_hide_the_others() {
             loop {
                 let page = book.log.runs(filter.clone()).await.expect("a page");
                 sound += page.runs.len();
-                damaged.extend(page.damaged.iter().map(|corrupt| corrupt.run.clone()));
+                damaged.extend(page.damaged.iter().map(|corrupt| corrupt.run_id.clone()));
                 assert_eq!(page.sound().is_err(), !page.damaged.is_empty());
                 let Some(next) = page.next else { break };
                 filter = filter.after(next);
@@ -323,7 +326,7 @@ async fn a_damaged_row_of_the_index_does_not_hide_the_others() {
     let book = Book::new().await;
     book.change("UPDATE runs SET id = CAST(x'ff' AS TEXT) WHERE id = 'open'");
     let page = book.log.runs(RunFilter::new()).await.expect("a page");
-    assert_eq!((page.runs.len(), &*page.damaged[0].run), (3, "\u{fffd}"));
+    assert_eq!((page.runs.len(), &*page.damaged[0].run_id), (3, "\u{fffd}"));
 }
 
 #[tokio::test]
@@ -495,7 +498,7 @@ impl Book {
         let rows = select.query_map([], read).expect("rows").map(|row| {
             let (key, envelope) = row.expect("a row");
             let record = Record::from_parts(envelope, None).expect("a record");
-            ((record.envelope().run.to_string(), record.seq()), key)
+            ((record.envelope().run_id.to_string(), record.seq()), key)
         });
         let rows = rows.collect();
         drop(select);

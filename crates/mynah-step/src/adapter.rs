@@ -318,8 +318,8 @@ pub(crate) async fn open_once(
 /// `missing_raw_response_hash`.
 pub fn check_raw_hash(response: &Response, provider: &str) -> Result<()> {
     let hash = response.metadata.get("raw_response_hash").and_then(|hash| hash.as_str());
-    match hash.and_then(Hash::from_hex) {
-        Some(_) => Ok(()),
-        None => Err(Error::stream(StreamReason::MissingRawResponseHash).with_provider(provider)),
+    match hash.map(str::parse::<Hash>) {
+        Some(Ok(_)) => Ok(()),
+        _ => Err(Error::stream(StreamReason::MissingRawResponseHash).with_provider(provider)),
     }
 }

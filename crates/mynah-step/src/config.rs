@@ -303,7 +303,7 @@ impl Config {
 
 /// The error for a run that cannot be replayed, because the body of one of its records was removed.
 pub fn was_redacted(record: &Record) -> Error {
-    let (run, seq, kind) = (&record.envelope().run, record.seq(), &record.envelope().kind);
+    let (run, seq, kind) = (&record.envelope().run_id, record.seq(), record.kind());
     Error::log(LogReason::Redacted)
         .with_message(format!(
             "log error: redacted: the body of record {seq} of run {run}, {kind}, was taken away, and \

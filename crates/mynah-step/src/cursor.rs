@@ -8,7 +8,7 @@ use std::{
 };
 
 use mynah_data::{Error, HaltReason, Message, Result, RunId, ToolOutcome, Wait};
-use mynah_log::{Corrupt, DirectCall, Effect, Fact, Kind, Record, Resolution, cbor};
+use mynah_log::{DirectCall, Effect, Fact, Kind, Record, Resolution, cbor};
 use serde_json::Value;
 
 pub use self::facts::outcome_of;
@@ -351,7 +351,7 @@ impl ReplayCursor {
 
     /// Sets the durations of the next record, if it is of the same kind: no two runs take the same time.
     pub(crate) fn set_durations(&self, fact: &mut Fact) {
-        if let Some(recorded) = self.upcoming_of(&[fact.of_kind()]) {
+        if let Some(recorded) = self.upcoming_of(&[fact.kind()]) {
             fact.set_duration_ms(recorded.duration_ms());
             fact.set_first_token_ms(recorded.first_token_ms());
         }
@@ -539,7 +539,7 @@ impl ReplayCursor {
         let record: &Record = next.record();
         match record.fact() {
             // Nothing that the loop makes is like a payload that is not as its fact is written.
-            Err(what) => Corrupt::new(&self.run, record.seq(), what).into(),
+            Err(corrupt) => corrupt.into(),
             Ok(_) => self.mismatch(record.seq(), Some(next.fact()), fact),
         }
     }

@@ -1,7 +1,7 @@
 //! The report of a replay that differs: where, in what, and what was produced.
 
 use mynah_data::{AdapterReason, Error, ErrorKind, MismatchClass};
-use mynah_log::{End, Fact};
+use mynah_log::{End, Fact, Kind};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ pub(crate) fn difference_of(
     if made == expected {
         diff = differences(&json!(recorded), &json!(produced));
     }
-    let kind = made.unwrap_or("nothing");
+    let kind = made.map_or("nothing", Kind::as_str);
     let what = match (expected, diff.first()) {
         (Some(_), Some(first)) => {
             let names = match (recorded, produced) {

@@ -217,7 +217,7 @@ impl Held {
     /// # Errors
     /// Another process has the run, or had it; a log that fails, which may succeed the next time if it is unavailable.
     pub(crate) async fn renew(&self) -> Result<()> {
-        let (Lease { run, owner, token, .. }, asked) = (&self.lease, Moment::now());
+        let (Lease { run_id: run, owner, token, .. }, asked) = (&self.lease, Moment::now());
         let mut renewal = self.heart.log.lease(run, owner, LEASE);
         // It begins before the run is released, or not at all.
         let begun = poll_fn(|cx| {

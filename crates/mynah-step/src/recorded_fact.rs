@@ -18,7 +18,7 @@ impl RecordedFact {
     /// # Errors
     /// A payload that is not what its fact is written as.
     pub fn read(record: &Record) -> Result<Option<Self>, Corrupt> {
-        let fact = record.fact().map_err(|what| corrupt(record, what))?;
+        let fact = record.fact()?;
         let read = |fact| Self { record: record.clone(), fact: OnceLock::from(Box::new(fact)) };
         Ok(fact.map(read))
     }
@@ -85,8 +85,4 @@ const UNREADABLE: Fact = Fact::ContextTruncated {
 /// The fact of a record that is compared.
 fn due(record: &Record) -> Fact {
     record.loose_fact().ok().flatten().unwrap_or(UNREADABLE)
-}
-
-fn corrupt(record: &Record, what: String) -> Corrupt {
-    Corrupt::new(&record.envelope().run, record.seq(), what)
 }

@@ -207,7 +207,7 @@ impl Recorder {
     /// The same for a new run, which is this writer's from its first append on.
     pub fn with_new_lease(mut self) -> Self {
         let owner = new_owner(&*self.log, self.world.as_ref());
-        let lease = Lease::new(self.chain.run().clone(), owner, 1, i64::MIN);
+        let lease = Lease::new(self.chain.run_id().clone(), owner, 1, i64::MIN);
         // It is not held before the first append.
         self.lease = Some(Held::new(&self.log, lease, None));
         self
@@ -231,14 +231,14 @@ impl Recorder {
         if begins && self.chain.head().is_some() {
             return Err(Error::invalid_option("fact", "out_of_place").with_message(format!(
                 "validation failed: fact: run {} has begun already; another run needs a Context of its own",
-                self.chain.run()
+                self.chain.run_id()
             )));
         }
         if !begins {
             self.check_begun()?;
         }
         if self.sealed {
-            return Err(sealed(self.chain.run()));
+            return Err(sealed(self.chain.run_id()));
         }
         if matches!(fact, Fact::Resumed { .. }) {
             self.seam = None;
@@ -264,7 +264,7 @@ impl Recorder {
 
     /// The run's id.
     pub fn run_id(&self) -> &RunId {
-        self.chain.run()
+        self.chain.run_id()
     }
 
     /// Takes a fact that is copied from another run: an end in it is not sealed.
@@ -311,7 +311,7 @@ impl Recorder {
 
     /// Refuses requests before the run began, or after it ended.
     pub(crate) fn check_open(&self) -> Result<()> {
-        if self.sealed { Err(sealed(self.chain.run())) } else { self.check_begun() }
+        if self.sealed { Err(sealed(self.chain.run_id())) } else { self.check_begun() }
     }
 
     fn check_begun(&self) -> Result<()> {
@@ -320,7 +320,7 @@ impl Recorder {
         }
         Err(Error::invalid_option("fact", "out_of_place").with_message(format!(
             "validation failed: fact: run {} has not begun; Context::run begins it",
-            self.chain.run()
+            self.chain.run_id()
         )))
     }
 
@@ -345,7 +345,7 @@ impl Recorder {
         }
         let taking = self.taking.get_or_insert_with(|| {
             let (log, world) = (Arc::clone(&self.log), Arc::clone(&self.world));
-            let (run, head) = (self.chain.run().clone(), self.written);
+            let (run, head) = (self.chain.run_id().clone(), self.written);
             Box::pin(async move {
                 patiently(&*world, PATIENCE, || take_over(&*log, &*world, &run, head)).await
             })
@@ -471,7 +471,7 @@ impl Recorder {
             std::mem::take(&mut self.consumed).into_iter().partition(|(seq, _)| *seq <= last);
         self.consumed = left;
         let consumed: Vec<(u64, String)> = consumed;
-        let batch = Append::new(self.chain.run().clone(), expected, records);
+        let batch = Append::new(self.chain.run_id().clone(), expected, records);
         let batch = batch.consume(consumed.into_iter().map(|(_, message)| message));
         let batch = batch.wake_at(self.wake_at.filter(|_| self.pending.is_empty()));
         let mut batch = batch.durability(self.durability).queue(self.queue.take());

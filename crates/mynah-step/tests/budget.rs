@@ -13,7 +13,7 @@ use mynah_data::{
     Breach, BreachTime, Budget, Error, Event, FinishReason, Limit, ModelRef, Pricing, Request,
     Result, ToolCall, ToolOutcome,
 };
-use mynah_log::{Fact, MemoryLog, Resolution};
+use mynah_log::{Fact, MemoryLog, Resolution, VerifyStatus};
 use mynah_step::{
     Adapter, BoxFuture, Context, ModelAnswer, ModelCall, ModelStream, RunMode, Tool, ToolContext,
 };
@@ -188,7 +188,10 @@ async fn what_was_spent_before_a_resumption_counts() {
     assert_eq!(context.llm_call(ask("hi")).await.map_err(limit), Err(json!("output_tokens")));
     assert_eq!(context.llm_call(ask("hi")).await.map_err(limit), Err(json!("output_tokens")));
     assert_eq!(end(&context).await, Ok(()));
-    assert_eq!(mynah_log::verify(RUN, &read(&log).await).expect("it verifies").status, "verified");
+    assert_eq!(
+        mynah_log::verify(RUN, &read(&log).await).expect("it verifies").status,
+        VerifyStatus::Verified
+    );
 }
 
 #[tokio::test]

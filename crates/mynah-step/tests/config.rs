@@ -12,7 +12,7 @@ use std::{
 
 use common::*;
 use mynah_data::{Budget, Error, ErrorKind, LogReason, ToolCall, ToolOutcome};
-use mynah_log::{MemoryLog, Redact, Warrant, verify};
+use mynah_log::{MemoryLog, Redact, VerifyStatus, Warrant, verify};
 use mynah_step::{CallTool, Config, Context, MetricsSink, RunMode, Tool, ToolContext};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -99,7 +99,7 @@ async fn a_resumed_run_goes_on_in_its_chain_and_counts_its_turns_on() {
     let turn = ["turn_started", "assistant_completed"];
     let expected = [&["run_started"][..], &turn, &["resumed"], &turn, &["completed", "sealed"]];
     assert_eq!(kinds(&facts(&records)), expected.concat());
-    assert_eq!(verify(RUN, &records).expect("it verifies").status, "verified");
+    assert_eq!(verify(RUN, &records).expect("it verifies").status, VerifyStatus::Verified);
 }
 
 #[tokio::test(start_paused = true)]
@@ -225,7 +225,7 @@ async fn every_call_append_and_passed_limit_is_told_once_and_nothing_of_a_replay
     let all = told.0.lock().expect("nobody panicked").clone();
     let appended = all.iter().map(|told| &told["append"]).filter(|kind| !kind.is_null());
     let records = read(&log).await;
-    let kinds = records.iter().map(|record| json!(record.envelope().kind));
+    let kinds = records.iter().map(|record| json!(record.kind()));
     assert_eq!(appended.cloned().collect::<Vec<_>>(), kinds.collect::<Vec<_>>());
     told.0.lock().expect("nobody panicked").clear();
     let again = config().mode(RunMode::Replay(read(&log).await));

@@ -17,7 +17,9 @@ use mynah_data::{
     Breach, BreachTime, Error, ErrorKind, HaltReason, Limit, Message, Metadata, MismatchClass,
     Response, ToolOutcome, ToolReason,
 };
-use mynah_log::{Append, Effect, End, Fact, Inside, Log as _, MemoryLog, Plan, Resolution};
+use mynah_log::{
+    Append, Effect, End, Fact, Inside, Log as _, MemoryLog, Plan, Resolution, VerifyStatus,
+};
 use mynah_step::{Config, Context, RunMode, SideEffectErrors};
 use serde_json::{Value, json};
 
@@ -260,7 +262,7 @@ async fn a_fact_that_the_loop_could_not_emit_again_is_refused_before_it_is_recor
     let (_, facts) = twice(plain, async |context| {
         for (fact, instead) in &refused {
             let kind = fact.kind();
-            let error = context.emit(fact.clone()).await.expect_err(kind);
+            let error = context.emit(fact.clone()).await.expect_err(kind.as_str());
             assert_eq!(error.reason(), "invalid_options", "{kind}");
             assert!(error.to_string().contains(&format!("::{instead} records")), "{error}");
         }
@@ -509,7 +511,10 @@ async fn a_context_used_from_many_threads_keeps_one_chain_and_replays() {
     assert_eq!(perform(plain(&log), &count).await, Ok(()));
     let records = read(&log).await;
     assert_eq!(records.len(), 1 + 128 + 2);
-    assert_eq!(mynah_log::verify(RUN, &records).expect("it verifies").status, "verified");
+    assert_eq!(
+        mynah_log::verify(RUN, &records).expect("it verifies").status,
+        VerifyStatus::Verified
+    );
     assert_eq!(perform(plain(&log).mode(RunMode::Replay(records)), &count).await, Ok(()));
 }
 
@@ -536,7 +541,7 @@ async fn odd_run_ids_are_kept_as_they_are() {
         let agent = async |context: &Context| context.random().await;
         let live = perform(Config::new(&log, id), &agent).await.expect(id);
         let records = mynah_log::Log::read(&log, id, 1, 100).await.expect(id);
-        assert_eq!(mynah_log::verify(id, &records).expect(id).status, "verified");
+        assert_eq!(mynah_log::verify(id, &records).expect(id).status, VerifyStatus::Verified);
         let again = Config::new(&log, id).mode(RunMode::Replay(records));
         assert_eq!(perform(again, &agent).await, Ok(live), "{id}");
     }

@@ -13,7 +13,7 @@ use std::{
 
 use common::{facts, kinds, plain, read};
 use mynah_data::{Error, HaltReason, Result, ToolCall, ToolReason};
-use mynah_log::{Append, Fact, Log, MemoryLog, Resolution};
+use mynah_log::{Append, Fact, Kind, Log, MemoryLog, Resolution};
 use mynah_step::{Config, Context, Tool};
 use serde_json::json;
 
@@ -170,7 +170,7 @@ async fn the_durations_of_calls_and_of_the_run_are_recorded_and_the_same_in_a_re
     for fact in &recorded[2..4] {
         assert!(fact.duration_ms().is_some_and(|took| took >= 30), "{fact:?}");
     }
-    assert_eq!(recorded[3].kind(), "completed");
+    assert_eq!(recorded[3].kind(), Kind::Completed);
     agent(&Context::new(plain(&log).tools([nap()]).replay().await?)?).await
 }
 

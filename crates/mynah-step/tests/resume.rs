@@ -20,7 +20,7 @@ use mynah_data::{
     Breach, BreachTime, Budget, Error, Event, FinishReason, Limit, Request, Result, ToolCall,
     ToolOutcome,
 };
-use mynah_log::{Append, Fact, Log as _, MemoryLog, Record, verify};
+use mynah_log::{Append, Fact, Kind, Log as _, MemoryLog, Record, verify};
 use mynah_step::{
     Adapter, BoxFuture, CallTool, Config, Context, MetricsSink, ModelCall, ModelStream,
     OnUncertain, RunMode, Tool, ToolContext, World,
@@ -309,8 +309,8 @@ async fn every_limit_counts_on_also_what_no_provider_reported() {
         let live = agent(&Context::new(live).expect("a run")).await.expect_err("it is too much");
         assert_eq!(live.metadata()["budget"], json!(breach));
         let whole = read(&log).await;
-        let second = facts(&whole).iter().rposition(|fact| fact.kind() == "turn_started");
-        let first = facts(&whole).iter().position(|fact| fact.kind() == "turn_started");
+        let second = facts(&whole).iter().rposition(|fact| fact.kind() == Kind::TurnStarted);
+        let first = facts(&whole).iter().position(|fact| fact.kind() == Kind::TurnStarted);
         let cut = second.filter(|_| second != first).unwrap_or(3);
         let log = log_of(&whole[..cut]).await;
         let mode = RunMode::Resume(read(&log).await);

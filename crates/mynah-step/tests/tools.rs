@@ -12,7 +12,7 @@ use std::{
 
 use common::*;
 use mynah_data::{Error, ErrorKind, ToolCall, ToolOutcome, ToolReason};
-use mynah_log::{Fact, MemoryLog, Resolution};
+use mynah_log::{Fact, Kind, MemoryLog, Resolution};
 use mynah_step::{
     CallTool, Context, DEFAULT_MAX_CONCURRENCY, ErrorPolicy, HandlerExecutor, OnToolError, RunMode,
     SystemWorld, Tool, ToolContext, ToolLimits, ToolRegistry, run_tool,
@@ -181,7 +181,7 @@ async fn only_transient_failures_of_idempotent_calls_are_tried_again() {
     assert_eq!(both.await, Ok(()));
     assert_eq!(ran.load(Relaxed), 1);
     let scheduled =
-        facts(&read(&log).await).iter().filter(|f| f.kind() == "tool_scheduled").count();
+        facts(&read(&log).await).iter().filter(|f| f.kind() == Kind::ToolScheduled).count();
     assert_eq!(scheduled, 2);
 }
 
@@ -564,7 +564,7 @@ fn attempt(fact: &Fact) -> Option<(&'static str, u32)> {
     match fact {
         Fact::ToolScheduled { attempt, .. }
         | Fact::ToolCompleted { attempt, .. }
-        | Fact::ToolFailed { attempt, .. } => Some((fact.kind(), *attempt)),
+        | Fact::ToolFailed { attempt, .. } => Some((fact.kind().as_str(), *attempt)),
         _ => None,
     }
 }
@@ -573,7 +573,7 @@ fn id(fact: &Fact) -> Option<(&'static str, String)> {
     match fact {
         Fact::ToolScheduled { call_id, .. }
         | Fact::ToolCompleted { call_id, .. }
-        | Fact::ToolFailed { call_id, .. } => Some((fact.kind(), call_id.clone())),
+        | Fact::ToolFailed { call_id, .. } => Some((fact.kind().as_str(), call_id.clone())),
         _ => None,
     }
 }

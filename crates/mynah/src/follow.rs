@@ -258,10 +258,7 @@ impl Follow {
                 self.ready = self.log.read(&self.run, self.seen + 1, PORTION).await?.into();
             }
             let Some(record) = self.ready.front().cloned() else { return Ok(None) };
-            let events = self
-                .derived
-                .take_in(&record)
-                .map_err(|what| Corrupt::new(record.envelope().run.clone(), record.seq(), what))?;
+            let events = self.derived.take_in(&record)?;
             let (seq, ts) = (record.seq(), record.envelope().ts);
             let had = self.had(&record, events.len());
             self.events = events
@@ -325,9 +322,9 @@ struct Derived {
 }
 
 impl Derived {
-    fn take_in(&mut self, record: &Record) -> std::result::Result<Vec<RunEvent>, String> {
+    fn take_in(&mut self, record: &Record) -> Result<Vec<RunEvent>, Corrupt> {
         let Some(fact) = record.fact()? else {
-            return Ok(vec![RunEvent::Redacted { kind: record.envelope().kind.to_string() }]);
+            return Ok(vec![RunEvent::Redacted { kind: record.kind().to_string() }]);
         };
         Ok(match fact {
             Fact::RunStarted { thread, extent, about } => {

@@ -41,7 +41,7 @@ impl Outage {
                     (_, _, false) => (seq - 1, before, Some(breach.clone())),
                 },
                 Fact::Failed(end) if asked.0 > 0 => {
-                    let failed = end.reason == HaltReason::Error && end.error()?.is_outage();
+                    let failed = end.reason == HaltReason::Error && end.error()?.is_resumable();
                     if !failed {
                         return None;
                     }

@@ -453,7 +453,7 @@ fn check_removed(removals: &Removals, record: &Record) -> Result<()> {
     let what = "its body is missing, and no tombstone explains it";
     match removals.is_redacted(record) {
         true => Ok(()),
-        false => Err(corrupt(&record.envelope().run, record.seq(), what)),
+        false => Err(corrupt(&record.envelope().run_id, record.seq(), what)),
     }
 }
 

@@ -396,7 +396,7 @@ async fn budget(
     let began = first.first().and_then(|record| record.fact().ok().flatten());
     if let Some(Fact::RunStarted { about: Some(about), .. }) = began {
         let recorded = about.options.get("budget");
-        return Ok(recorded.and_then(|recorded| Budget::from_value(recorded).ok()));
+        return Ok(recorded.and_then(|recorded| Budget::from_json(recorded).ok()));
     }
     Ok(narrowed(agent.0.options.values.budget.clone(), context.budget_left()))
 }

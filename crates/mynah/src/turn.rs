@@ -379,7 +379,7 @@ struct LastPosition {
 
 /// Where a session's last run was left and what the index has of it now, if it is in this log.
 async fn left(log: &dyn Log, run: &SessionRun) -> Result<Option<(LastPosition, RunSummary)>> {
-    let Some(hash) = Hash::from_hex(&run.hash) else { return Ok(None) };
+    let Ok(hash) = run.hash.parse::<Hash>() else { return Ok(None) };
     let Some(indexed) = log.run(&run.run_id).await? else { return Ok(None) };
     let (head, at) = (indexed.head(), indexed.started.max(indexed.updated));
     // It may have gone on since, with another answer to the same question.

@@ -215,7 +215,7 @@ fn model(value: Value, code: &str) -> Read<ModelRef> {
 }
 
 fn budget(value: Value, _: &str) -> Read<Budget> {
-    Budget::from_value(&value).map(Some)
+    Budget::from_json(&value).map(Some)
 }
 
 fn prompt_cache(value: Value, code: &str) -> Read<PromptCache> {

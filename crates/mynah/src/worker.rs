@@ -354,7 +354,7 @@ impl Worker {
         let (mut begun, mut rest) = (0, MAX_REST);
         let found = leases.len();
         for lease in leases {
-            let rests = runs.resting.get(&lease.run);
+            let rests = runs.resting.get(&lease.run_id);
             let left = rests.map(|rest| rest.until.saturating_duration_since(now));
             let left = left.unwrap_or_default();
             if !left.is_zero() || begun == room {
@@ -371,7 +371,7 @@ impl Worker {
     }
 
     fn begin(&self, lease: Lease, runs: &mut Runs) {
-        let (log, agents, run) = (Arc::clone(&self.log), self.agents.clone(), lease.run.clone());
+        let (log, agents, run) = (Arc::clone(&self.log), self.agents.clone(), lease.run_id.clone());
         let cancel = CancelHandle::new();
         let mailbox = Mailbox::new(Arc::clone(&log), run.clone(), cancel.clone());
         let held = self.on_run.as_ref().map(|begins| begins(&run, &cancel));
@@ -398,7 +398,7 @@ impl Worker {
             runs.active.values().map(|(run, mailbox)| (run, mailbox)).collect();
         let mut others = false;
         for change in changes.runs {
-            match active.get(&change.run) {
+            match active.get(&change.run_id) {
                 Some(mailbox) if change.has_messages => {
                     if let Err(error) = mailbox.refresh().await {
                         if !is_unavailable(&error) {
@@ -412,7 +412,7 @@ impl Worker {
                 None => {
                     others = true;
                     if change.has_messages {
-                        runs.resting.remove(&change.run);
+                        runs.resting.remove(&change.run_id);
                     }
                 }
             }

@@ -433,7 +433,7 @@ async fn an_approval_does_not_count_for_a_tool_that_changed_since_it_was_asked_f
     assert_eq!(other.await.expect_err("another digest").reason(), "approval_stale");
     assert_eq!(log.head("r").await?, before, "nothing was written");
 
-    let digest = stale.metadata()["digest"].as_str().and_then(Hash::from_hex).expect("a digest");
+    let digest = stale.metadata()["digest"].as_str().expect("a digest").parse::<Hash>()?;
     assert_eq!(resume().approve_digest("c0", digest).await?.text(), "done");
     Ok(())
 }

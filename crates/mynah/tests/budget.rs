@@ -17,7 +17,7 @@ use mynah::{
     Breach, BreachTime, Budget, Catalog, Engine, Error, Event, HaltReason, Limit, ModelInfo,
     ModelRef, OnUncertain, Options, Pricing, Result, RunId, Status, Tool, ToolOutcome, Tools,
     World,
-    log::{Append, Fact, Log, MemoryLog, verify},
+    log::{Append, Fact, Log, MemoryLog, VerifyStatus, verify},
     testing::{self, Scripted},
 };
 use serde_json::{Value, json};
@@ -145,8 +145,8 @@ async fn every_over_budget_run_is_sealed_replays_and_streams_again_alike() -> Re
         let run = stream.run_id().cloned().unwrap_or_default();
         let live = testing::collect(stream).await?;
         let records = log.read(&run, 1, 100).await?;
-        assert_eq!(verify(&run, &records)?.status, "verified", "{budget}");
-        let kinds: Vec<_> = records.iter().map(|record| &*record.envelope().kind).collect();
+        assert_eq!(verify(&run, &records)?.status, VerifyStatus::Verified, "{budget}");
+        let kinds: Vec<_> = records.iter().map(|record| record.kind().as_str()).collect();
         assert_eq!(kinds[kinds.len() - 3..], ["budget_exceeded", "failed", "sealed"], "{budget}");
         let engine = engine([script])?;
         assert_eq!(
@@ -508,7 +508,7 @@ async fn wall_clock_trips_interrupt_the_model_and_the_tools_and_replay() -> Resu
             let prefix = Arc::new(MemoryLog::new());
             prefix.append(Append::new(&*run, None, records[..kept].to_vec())).await?;
             let answered =
-                records[..kept].iter().any(|r| &*r.envelope().kind == "assistant_completed");
+                records[..kept].iter().any(|r| r.kind().as_str() == "assistant_completed");
             let engine = engine((!answered).then(|| script.clone()))?;
             let resumed = engine.resume(&prefix, &*run).on_uncertain(OnUncertain::Rerun).await?;
             assert_eq!(resumed.halted_reason, HaltReason::BudgetExceeded, "{kept}: {script}");

@@ -69,7 +69,7 @@ async fn what_was_left_out_is_recorded_and_a_replay_makes_the_same_requests() {
         engine(&model).chat("Read all.").context_policy(policy()).record(&log).await.unwrap();
     let run = result.run_id.unwrap();
     let records = log.read(&run, 1, 1_000).await.unwrap();
-    let kinds: Vec<&str> = records.iter().map(|record| record.kind().name()).collect();
+    let kinds: Vec<&str> = records.iter().map(|record| record.kind().as_str()).collect();
     assert!(kinds.contains(&"context_truncated"), "{kinds:?}");
     let replayed = engine(&Scripted::default()).replay(&log, run).await.unwrap();
     assert_eq!(replayed.status, ReplayStatus::Equal, "{replayed:?}");

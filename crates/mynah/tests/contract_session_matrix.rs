@@ -12,8 +12,8 @@ use std::{
 use common::{call, says};
 use futures_util::StreamExt as _;
 use mynah::{
-    Engine, Error, ErrorKind, Message, Operation, Result, Session, SessionReason, SessionStream,
-    Status, TurnResult, decode, testing::Scripted,
+    Engine, Error, ErrorKind, Message, Operation, Result, Session, SessionReason, SessionState,
+    SessionStream, Status, TurnResult, decode, testing::Scripted,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -118,7 +118,8 @@ async fn d07_a_failed_session_says_why_whatever_is_asked_of_it() {
         let refused = perform(&engine, &failed, op).await.unwrap_err();
         let kind = ErrorKind::Session(SessionReason::SessionInErrorState);
         assert_eq!(refused.kind(), kind, "{op:?}");
-        assert_eq!(refused.metadata().get("error"), failed.failure(), "{op:?}");
+        let SessionState::Failed { error } = &failed.state else { panic!("{:?}", failed.state) };
+        assert_eq!(refused.metadata().get("error"), Some(error), "{op:?}");
     }
     assert_eq!(model.calls(), 0);
 }

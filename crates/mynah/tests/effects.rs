@@ -536,8 +536,7 @@ fn calls(names: &[&str]) -> mynah::Result<Scripted> {
 /// A log with the first records of a run.
 async fn cut(log: &Arc<MemoryLog>, run: &str, share: f64) -> Arc<MemoryLog> {
     let records = log.read(run, 1, 10_000).await.unwrap_or_default();
-    let answer =
-        records.iter().position(|record| &*record.envelope().kind == "assistant_completed");
+    let answer = records.iter().position(|record| record.kind().as_str() == "assistant_completed");
     // From the answer on the process may end at any record.
     let from = answer.unwrap_or(0) + 1;
     let kept = from + ((records.len() - from) as f64 * share) as usize;

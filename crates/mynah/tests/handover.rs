@@ -163,7 +163,7 @@ async fn a_replay_that_passes_over_what_an_engine_is_tells_what_it_does() -> myn
 async fn check(log: &MemoryLog, run: &str, last: &Plan) -> Result<(), TestCaseError> {
     let kinds = || async {
         let records = read(log, run).await;
-        records.iter().map(|record| record.envelope().kind.to_string()).collect::<Vec<_>>()
+        records.iter().map(|record| record.kind().to_string()).collect::<Vec<_>>()
     };
     let report = verify_run(log, run).await.map_err(failed)?;
     let alone = replay_run(log, run).await.map(|replayed| replayed.records);
@@ -248,7 +248,7 @@ fn waiting(facts: &[Fact], end: &mynah::log::End) -> Vec<(String, String)> {
 
 async fn is_sealed(log: &MemoryLog, run: &str) -> bool {
     let records = read(log, run).await;
-    records.last().is_some_and(|record| &*record.envelope().kind == "sealed")
+    records.last().is_some_and(|record| record.kind().as_str() == "sealed")
 }
 
 async fn read(log: &MemoryLog, run: &str) -> Vec<Record> {
@@ -258,7 +258,7 @@ async fn read(log: &MemoryLog, run: &str) -> Vec<Record> {
 /// A log in which a run ends with the last of these records.
 async fn cut_off(records: &[Record]) -> Result<MemoryLog, TestCaseError> {
     let log = MemoryLog::new();
-    let run = records[0].envelope().run.clone();
+    let run = records[0].envelope().run_id.clone();
     log.append(Append::new(run, None, records.to_vec())).await.map_err(failed)?;
     Ok(log)
 }

@@ -310,9 +310,8 @@ async fn an_effect_with_a_large_error_question_or_halt_is_recorded_as_finished()
         let chat = engine.chat("go").param("on_tool_error", policy).record(&log).await?;
         let run = chat.run_id.clone().expect("a run");
         let records = log.read(&run, 1, 100).await?;
-        let settled = |record: &&Record| {
-            ["tool_completed", "tool_failed"].contains(&&*record.envelope().kind)
-        };
+        let settled =
+            |record: &&Record| ["tool_completed", "tool_failed"].contains(&record.kind().as_str());
         let last = records.iter().rfind(settled).expect("an outcome");
         let fact = serde_json::to_string(&last.fact().expect("a fact"))?;
         assert_eq!(fact.contains("result_too_large"), is_too_large, "{case} {policy}");

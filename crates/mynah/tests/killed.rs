@@ -27,7 +27,7 @@ use mynah::{
     Result, SystemWorld, Tool, ToolContext, ToolOutcome, Tools, World,
     log::{
         Append, Fact, Head, Log, LogFuture, Record, Resolution, RunFilter, RunStatus, RunSummary,
-        SqliteLog, forward_log, verify,
+        SqliteLog, VerifyStatus, forward_log, verify,
     },
     testing::{Scripted, collect},
 };
@@ -66,7 +66,7 @@ async fn check(folder: &Path, left: &[Record], thread: &Value) -> Result<()> {
     let (log, records) = (SqliteLog::open(folder.join("log.db"))?, read(folder).await?);
     let run = newest(&log).await?.expect("a run").run_id;
     let place = format!("record {}", left.len());
-    assert_eq!(verify(&run, &records)?.status, "verified", "{place}");
+    assert_eq!(verify(&run, &records)?.status, VerifyStatus::Verified, "{place}");
     let again = Trace(folder.join("replays"));
     for tools in [Tools::Recorded, Tools::All] {
         let replay = || engine(&again, 0).replay(&log, &*run).replay_tools(tools);

@@ -18,7 +18,7 @@ use futures_util::StreamExt as _;
 use mynah::{
     BoxFuture, ChatResult, Engine, Event, EventStream, Message, OnUncertain, RunId, Thread, Tool,
     ToolCall, ToolContext, ToolOutcome, World, cancel_run,
-    log::{Append, Extent, Fact, Head, Lease, Log, LogFuture, MemoryLog, RunStatus},
+    log::{Append, Extent, Fact, Head, Kind, Lease, Log, LogFuture, MemoryLog, RunStatus},
     step::{Config, Context},
     testing::{self, Scripted},
 };
@@ -82,7 +82,7 @@ async fn what_a_dropped_run_still_had_to_write_does_not_stop_who_goes_on_with_it
             _ => assert_eq!(cancel_run(&log, &run).await?, RunStatus::Cancelled),
         }
         let facts = log.read(&run, 1, 100).await?;
-        let place = |kind: &str| facts.iter().position(|record| &*record.envelope().kind == kind);
+        let place = |kind: &str| facts.iter().position(|record| record.kind().as_str() == kind);
         let after = read.map_or(0, |head| head.seq as usize);
         assert!(place("assistant_completed") >= Some(after), "it was on its way");
     }
@@ -505,8 +505,8 @@ struct Tardy(Arc<MemoryLog>);
 
 impl Log for Tardy {
     fn append(&self, batch: Append) -> LogFuture<'_, Head> {
-        let last = batch.records.last().map(|record| record.envelope().kind.clone());
-        let ends = last.is_some_and(|kind| kind == "sealed" || kind == "suspended");
+        let last = batch.records.last().map(|record| record.kind());
+        let ends = matches!(last, Some(Kind::Sealed | Kind::Suspended));
         Box::pin(async move {
             let head = self.0.append(batch).await;
             if ends {

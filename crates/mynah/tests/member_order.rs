@@ -38,7 +38,7 @@ proptest! {
             let records = log.read(&run, 1, usize::MAX).await.map_err(fail)?;
             for at in 1..records.len() - 1 {
                 let fork = fork_run(&log, &*run, at as u64).await.map_err(fail)?.run_id;
-                let kinds = records[..at].iter().map(|record| &*record.envelope().kind);
+                let kinds = records[..at].iter().map(|record| record.kind().as_str());
                 let answered = kinds.filter(|kind| *kind == "assistant_completed").count();
                 let (engine, model) = said.engine(answered);
                 let mut resumed = engine.resume(&log, &*fork).await.map_err(fail)?;

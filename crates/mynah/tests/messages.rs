@@ -11,7 +11,7 @@ use common::{call, echo, says, scripted, tool, transcript};
 use kept::{copy, kinds};
 use mynah::{
     Budget, Engine, HaltReason, Message, OnUncertain, Tool, ToolOutcome, fork_run,
-    log::{Log, MemoryLog, verify_run},
+    log::{Log, MemoryLog, VerifyStatus, verify_run},
     replay_run,
 };
 use param::Param as _;
@@ -44,7 +44,7 @@ async fn a_message_joins_a_run_after_any_record_and_the_model_is_asked_next() ->
         let said: Vec<&str> = said.iter().map(String::as_str).collect();
         assert_eq!(said, [expected, &["user: and?", "assistant: second"]].concat(), "{at}");
 
-        assert_eq!(verify_run(&log, &run).await?.status, "verified");
+        assert_eq!(verify_run(&log, &run).await?.status, VerifyStatus::Verified);
         let records = kinds.len() as u64;
         assert_eq!(engine(scripts.clone()).replay(&log, &*run).await?.records, records, "{at}");
         assert_eq!(replay_run(&log, &*run).await?.records, records, "{at}");

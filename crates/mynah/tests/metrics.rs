@@ -90,7 +90,7 @@ async fn nothing_is_told_of_a_replay_and_of_a_resumption_only_what_happens() -> 
     assert_eq!(live.calls().len(), 5);
     let records = log.read(&run, 1, 100).await?;
     let kinds = |records: &[Record]| -> Vec<Value> {
-        records.iter().map(|record| json!(record.envelope().kind)).collect()
+        records.iter().map(|record| json!(record.kind())).collect()
     };
     assert_eq!(live.appended(), kinds(&records));
     let (again, engine) = told(scripts());
@@ -98,7 +98,7 @@ async fn nothing_is_told_of_a_replay_and_of_a_resumption_only_what_happens() -> 
     assert_eq!(again.0.all().len(), 0);
     // The process ended when the first tool was done.
     let cut = Arc::new(MemoryLog::new());
-    let done = records.iter().position(|record| &*record.envelope().kind == "tool_completed");
+    let done = records.iter().position(|record| record.kind().as_str() == "tool_completed");
     let kept = records[..=done.unwrap_or(0)].to_vec();
     let before = kept.len();
     cut.append(Append::new(&*run, None, kept)).await?;

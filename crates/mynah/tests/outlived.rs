@@ -84,7 +84,7 @@ async fn what_a_tool_asks_for_after_its_outcome_leaves_no_record_beside_its_sibl
     assert_eq!(told.await.ok().flatten(), Some(Err("cancelled")));
     let run = result.and_then(|result| result.run_id).unwrap_or_default();
     let records = log.read(&run, 1, 100).await?;
-    assert!(records.iter().all(|record| &*record.envelope().kind != "side_effect"));
+    assert!(records.iter().all(|record| record.kind().as_str() != "side_effect"));
     assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
     assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
     assert_eq!(replay_run(&log, &*run).await?.status, "equal");

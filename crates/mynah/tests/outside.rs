@@ -15,7 +15,7 @@ use mynah::{
     cancel_run, fork_run,
     log::{
         Append, Chain, DirectCall, Effect, Extent, Fact, Log, MemoryLog, Record, RunStatus,
-        verify_run,
+        VerifyStatus, verify_run,
     },
     replay_run,
     step::{Config, Context},
@@ -32,7 +32,7 @@ proptest! {
     fn a_run_that_is_cancelled_after_any_record_verifies_and_replays(plan in plan(), extent in 0..3u8) {
         runtime().block_on(async {
             let (run, records) = kept(&plan, extent).await;
-            let sealed = records.last().is_some_and(|last| &*last.envelope().kind == "sealed");
+            let sealed = records.last().is_some_and(|last| last.kind().as_str() == "sealed");
             for cut in 1..=records.len() - usize::from(sealed) {
                 let log = cut_off(&records[..=cut - 1]).await?;
                 let ended = match records[cut - 1].fact() {
@@ -40,10 +40,10 @@ proptest! {
                     Ok(Some(Fact::Failed(_))) => RunStatus::Failed,
                     _ => RunStatus::Cancelled,
                 };
-                let told = format!("record {cut} of {}, {}", records.len(), records[cut - 1].envelope().kind);
+                let told = format!("record {cut} of {}, {}", records.len(), records[cut - 1].kind());
                 prop_assert_eq!(cancel_run(&log, &run).await, Ok(ended), "{}", told);
                 let report = verify_run(&log, &run).await.map_err(failed)?;
-                prop_assert_eq!(report.status, "verified", "{}", told);
+                prop_assert_eq!(report.status, VerifyStatus::Verified, "{}", told);
                 prop_assert_eq!(report.records, cut as u64 + if ended == RunStatus::Cancelled { 2 } else { 1 }, "{}", told);
                 for tools in [Tools::Recorded, Tools::All] {
                     let replayed = plan.engine().replay(&log, &*run).replay_tools(tools).await;
@@ -97,7 +97,7 @@ async fn a_run_of_somebodys_own_loop_can_be_ended_and_branched_and_nothing_else(
             assert_eq!(refused.kind(), ErrorKind::Log(LogReason::OwnLoop), "{refused}");
         }
         assert_eq!(cancel_run(&log, run).await?, RunStatus::Cancelled);
-        assert_eq!(verify_run(&log, run).await?.status, "verified");
+        assert_eq!(verify_run(&log, run).await?.status, VerifyStatus::Verified);
     }
     let records = log.read(&branch.run_id, 1, 1).await?;
     let Ok(Some(Fact::RunStarted { about: Some(about), .. })) = records[0].fact() else {
@@ -215,7 +215,7 @@ async fn kept(plan: &Plan, extent: u8) -> (RunId, Vec<Record>) {
 async fn cut_off(records: &[Record]) -> Result<MemoryLog, TestCaseError> {
     let log = MemoryLog::new();
     if let Some(first) = records.first() {
-        let run = first.envelope().run.clone();
+        let run = first.envelope().run_id.clone();
         log.append(Append::new(run, None, records.to_vec())).await.map_err(failed)?;
     }
     Ok(log)

@@ -130,7 +130,7 @@ async fn what_happened_in_a_loop_of_ones_own_is_in_the_log_though_the_loop_ended
     drop(context);
     tokio::time::sleep(10 * Busy::PAUSE).await;
     let records = log.read("own", 1, usize::MAX).await?;
-    let kinds: Vec<&str> = records.iter().map(|record| &*record.envelope().kind).collect();
+    let kinds: Vec<&str> = records.iter().map(|record| record.kind().as_str()).collect();
     let turn = ["run_started", "turn_started", "assistant_completed"];
     assert_eq!(kinds, [&turn[..], &["side_effect", "budget_exceeded"]].concat());
     Ok(())
@@ -202,7 +202,7 @@ async fn outcomes(log: &impl Log, run: &str) -> mynah::Result<Vec<String>> {
 
 async fn kinds(log: &impl Log, run: &str) -> mynah::Result<Vec<String>> {
     let records = log.read(run, 1, usize::MAX).await?;
-    Ok(records.iter().map(|record| record.envelope().kind.to_string()).collect())
+    Ok(records.iter().map(|record| record.kind().to_string()).collect())
 }
 
 fn run_of(stream: &EventStream) -> &str {

@@ -212,7 +212,7 @@ proptest! {
             if let Some(asked) = asked.filter(|_| path.starts_with("/thread/messages")) {
                 // The first request is compared at the model call.
                 prop_assert_eq!(found, Some(Some(asked as u64 + 1)), "{}", path);
-            } else if is_given(facts[seq - 1].kind(), &path) {
+            } else if is_given(facts[seq - 1].kind().as_str(), &path) {
                 // Another model's answer is not wrong in itself. It shows in what was made of it, if in anything.
                 prop_assert!(found.flatten().is_none_or(|found| found >= seq as u64), "{path}: {found:?}");
             } else {

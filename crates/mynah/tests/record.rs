@@ -287,7 +287,7 @@ async fn tools_that_were_not_all_announced_did_not_run() -> mynah::Result<()> {
     assert_eq!((result.text().as_ref(), result.steps[0].tool_results.len()), ("done", 2));
     assert_eq!(whole()?.replay(&log, &*run).replay_tools(Tools::All).await?.status, "equal");
     let announced =
-        read(&log, &run).await.iter().filter(|r| &*r.envelope().kind == "tool_scheduled").count();
+        read(&log, &run).await.iter().filter(|r| r.kind().as_str() == "tool_scheduled").count();
     assert_eq!(announced, 2);
     Ok(())
 }
@@ -430,7 +430,7 @@ async fn a_fork_names_its_parent_and_goes_on_by_itself() -> mynah::Result<()> {
     let run = engine(1)?.chat("go").record(&log).await?.run_id.unwrap_or_default();
     let records = read(&log, &run).await;
     let at =
-        records.iter().position(|record| &*record.envelope().kind == "tool_completed").unwrap_or(0)
+        records.iter().position(|record| record.kind().as_str() == "tool_completed").unwrap_or(0)
             as u64
             + 1;
     let fork = fork_run(&log, &*run, at).await?;
@@ -537,9 +537,7 @@ async fn a_tool_starts_only_when_its_announcement_is_kept() -> mynah::Result<()>
             let page = seen.runs(Default::default()).await?;
             let run = page.runs[0].run_id.clone();
             let kinds = read(&seen, &run).await;
-            Ok::<_, mynah::Error>(json!(
-                kinds.last().map(|record| record.envelope().kind.to_string())
-            ))
+            Ok::<_, mynah::Error>(json!(kinds.last().map(|record| record.kind().to_string())))
         }
     });
     let result = Engine::new(script()?).tool(look).chat("go").record(&log).await?;
@@ -559,7 +557,7 @@ async fn cut(engine: &Engine, kind: &str) -> mynah::Result<(Arc<MemoryLog>, RunI
     let records = read(&log, &run).await;
     let end = records
         .iter()
-        .position(|record| &*record.envelope().kind == kind)
+        .position(|record| record.kind().as_str() == kind)
         .map_or(0, |index| index + 1);
     let cut = Arc::new(MemoryLog::new());
     cut.append(Append::new(&*run, None, records[..end].to_vec())).await?;

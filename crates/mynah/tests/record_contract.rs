@@ -284,7 +284,7 @@ fn idempotent() -> Tool {
 /// A log with a run that ended without its end, right after its first record of this kind.
 async fn cut_after(log: &Arc<MemoryLog>, run: &str, kind: &str) -> mynah::Result<Arc<MemoryLog>> {
     let mut records = read(log, run).await;
-    let end = records.iter().position(|record| &*record.envelope().kind == kind);
+    let end = records.iter().position(|record| record.kind().as_str() == kind);
     records.truncate(end.map_or(0, |index| index + 1));
     let cut = Arc::new(MemoryLog::new());
     cut.append(Append::new(run, None, records)).await?;

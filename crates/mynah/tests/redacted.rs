@@ -92,7 +92,7 @@ struct Late {
 impl Log for Late {
     fn append(&self, batch: Append) -> LogFuture<'_, Head> {
         Box::pin(async move {
-            if *batch.run == *MAINTENANCE && !self.replied.swap(true, Ordering::SeqCst) {
+            if *batch.run_id == *MAINTENANCE && !self.replied.swap(true, Ordering::SeqCst) {
                 self.engine.reply(&self.session, "and then?").record(&self.log).await?;
             }
             self.log.append(batch).await

@@ -14,7 +14,9 @@ use kept::{calls, copy, says, talker};
 use mynah::{
     Budget, Engine, Metadata, Options, RunId, Session, Status, SystemWorld, Thread, Tool,
     ToolOutcome, World, cancel_run, fork_run,
-    log::{About, Append, Extent, Fact, Log, MemoryLog, Redact, RunFilter, RunStatus, Warrant},
+    log::{
+        About, Append, Extent, Fact, Kind, Log, MemoryLog, Redact, RunFilter, RunStatus, Warrant,
+    },
     restore_session,
     testing::{self, Scripted},
 };
@@ -310,7 +312,7 @@ async fn the_run_that_is_missing_or_was_redacted_is_named() -> mynah::Result<()>
     let error = engine.replay(&alone, &*second).await.expect_err("the run before is gone");
     assert_eq!((error.reason(), &error.metadata()["run_id"]), ("run_not_found", &json!(first)));
     assert_eq!(error.metadata()["needed_by"], json!(second));
-    let redact = Redact::kind(&*first, "assistant_completed");
+    let redact = Redact::kind(&*first, Kind::AssistantCompleted);
     redact.perform(&log, &Warrant::new("ann", "she asked for it", 0)).await?;
     let error = engine.replay(&log, &*second).await.expect_err("the run before is redacted");
     assert_eq!((error.reason(), &error.metadata()["run_id"]), ("redacted", &json!(first)));

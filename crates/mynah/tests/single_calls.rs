@@ -163,14 +163,14 @@ async fn status(log: &MemoryLog, run: &str) -> RunStatus {
 /// The first record of this kind.
 async fn position(log: &MemoryLog, run: &str, kind: &str) -> u64 {
     let records = log.read(run, 1, usize::MAX).await.expect("records");
-    let found = records.iter().find(|record| &*record.envelope().kind == kind);
+    let found = records.iter().find(|record| record.kind().as_str() == kind);
     found.expect("such a record").seq()
 }
 
 /// How often the model has answered in a run.
 async fn answers(log: &MemoryLog, run: &str) -> usize {
     let records = log.read(run, 1, usize::MAX).await.expect("records");
-    records.iter().filter(|record| &*record.envelope().kind == "assistant_completed").count()
+    records.iter().filter(|record| record.kind().as_str() == "assistant_completed").count()
 }
 
 /// Asserts that a run failed for this reason, and gives the record that says so.

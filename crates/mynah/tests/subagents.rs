@@ -46,7 +46,7 @@ async fn the_run_of_an_agent_is_a_chain_of_its_own_that_the_parent_links() {
     let records = log.read("p", 1, 100).await.unwrap();
     let links: Vec<String> = records
         .iter()
-        .filter(|record| record.kind().name() == "side_effect")
+        .filter(|record| record.kind().as_str() == "side_effect")
         .map(|record| json!(record.fact().unwrap().unwrap()).to_string())
         .collect();
     assert_eq!(links.len(), 2, "when the run starts, and when it ended");

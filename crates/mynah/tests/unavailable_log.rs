@@ -13,7 +13,7 @@ use std::{
 use futures_util::StreamExt as _;
 use mynah::{
     Engine, Error, ErrorKind, Event, EventStream, LogReason, MetricsSink, Tool,
-    log::{Append, Head, Lease, Log, LogFuture, MemoryLog, forward_log, verify_run},
+    log::{Append, Head, Lease, Log, LogFuture, MemoryLog, VerifyStatus, forward_log, verify_run},
     step::AppendMetric,
     testing::{self, Scripted},
 };
@@ -36,7 +36,7 @@ async fn a_log_that_fails_some_times_has_every_record_once_when_the_run_is_compl
             assert_eq!((&*result.text(), ran.load(Relaxed)), ("done", 1), "{at}");
             let run = result.run_id.unwrap_or_default();
             assert_eq!(kinds(&log.log, &run).await?, expected, "{at}");
-            assert_eq!(verify_run(&log, &run).await?.status, "verified", "{at}");
+            assert_eq!(verify_run(&log, &run).await?.status, VerifyStatus::Verified, "{at}");
             assert_eq!(engine(&ran)?.replay(&log, &*run).await?.status, "equal");
             assert_eq!(log.left(), 0, "it failed as often as it should");
         }
@@ -83,7 +83,7 @@ async fn what_a_tool_did_while_the_log_was_unavailable_is_recorded_and_the_next_
     let run = result.run_id.unwrap_or_default();
     let kinds = kinds(&log.log, &run).await?;
     assert_eq!(kinds.iter().filter(|kind| *kind == "tool_completed").count(), 3);
-    assert_eq!(verify_run(&log, &run).await?.status, "verified");
+    assert_eq!(verify_run(&log, &run).await?.status, VerifyStatus::Verified);
     Ok(())
 }
 
@@ -203,7 +203,7 @@ async fn until_a_tool_is_told(stream: &mut EventStream) -> mynah::Result<()> {
 
 async fn kinds(log: &MemoryLog, run: &str) -> mynah::Result<Vec<String>> {
     let records = log.read(run, 1, usize::MAX).await?;
-    Ok(records.iter().map(|record| record.envelope().kind.to_string()).collect())
+    Ok(records.iter().map(|record| record.kind().to_string()).collect())
 }
 
 /// An engine with a tool that counts how often it ran.

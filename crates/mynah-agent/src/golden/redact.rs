@@ -303,7 +303,7 @@ pub(super) async fn redacted(
     loop {
         let page = log.read(run, facts.len() as u64 + 1, PAGE).await?;
         for record in &page {
-            let fact = record.fact().map_err(&refused)?;
+            let fact = record.fact().map_err(|corrupt| refused(corrupt.what))?;
             let fact =
                 fact.ok_or_else(|| refused("the body of a record was removed".to_owned()))?;
             facts.push((record.envelope().ts, replacing.fact(fact).map_err(&refused)?));

@@ -13,7 +13,7 @@ use std::{
 use clap::Args;
 use mynah::{
     Error, ErrorKind, LogReason, SystemWorld, World as _,
-    log::{Report, RunSummary, verify_run},
+    log::{RunSummary, VerifyReport, verify_run},
     replay_run,
 };
 
@@ -166,7 +166,7 @@ impl Demo {
     }
 
     /// Checks the run in one of the files. What is wrong with the run is no failure of the program.
-    fn verify(&self, run: &RunSummary, file: &str) -> Result<Result<Report, Error>, Failure> {
+    fn verify(&self, run: &RunSummary, file: &str) -> Result<Result<VerifyReport, Error>, Failure> {
         let log = self.place(file).open_to_read()?;
         match runtime()?.block_on(verify_run(log.as_ref(), &run.run_id)) {
             Err(error) if error.kind() != ErrorKind::Log(LogReason::Corrupt) => {

@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use mynah::{Error, Event, log::Report};
+use mynah::{Error, Event, log::VerifyReport};
 use serde_json::{Value, json};
 
 use crate::{
@@ -35,7 +35,7 @@ pub(super) enum Scene<'a> {
         records: u64,
     },
     Verified {
-        report: &'a Report,
+        report: &'a VerifyReport,
     },
     Found {
         from: &'a str,
@@ -154,7 +154,7 @@ impl Scene<'_> {
                 "\n6. One byte changes in a copy of the file: {from} becomes {to}.\n\n   \
                  corrupt: record {}: {}\n",
                 error.seq().unwrap_or_default(),
-                error.what().unwrap_or_default(),
+                error.damage().unwrap_or_default(),
             ),
             Self::Ends { folder } => {
                 let mut text = "\nTry next:\n\n".to_owned();

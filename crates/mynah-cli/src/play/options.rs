@@ -2,7 +2,7 @@
 
 use mynah::{
     Error, Message, Metadata, Options, Result, Role, StepResult, Thread,
-    log::{About, Fact, Log},
+    log::{About, Fact, Kind, Log, Record},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -68,8 +68,8 @@ pub(crate) async fn last_about(log: &dyn Log, run: &str) -> Result<About> {
             return Ok(last);
         }
         next += page.len() as u64;
-        let tells = |kind: &str| matches!(kind, "run_started" | "resumed");
-        for record in page.iter().filter(|record| tells(&record.envelope().kind)) {
+        let tells = |record: &&Record| matches!(record.kind(), Kind::RunStarted | Kind::Resumed);
+        for record in page.iter().filter(tells) {
             if let Ok(Some(
                 Fact::RunStarted { about: Some(about), .. }
                 | Fact::Resumed { about: Some(about), .. },

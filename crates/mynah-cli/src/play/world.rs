@@ -37,7 +37,7 @@ impl Counters {
         loop {
             let page = log.runs(filter.clone()).await?;
             page.runs.iter().for_each(|run| take(&run.run_id));
-            page.damaged.iter().for_each(|damaged| take(&damaged.run));
+            page.damaged.iter().for_each(|damaged| take(&damaged.run_id));
             newest = newest.max(page.runs.iter().map(|run| run.updated).max());
             let Some(next) = page.next else { break };
             filter = filter.after(next);

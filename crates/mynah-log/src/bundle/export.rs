@@ -70,7 +70,7 @@ async fn write_records(
         let records = log.read(run, next, wanted).await?;
         if records.is_empty() {
             let what = format!("it is missing: the index counts {} records", indexed.records);
-            return Err(Corrupt { run: run.into(), seq: next, what }.into());
+            return Err(Corrupt { run_id: run.into(), seq: next, what }.into());
         }
         for record in &records {
             let counted = Gone::counted(Some(gone), record);
@@ -99,13 +99,14 @@ pub async fn inclusion(log: &dyn Log, run: &str, index: u64) -> Result<Inclusion
     let place = usize::try_from(index).unwrap_or(usize::MAX);
     let proof = merkle::inclusion_proof(&leaves, place).ok_or_else(|| {
         let what = "the log's list of seals does not have its seal".to_owned();
-        Corrupt { run: run.into(), seq: 0, what }
+        Corrupt { run_id: run.into(), seq: 0, what }
     })?;
     Ok(Inclusion { index, size: leaves.len() as u64, root: merkle::root(&leaves), proof })
 }
 
 fn write_record(out: &mut impl Write, record: &Record, line: fn(Entry) -> Line) -> Result<()> {
-    let wrong = |what| Corrupt { run: record.envelope().run.clone(), seq: record.seq(), what };
+    let wrong =
+        |what| Corrupt { run_id: record.envelope().run_id.clone(), seq: record.seq(), what };
     let fact = told(record).map_err(wrong)?;
     write(out, &line(Entry::of(record, fact)))
 }

@@ -9,8 +9,8 @@ use super::{
     reader::{Item, Reader, unreadable},
 };
 use crate::{
-    Append, Chain, Hash, Head, Log, MAINTENANCE, Record, Removals, Removed, Report, Stripped,
-    Tombstone, entry, record_summary::RecordSummary, removal::bury,
+    Append, Chain, Hash, Head, Log, MAINTENANCE, Record, Removals, Removed, Stripped, Tombstone,
+    VerifyReport, entry, record_summary::RecordSummary, removal::bury,
 };
 
 /// How many bytes of records are appended at once, about.
@@ -23,7 +23,7 @@ pub struct Imported {
     /// The run.
     pub run_id: RunId,
     /// What it was found to be.
-    pub report: Report,
+    pub report: VerifyReport,
     /// How many of its records were new here; none if it was there already.
     pub added: u64,
     /// How many bodies of the bundle were redacted here, and stay away.

@@ -33,7 +33,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, value::RawValue};
 
 use self::reader::{Item, Reader};
-use crate::{Body, Hash, MAX_PAYLOAD, Record, Report, cbor};
+use crate::{Body, Hash, MAX_PAYLOAD, Record, VerifyReport, cbor};
 
 pub use export::{export, inclusion};
 pub use import::{Imported, import};
@@ -51,7 +51,7 @@ pub struct Bundle {
     /// The run in it.
     pub run_id: RunId,
     /// What the run was found to be.
-    pub report: Report,
+    pub report: VerifyReport,
     /// Where its seal stands in the tree of the log that it came from; none without a seal.
     pub inclusion: Option<Inclusion>,
 }
@@ -160,7 +160,7 @@ impl Entry {
             (None, None) => None,
             _ => return Err("a body is a salt and a payload".to_owned()),
         };
-        let record = Record::from_parts(envelope, body)?;
+        let record = Record::from_parts(envelope, body).map_err(|corrupt| corrupt.what)?;
         if let Some(fact) = self.fact {
             let held = record.body().map(shown).transpose()?;
             let is_same = |fact: &str| {

@@ -66,9 +66,9 @@ impl<R: BufRead> Reader<R> {
     fn tombstone(&mut self, entry: Entry) -> Result<Item> {
         let judge = || {
             let record = entry.record()?;
-            let fact = record.fact()?;
+            let fact = record.strict_fact()?;
             let Some(Fact::Removed(tombstone)) =
-                fact.filter(|_| *record.envelope().run == *MAINTENANCE)
+                fact.filter(|_| *record.envelope().run_id == *MAINTENANCE)
             else {
                 return Err("it is not a tombstone".to_owned());
             };
@@ -86,12 +86,12 @@ impl<R: BufRead> Reader<R> {
 
     fn record(&mut self, entry: Entry) -> Result<Item> {
         let seq = self.head.map_or(1, |head| head.seq.saturating_add(1));
-        let wrong = |what| Corrupt { run: self.run.clone(), seq, what };
+        let wrong = |what| Corrupt { run_id: self.run.clone(), seq, what };
         let judged = entry.record().map_err(wrong).and_then(|record| {
             let counted = Gone::counted(Some(&self.gone), &record);
             self.verifier.check_counted(counted.as_ref().unwrap_or(&record))?;
             // The file is untrusted. A fact that cannot be decoded is rejected.
-            record.fact().map_err(wrong)?;
+            record.strict_fact().map_err(wrong)?;
             counted
         });
         let record = judged.map_err(|corrupt| self.lines.corrupt(corrupt))?;
@@ -121,7 +121,7 @@ impl<R: BufRead> Reader<R> {
             (None, None) => true,
             (Some(fingerprint), Some(tree)) => {
                 let leaf = merkle::leaf(&fingerprint.0);
-                merkle::verify_inclusion(&leaf, tree.index, tree.size, &tree.proof, &tree.root)
+                merkle::verify_inclusion(&leaf, tree.index, tree.size, &tree.root, &tree.proof)
             }
             _ => false,
         };
@@ -176,7 +176,7 @@ impl<R: BufRead> Lines<R> {
 
     fn corrupt(&self, corrupt: Corrupt) -> Error {
         let found = self.found(corrupt.reason(), &corrupt.to_string());
-        found.with("run_id", corrupt.run).with("seq", corrupt.seq)
+        found.with("run_id", corrupt.run_id).with("seq", corrupt.seq)
     }
 }
 

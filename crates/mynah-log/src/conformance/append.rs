@@ -19,19 +19,19 @@ pub(super) async fn records_come_back_as_they_were(log: &dyn Log) {
     let records: Vec<_> = records.into_iter().chain(batch.records.clone()).collect();
     assert_eq!(log.append(batch).await, Ok(run.head()));
 
-    assert_eq!(log.head(run.id()).await, Ok(Some(run.head())));
+    assert_eq!(log.head(run.run_id()).await, Ok(Some(run.head())));
     for (from, limit) in [(1, 100), (0, 100), (1, 3), (4, 3), (4, 0), (13, 5), (14, 5), (15, 5)] {
         let expected = records.iter().skip((from as usize).max(1) - 1).take(limit);
         let expected: Vec<_> = expected.cloned().collect();
-        assert_eq!(log.read(run.id(), from, limit).await, Ok(expected), "{limit} from {from}");
+        assert_eq!(log.read(run.run_id(), from, limit).await, Ok(expected), "{limit} from {from}");
     }
-    assert_eq!(log.read(run.id(), u64::MAX, usize::MAX).await, Ok(vec![]));
-    assert_eq!(log.read(run.id(), 14, usize::MAX).await, Ok(records[13..].to_vec()));
+    assert_eq!(log.read(run.run_id(), u64::MAX, usize::MAX).await, Ok(vec![]));
+    assert_eq!(log.read(run.run_id(), 14, usize::MAX).await, Ok(records[13..].to_vec()));
 
     assert_eq!(log.head("other").await, Ok(None));
     assert_eq!(log.read("other", 1, 10).await, Ok(vec![]));
     assert_eq!(log.run("other").await, Ok(None));
-    let report = crate::verify_run(log, run.id()).await.expect("a sound run");
+    let report = crate::verify_run(log, run.run_id()).await.expect("a sound run");
     assert_eq!((report.status.as_str(), report.records), ("verified", 14));
 }
 

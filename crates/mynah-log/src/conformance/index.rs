@@ -43,7 +43,7 @@ pub(super) async fn a_suspended_run_goes_on(log: &dyn Log) {
     for (n, (reason, status)) in ends.into_iter().enumerate() {
         let mut run = Sample::new(format!("run-{n}"), 0).stopped(reason);
         log.append(run.batch()).await.expect("a run that stops");
-        assert_eq!(get(log, run.id()).await.status, status);
+        assert_eq!(get(log, run.run_id()).await.status, status);
     }
     let mut run = Sample::new("run", 0).stopped(HaltReason::AskUser);
     log.append(run.batch()).await.expect("a run that asks");
@@ -164,7 +164,7 @@ pub(super) async fn the_seals_are_the_leaves_of_the_logs_tree(log: &dyn Log) {
         log.append(open.batch()).await.expect("a run without a seal");
         let mut run = Sample::new(format!("run-{n}"), -n).tool_turn().sealed();
         log.append(run.batch()).await.expect("a run with its seal");
-        assert_eq!(get(log, run.id()).await.seal, Some(n as u64));
+        assert_eq!(get(log, run.run_id()).await.seal, Some(n as u64));
         fingerprints.push(run.head().hash);
     }
     let seals = log.seals(0, 100).await.expect("seals");
@@ -178,7 +178,7 @@ pub(super) async fn the_seals_are_the_leaves_of_the_logs_tree(log: &dyn Log) {
     let leaves: Vec<_> = seals.iter().map(|seal| seal.leaf()).collect();
     assert_eq!((tree.size(), tree.root()), (7, merkle::root(&leaves)));
     let proof = merkle::inclusion_proof(&leaves, 4).expect("a leaf");
-    assert!(merkle::verify_inclusion(&leaves[4], 4, 7, &proof, &tree.root()));
+    assert!(merkle::verify_inclusion(&leaves[4], 4, 7, &tree.root(), &proof));
 }
 
 async fn get(log: &dyn Log, run: &str) -> RunSummary {

@@ -81,7 +81,7 @@ pub(super) async fn a_release_takes_effect_before_what_is_asked_next(log: &dyn L
 async fn claimed(log: &dyn Log, owner: &str, queues: &[&str], limit: usize) -> Vec<String> {
     let leases = log.claim(owner, HOUR, queues, limit).await.expect("an answer");
     assert!(leases.iter().all(|lease| lease.owner == owner && lease.token > 0), "{leases:?}");
-    leases.iter().map(|lease| lease.run.to_string()).collect()
+    leases.iter().map(|lease| lease.run_id.to_string()).collect()
 }
 
 pub(super) async fn runs_of_a_queue_are_claimed_once_by_priority_and_age(log: &dyn Log) {
@@ -116,10 +116,10 @@ pub(super) async fn runs_of_a_queue_are_claimed_once_by_priority_and_age(log: &d
     let [late] = &*log.claim("dan", HOUR, &["q"], 9).await.expect("an answer") else {
         panic!("one run");
     };
-    assert_eq!((&*late.run, late.taken_over), ("late", false));
+    assert_eq!((&*late.run_id, late.taken_over), ("late", false));
     log.beat("bob", OVER).await.expect("the last sign of life");
     let again = log.claim("eve", HOUR, &["q"], 9).await.expect("an answer");
-    let told = again.iter().map(|lease| (&*lease.run, lease.token, lease.taken_over));
+    let told = again.iter().map(|lease| (&*lease.run_id, lease.token, lease.taken_over));
     assert_eq!(told.collect::<Vec<_>>(), [("urgent", 2, true), ("early", 2, true)]);
     let mut early = Sample::new("early", 10);
     let _ = early.take();
@@ -137,7 +137,7 @@ pub(super) async fn runs_of_a_queue_are_claimed_once_by_priority_and_age(log: &d
     let claims = owners.iter().map(|owner| log.claim(owner, HOUR, &["many"], 7)).collect();
     let mut got = Vec::new();
     for leases in all(claims).await {
-        got.extend(leases.expect("an answer").into_iter().map(|lease| lease.run));
+        got.extend(leases.expect("an answer").into_iter().map(|lease| lease.run_id));
     }
     got.sort();
     got.dedup();
@@ -277,13 +277,13 @@ pub(super) async fn what_changed_is_returned_once_for_each_cursor(log: &dyn Log)
         let (mut cursor, mut found) = (cursor.to_owned(), Vec::<(String, _)>::new());
         loop {
             let changes = log.changes(Some(&cursor), 2).await.expect("changes");
-            assert!(!changes.runs.iter().any(|change| *change.run == *crate::MAINTENANCE));
+            assert!(!changes.runs.iter().any(|change| *change.run_id == *crate::MAINTENANCE));
             let is_done = changes.cursor == cursor;
             cursor = changes.cursor;
             for change in changes.runs {
-                found.retain(|(run, ..)| *run != *change.run);
+                found.retain(|(run, ..)| *run != *change.run_id);
                 let state = (change.head, change.status, change.has_messages);
-                found.push((change.run.to_string(), state));
+                found.push((change.run_id.to_string(), state));
             }
             if is_done {
                 found.sort_by(|one, other| one.0.cmp(&other.0));
@@ -301,7 +301,7 @@ pub(super) async fn what_changed_is_returned_once_for_each_cursor(log: &dyn Log)
     let (cursor, found) = since(&start.cursor).await;
     let mut expected: Vec<_> = runs
         .iter()
-        .map(|run| (run.id().to_owned(), (run.head(), RunStatus::Running, false)))
+        .map(|run| (run.run_id().to_owned(), (run.head(), RunStatus::Running, false)))
         .collect();
     expected[0].1.1 = RunStatus::Completed;
     assert_eq!(found, expected, "as they are now");
@@ -336,21 +336,21 @@ pub(super) async fn whoever_follows_changes_misses_none_of_those_who_append_at_o
         for head in appended {
             head.expect("what follows");
         }
-        seen.extend(changed.into_iter().map(|change| (change.run, change.head)));
+        seen.extend(changed.into_iter().map(|change| (change.run_id, change.head)));
         runs = runs.into_iter().map(|run| run.user("more")).collect();
     }
     loop {
         let changes = log.changes(Some(&cursor), 3).await.expect("changes");
         let is_done = changes.cursor == cursor;
         cursor = changes.cursor;
-        seen.extend(changes.runs.into_iter().map(|change| (change.run, change.head)));
+        seen.extend(changes.runs.into_iter().map(|change| (change.run_id, change.head)));
         if is_done {
             break;
         }
     }
     for run in runs {
-        let head = log.head(run.id()).await.expect("a log").expect("a run");
-        assert_eq!(seen.get(run.id()), Some(&head), "{}", run.id());
+        let head = log.head(run.run_id()).await.expect("a log").expect("a run");
+        assert_eq!(seen.get(run.run_id()), Some(&head), "{}", run.run_id());
     }
 }
 

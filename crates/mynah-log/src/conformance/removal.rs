@@ -6,9 +6,9 @@ use mynah_data::{HaltReason, LogReason, Result, Thread};
 
 use super::{Sample, all, refused};
 use crate::{
-    About, Append, Auditor, BoxFuture, Chain, Extent, Fact, Hash, Head, Log, MAINTENANCE, Previous,
-    Prune, Record, Redact, Removals, Removed, RunFilter, RunStatus, RunSummary, SealedRun,
-    SessionLink, Stripped, Tombstone, Warrant, verify_run, verify_seals,
+    About, Append, Auditor, BoxFuture, Chain, Extent, Fact, Hash, Head, Kind, Log, MAINTENANCE,
+    Previous, Prune, Record, Redact, Removals, Removed, RunFilter, RunStatus, RunSummary,
+    SealedRun, SessionLink, Stripped, Tombstone, Warrant, verify_run, verify_seals,
 };
 
 pub(super) async fn a_redacted_run_still_verifies(log: &dyn Log) {
@@ -17,7 +17,7 @@ pub(super) async fn a_redacted_run_still_verifies(log: &dyn Log) {
     let before = log.read("run", 1, 100).await.expect("records");
     let summary = log.run("run").await.expect("an index");
 
-    let redact = Redact::kind("run", "user_message");
+    let redact = Redact::kind("run", Kind::UserMessage);
     let found = redact.candidates(log).await.expect("a dry run");
     assert_eq!(found.iter().map(|found| found.seq).collect::<Vec<_>>(), [2, 7]);
     assert_eq!(log.read("run", 1, 100).await.as_ref(), Ok(&before), "a dry run changes nothing");
@@ -54,7 +54,7 @@ pub(super) async fn a_redacted_run_still_verifies(log: &dyn Log) {
         Redact::records("run", [9]),
         Redact::records("run", [10]),
         Redact::records("run", [0]),
-        Redact::kind("run", "sealed"),
+        Redact::kind("run", Kind::Sealed),
         Redact::all(MAINTENANCE),
     ] {
         let error = wrong.perform(log, &warrant(102)).await.expect_err("a wrong choice");

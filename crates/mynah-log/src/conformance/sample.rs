@@ -46,8 +46,8 @@ impl Sample {
     }
 
     /// The run's id.
-    pub fn id(&self) -> &str {
-        self.chain.run()
+    pub fn run_id(&self) -> &str {
+        self.chain.run_id()
     }
 
     /// Where the run ends, with what was not handed out yet.
@@ -141,7 +141,7 @@ impl Sample {
     /// The records since the last time, after those handed out before.
     pub fn batch(&mut self) -> Append {
         let expected = self.given;
-        let run = self.chain.run().clone();
+        let run = self.chain.run_id().clone();
         Append::new(run, expected, self.take())
     }
 }

@@ -46,8 +46,8 @@ impl Tombstone {
     ///
     /// # Errors
     /// What it is instead, in words.
-    pub fn of(record: &Record) -> std::result::Result<Self, String> {
-        match record.fact()? {
+    pub(crate) fn of(record: &Record) -> std::result::Result<Self, String> {
+        match record.strict_fact()? {
             Some(Fact::Removed(tombstone)) => Ok(tombstone),
             _ => Err("it does not name what to remove".to_owned()),
         }
@@ -177,7 +177,7 @@ impl Warrant {
 }
 
 /// The run that a run continues, from its first record.
-pub fn goes_on_from(first: &Record) -> Option<RunId> {
+pub fn previous_run(first: &Record) -> Option<RunId> {
     match first.fact().ok()?? {
         Fact::RunStarted { about, .. } => Some(about?.session?.previous?.run_id),
         _ => None,

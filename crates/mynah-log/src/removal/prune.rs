@@ -29,6 +29,7 @@ const BATCH: usize = 64;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "nothing is removed until `perform` is called"]
 #[non_exhaustive]
 pub struct Prune {
     /// Those that began before this time, in nanoseconds since 1970.
@@ -216,7 +217,7 @@ fn damage(error: &Error, run: &str) -> Option<Corrupt> {
     let seq = told.get("seq").and_then(Value::as_u64).filter(|seq| *seq > 1 && is_corrupt)?;
     let found = told.get("run_id").and_then(Value::as_str).filter(|found| *found == run)?;
     let what = told.get("what").and_then(Value::as_str)?.to_owned();
-    Some(Corrupt { run: found.into(), seq, what })
+    Some(Corrupt { run_id: found.into(), seq, what })
 }
 
 /// The run that another process removed since it was chosen.
@@ -284,7 +285,7 @@ async fn sessions(log: &dyn Log, runs: Vec<RunSummary>) -> Result<Vec<Vec<RunSum
 /// The run that a run continues.
 async fn previous(log: &dyn Log, run: &str) -> Result<Option<RunId>> {
     let first = log.read(run, 1, 1).await?;
-    Ok(first.first().and_then(super::goes_on_from))
+    Ok(first.first().and_then(super::previous_run))
 }
 
 #[cfg(test)]

@@ -20,17 +20,18 @@ const PORTION: usize = 256;
 /// verifies. It cannot be replayed.
 ///
 /// ```
-/// use mynah_log::{Log, MemoryLog, Redact, Warrant, conformance::Sample, verify_run};
+/// use mynah_log::{Kind, Log, MemoryLog, Redact, Warrant, conformance::Sample, verify_run};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
 /// # let log = MemoryLog::new();
 /// # log.append(Sample::new("run-1", 0).user("my card is 4111").sealed().batch()).await?;
-/// let redact = Redact::kind("run-1", "user_message");
+/// let redact = Redact::kind("run-1", Kind::UserMessage);
 /// assert_eq!(redact.candidates(&log).await?.len(), 1);
 /// redact.perform(&log, &Warrant::new("ann", "card number", 0)).await?;
 /// assert_eq!(verify_run(&log, "run-1").await?.redacted, 1);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "nothing is removed until `perform` is called"]
 pub struct Redact {
     run: RunId,
     which: Which,
@@ -39,7 +40,7 @@ pub struct Redact {
 #[derive(Clone, Debug)]
 enum Which {
     Records(Vec<u64>),
-    Kind(String),
+    Kind(Kind),
     All,
 }
 
@@ -52,7 +53,7 @@ pub struct Redactable {
     /// Its hash.
     pub hash: Hash,
     /// What kind of fact it holds.
-    pub kind: String,
+    pub kind: Kind,
     /// How many bytes.
     pub bytes: u64,
 }
@@ -67,8 +68,8 @@ impl Redact {
     }
 
     /// All records of this kind of a run.
-    pub fn kind(run: impl Into<RunId>, kind: impl Into<String>) -> Self {
-        Self { run: run.into(), which: Which::Kind(kind.into()) }
+    pub fn kind(run: impl Into<RunId>, kind: Kind) -> Self {
+        Self { run: run.into(), which: Which::Kind(kind) }
     }
 
     /// All records of a run but its seal, which holds nothing of what was said.
@@ -79,7 +80,7 @@ impl Redact {
     /// What would go: nothing is changed. Records whose bodies are gone already are not among them.
     ///
     /// # Errors
-    /// A run, a record or a kind that is not there, a seal, or a log that cannot be read.
+    /// A run or a record that is not there, a seal, or a log that cannot be read.
     pub async fn candidates(&self, log: &dyn Log) -> Result<Vec<Redactable>> {
         Ok(self.find(log).await?.into_iter().map(|(found, _)| found).collect())
     }
@@ -93,7 +94,7 @@ impl Redact {
             let records = log.read(&self.run, next, PORTION).await?;
             for record in &records {
                 if let Some(body) = record.body().filter(|_| self.picks(&run, record)) {
-                    let kind = record.envelope().kind.to_string();
+                    let kind = record.kind();
                     let bytes = body.payload.len() as u64;
                     let (seq, hash) = (record.seq(), record.hash());
                     found.push((Redactable { seq, hash, kind, bytes }, Stripped::of(record)));
@@ -136,7 +137,7 @@ impl Redact {
     fn picks(&self, run: &RunSummary, record: &Record) -> bool {
         match &self.which {
             Which::Records(seqs) => seqs.binary_search(&record.seq()).is_ok(),
-            Which::Kind(kind) => *record.envelope().kind == **kind,
+            Which::Kind(kind) => record.kind() == *kind,
             Which::All => !is_seal(run, record.seq()),
         }
     }
@@ -161,17 +162,8 @@ impl Redact {
                     _ => Ok(()),
                 }
             }
-            Which::Kind(kind) => match Kind::of(kind) {
-                Some(Kind::Sealed) => wrong("kind", "seal", SEAL.to_owned()),
-                Some(_) => Ok(()),
-                None => {
-                    let kinds = Kind::ALL.into_iter().filter(|kind| !kind.keeps_body());
-                    let kinds = kinds.map(Kind::name).collect::<Vec<_>>().join(", ");
-                    let why = format!("no record is of kind {kind:?}; the kinds are {kinds}");
-                    wrong("kind", "unknown", why)
-                }
-            },
-            Which::All => Ok(()),
+            Which::Kind(Kind::Sealed) => wrong("kind", "seal", SEAL.to_owned()),
+            Which::Kind(_) | Which::All => Ok(()),
         }
     }
 }

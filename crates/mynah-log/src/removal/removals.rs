@@ -64,8 +64,8 @@ impl Gone {
             }
             (Some(_), Some(_)) => "a tombstone removes its body, which still exists",
         };
-        let (run, seq) = (record.envelope().run.to_string(), record.seq());
-        Err(Corrupt { run: run.into(), seq, what: what.to_owned() })
+        let (run, seq) = (record.envelope().run_id.to_string(), record.seq());
+        Err(Corrupt { run_id: run.into(), seq, what: what.to_owned() })
     }
 }
 
@@ -116,7 +116,7 @@ impl Removals {
 
     /// Whether a record's body was removed.
     pub fn is_redacted(&self, record: &Record) -> bool {
-        let gone = self.of(&record.envelope().run);
+        let gone = self.of(&record.envelope().run_id);
         gone.is_some_and(|gone| gone.names(record.seq(), record.hash()))
     }
 
@@ -141,7 +141,7 @@ impl Removals {
 
     fn take(&mut self, record: &Record) -> Result<(), Corrupt> {
         let seq = record.seq();
-        let wrong = |what: String| Corrupt { run: MAINTENANCE.into(), seq, what };
+        let wrong = |what: String| Corrupt { run_id: MAINTENANCE.into(), seq, what };
         let Tombstone { run_id, removed, .. } = Tombstone::of(record).map_err(wrong)?;
         self.hashes.push(record.hash());
         let gone = self.runs.entry(run_id.clone()).or_default();

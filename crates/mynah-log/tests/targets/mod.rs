@@ -37,7 +37,7 @@ pub fn record(bytes: &[u8]) {
         let _ = verify("run", [&record]);
         if let Ok(fact) = record.fact() {
             let fact = fact.expect("a body");
-            assert_eq!(fact.kind(), kind);
+            assert_eq!(fact.kind().as_str(), kind);
             assert_eq!(cbor::to_vec(&fact).as_deref(), Ok(bytes));
             let again = Chain::new("run").append(1, [7; 16], &fact).expect("a fact that was read");
             assert_eq!(again, record);

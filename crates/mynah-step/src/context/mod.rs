@@ -582,7 +582,7 @@ fn misplaced(fact: &Fact) -> Option<(&'static str, &'static str)> {
 
 /// Refuses a budget that has no sense.
 fn check_budget(budget: &Budget) -> Result<()> {
-    match Budget::from_value(&json!(budget)) {
+    match Budget::from_json(&json!(budget)) {
         Ok(_) => Ok(()),
         Err(errors) => Err(Error::validation(ValidationReason::InvalidOptions, errors)),
     }

@@ -123,7 +123,7 @@ impl Recorder {
         }
         if self.sent.len() > 1 || self.refused.is_some() {
             let looking = self.looking.get_or_insert_with(|| {
-                let (log, run) = (Arc::clone(&self.log), self.chain.run().clone());
+                let (log, run) = (Arc::clone(&self.log), self.chain.run_id().clone());
                 Box::pin(async move { log.head(&run).await })
             });
             let found = ready!(looking.as_mut().poll(cx));
@@ -163,7 +163,7 @@ impl Recorder {
         let limit = self.emit_timeout.filter(|_| !self.sent.is_empty());
         self.late = limit.map(|limit| Box::pin(sleep(limit)));
         if self.outage.take().is_some() {
-            tracing::info!(run = &**self.chain.run(), "the log is available again");
+            tracing::info!(run = &**self.chain.run_id(), "the log is available again");
         }
         if let (Some(held), Some(asked)) = (&self.lease, self.holding.take()) {
             held.renewed(asked);
@@ -177,7 +177,7 @@ impl Recorder {
         let (began, pause) = match &self.outage {
             Some(outage) => (outage.began, longest.min(outage.pause * 2)),
             None => {
-                tracing::warn!(run = &**self.chain.run(), %error, "the log is unavailable; its records wait");
+                tracing::warn!(run = &**self.chain.run_id(), %error, "the log is unavailable; its records wait");
                 (Instant::now(), shortest)
             }
         };
@@ -202,7 +202,7 @@ impl Recorder {
         let batch = &sent.batch;
         let count = batch.records.len().min(self.made.len());
         for (record, made) in batch.records.iter().zip(self.made.drain(..count)) {
-            let (kind, took) = (&*record.envelope().kind, made.elapsed());
+            let (kind, took) = (record.kind().as_str(), made.elapsed());
             metrics.append(&AppendMetric { kind, failure, took });
         }
     }

@@ -108,7 +108,7 @@ pub(crate) fn facts(records: &[Record]) -> Vec<Fact> {
 }
 
 pub(crate) fn kinds(facts: &[Fact]) -> Vec<&'static str> {
-    facts.iter().map(Fact::kind).collect()
+    facts.iter().map(|fact| fact.kind().as_str()).collect()
 }
 
 pub(crate) fn ask(text: &str) -> Request {

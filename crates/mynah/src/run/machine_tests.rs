@@ -72,7 +72,7 @@ impl Bench {
     }
 
     fn take_in(&mut self, facts: Vec<Fact>) -> (Vec<&'static str>, Vec<&'static str>) {
-        let kinds = facts.iter().map(Fact::kind).collect();
+        let kinds = facts.iter().map(|fact| fact.kind().as_str()).collect();
         facts.into_iter().for_each(|fact| self.0.take_in(fact));
         (kinds, self.0.events.drain(..).map(|event| event.type_name()).collect())
     }

@@ -38,7 +38,7 @@ pub(super) async fn perform(
     (cancel, mailbox): (CancelHandle, Mailbox),
     options: Options,
 ) -> Result<Performed> {
-    let run = lease.run.clone();
+    let run = lease.run_id.clone();
     let released = Released(Some((Arc::clone(&log), lease)));
     let inbox = log.inbox(&run, MESSAGES).await?;
     let signals = Signal::all(&inbox);

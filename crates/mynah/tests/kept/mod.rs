@@ -45,7 +45,7 @@ pub(crate) fn logs(_: &Path) -> Vec<Arc<dyn Log>> {
 
 pub(crate) async fn kinds(log: &MemoryLog, run: &str) -> Vec<String> {
     let records = log.read(run, 1, 10_000).await.expect("a run");
-    records.iter().map(|record| record.envelope().kind.to_string()).collect()
+    records.iter().map(|record| record.kind().to_string()).collect()
 }
 
 pub(crate) fn says(text: &str) -> Value {

@@ -83,7 +83,7 @@ impl Process {
     fn die_at(&self, record: &Record, durable: bool) {
         let fact = record.fact().ok().flatten();
         let call_id = fact.as_ref().and_then(Fact::attempt).map(|(call, _)| call.to_owned());
-        let kind = record.envelope().kind.to_string();
+        let kind = record.kind().to_string();
         *lock(&self.died) = Some(CrashPoint { record: record.seq(), kind, call_id, durable });
         self.waker.wake();
     }
@@ -432,7 +432,7 @@ mod tests {
         engine.chat("go").record(&log).run_id(RUN).await?;
         let records = log.read(RUN, 1, usize::MAX).await?;
         let until = |kind: &str| {
-            let last = records.iter().position(|record| &*record.envelope().kind == kind);
+            let last = records.iter().position(|record| record.kind().as_str() == kind);
             &records[..=last.unwrap_or_default()]
         };
         let scheduled = until("tool_scheduled");

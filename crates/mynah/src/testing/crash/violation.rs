@@ -119,7 +119,7 @@ impl CrashViolation {
     pub(super) fn at_record(mut self, records: &[RecordedFact], seq: u64) -> Self {
         let at = records.iter().position(|kept| kept.record().seq() == seq);
         let Some(at) = at else { return self };
-        self.record = Some((seq, records[at].record().envelope().kind.to_string()));
+        self.record = Some((seq, records[at].record().kind().to_string()));
         let call = records[at].fact().attempt();
         self.tool = self.tool.or_else(|| tool_of(&records[..at], call?.0));
         self
