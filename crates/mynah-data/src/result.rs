@@ -27,8 +27,8 @@ crate::words! {
 ///
 /// ```
 /// use mynah_data::HaltReason;
-/// assert_eq!(HaltReason::from("max_turns".to_owned()), HaltReason::MaxTurns);
-/// assert_eq!(HaltReason::from("plan_submitted".to_owned()).as_str(), "plan_submitted");
+/// assert_eq!(HaltReason::from("max_turns"), HaltReason::MaxTurns);
+/// assert_eq!(HaltReason::from("plan_submitted").as_str(), "plan_submitted");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -115,6 +115,12 @@ impl HaltReason {
             Self::Sleeping => "; resume the run at its wake_at_ms",
             _ => "",
         }
+    }
+}
+
+impl From<&str> for HaltReason {
+    fn from(text: &str) -> Self {
+        Self::from(text.to_owned())
     }
 }
 
@@ -208,7 +214,7 @@ impl StepResult {
 
     /// Why a tool halted, if one did.
     pub fn halted_reason(&self) -> Option<HaltReason> {
-        Some(HaltReason::from(self.metadata.get("halted_reason")?.as_str()?.to_owned()))
+        Some(HaltReason::from(self.metadata.get("halted_reason")?.as_str()?))
     }
 
     /// The calls of manual tools that wait for the caller.

@@ -30,6 +30,7 @@ pub struct SessionRun {
 
 impl SessionRun {
     /// A run that ended with this conversation.
+    #[doc(hidden)]
     pub fn new(
         run_id: impl Into<RunId>,
         seq: u64,

@@ -16,7 +16,7 @@ impl Clock {
         Self(Arc::new(tell))
     }
 
-    /// The time.
+    /// The time, in nanoseconds since 1970.
     pub fn now(&self) -> i64 {
         (self.0)()
     }

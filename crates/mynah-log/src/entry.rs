@@ -21,7 +21,7 @@ pub struct Checked {
     pub sealing: bool,
     /// Where the chain ends with it.
     pub head: Head,
-    /// The log's time, if it is needed.
+    /// The log's time in nanoseconds since 1970; 0 if it is not needed.
     pub now: i64,
 }
 
@@ -107,7 +107,7 @@ pub struct IndexEntry {
 pub struct Holder {
     /// The owner's name.
     pub owner: String,
-    /// When the term of the last beat is over.
+    /// When the term of the last beat is over, in nanoseconds since 1970.
     pub until: i64,
 }
 
@@ -191,7 +191,7 @@ impl IndexEntry {
         self.summary.seal.is_some() || self.summary.status.is_ended()
     }
 
-    /// Whether an owner holds the run whose last beat counts at this time.
+    /// Whether an owner holds the run whose last beat counts at this time, in nanoseconds since 1970.
     pub fn is_held(&self, now: i64) -> bool {
         self.holder.as_ref().is_some_and(|holder| holder.until > now)
     }
@@ -328,7 +328,7 @@ impl IndexEntry {
     }
 }
 
-/// Until when a beat counts. It differs from the one before even where the clock stands, as it is a sign of life.
+/// Until when a beat counts, in nanoseconds since 1970. It differs from the one before even where the clock stands, as it is a sign of life.
 pub fn beat(before: Option<i64>, term: Duration, now: i64) -> i64 {
     let until = now.saturating_add(nanos(term));
     if before == Some(until) { until.checked_add(1).unwrap_or(until - 1) } else { until }

@@ -45,7 +45,7 @@ pub struct RunSummary {
     pub status: RunStatus,
     /// When it began, in nanoseconds since 1970.
     pub started: i64,
-    /// When its last record was made.
+    /// When its last record was made, in nanoseconds since 1970.
     pub updated: i64,
     /// How many records it has.
     pub records: u64,
@@ -280,7 +280,7 @@ impl RunPage {
 /// A run's position in the list. It never changes, so pages stay stable while runs come and change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// When it began.
+    /// When it began, in nanoseconds since 1970.
     pub started: i64,
     /// Grows with each run that comes.
     pub key: i64,
