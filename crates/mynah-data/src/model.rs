@@ -296,6 +296,23 @@ fn written_for_an_hour(usage: &Usage) -> Option<u64> {
 }
 
 impl LongPrompt {
+    /// Prices of calls with more than `above` input tokens, without a cache discount.
+    ///
+    /// ```
+    /// use mynah_data::{LongPrompt, Pricing, Usage};
+    /// let mut pricing = Pricing::new(1.25, 10.0);
+    /// pricing.long_prompt = Some(LongPrompt::new(200_000, 2.5, 15.0));
+    /// let cost = |tokens: u64| {
+    ///     let mut usage = Usage::new(tokens, 0);
+    ///     pricing.apply(&mut usage);
+    ///     usage.total_cost
+    /// };
+    /// assert_eq!((cost(200_000), cost(400_000)), (Some(0.25), Some(1.0)));
+    /// ```
+    pub fn new(above: u64, input: f64, output: f64) -> Self {
+        Self { above, input, output, cached_input: None, cache_write: None, cache_write_1h: None }
+    }
+
     fn prices(&self) -> Pricing {
         Pricing {
             input: self.input,
