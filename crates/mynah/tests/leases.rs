@@ -18,7 +18,10 @@ use futures_util::StreamExt as _;
 use mynah::{
     BoxFuture, ChatResult, Engine, Event, EventStream, Message, OnUncertain, RunId, Thread, Tool,
     ToolCall, ToolContext, ToolOutcome, World, cancel_run,
-    log::{Append, Extent, Fact, Head, Kind, Lease, Log, LogFuture, MemoryLog, RunStatus},
+    log::{
+        Append, Extent, Fact, Head, Kind, Lease, Log, LogFuture, MemoryLog, RunFilter, RunStatus,
+        SqliteLog,
+    },
     step::{Config, Context},
     testing::{self, Scripted},
 };
@@ -47,6 +50,33 @@ async fn a_run_under_way_cannot_be_resumed_and_a_dropped_one_can_at_once() -> my
     assert_eq!(refused.reason(), "leased");
     assert!(refused.metadata()["owner"].is_string() && refused.metadata()["until"].is_i64());
     Ok(())
+}
+
+#[tokio::test]
+async fn a_new_run_keeps_its_lease_while_its_first_answer_is_awaited() -> mynah::Result<()> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let log = SqliteLog::open(folder.path().join("runs.db"))?;
+    let engine = Engine::new(Scripted::new([json!([{"delay_ms": 600_000}])])?);
+    let mut stream = engine.chat("go").record(&log).stream();
+    let awaited = async { while stream.next().await.is_some() {} };
+    let renewed = async {
+        let mut first = None;
+        loop {
+            let run = log.runs(RunFilter::default()).await?.runs.into_iter().next();
+            match (first, run.and_then(|run| run.held_until)) {
+                (Some(first), Some(until)) if until > first => return mynah::Result::Ok(()),
+                (None, until) => first = until,
+                _ => {}
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        () = awaited => panic!("the model does not answer"),
+        renewed = tokio::time::timeout(Duration::from_secs(30), renewed) => {
+            renewed.expect("the lease is renewed")
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -37,6 +37,8 @@ pub(super) struct Live {
     /// Where facts go, if the run is recorded.
     journal: Option<Arc<Journal>>,
     model: Model,
+    /// Whether the log has everything that precedes the answer.
+    is_settled: bool,
     limits: CallLimits,
     watch: Watch,
     tools: ToolRuns,
@@ -83,6 +85,7 @@ impl Live {
             clock: Clock::new(active),
             journal,
             model: Model::Idle,
+            is_settled: false,
             limits: CallLimits::default(),
             watch: Watch::default(),
             tools: ToolRuns::default(),
@@ -300,6 +303,7 @@ impl Door for Live {
         let parking = Parking::new(state.attempts, machine.park_after());
         let opening = open_or_park(adapter, request, call, retry, world, parking);
         self.model = Model::Opening(Box::pin(opening));
+        self.is_settled = false;
     }
 
     fn poll_model(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<Result<Input>> {
@@ -328,15 +332,26 @@ impl Door for Live {
                         }
                     }
                 }
-                Model::Answering(stream) => match ready!(stream.poll_next_unpin(cx)) {
-                    Some(Ok(event)) => {
-                        self.limits.heard();
-                        self.clock.heard(&event);
-                        return Poll::Ready(Ok(Input::ModelEvent(event)));
+                Model::Answering(stream) => {
+                    // The lease of a new run is kept once the log has said that it has the first records. What fails is
+                    // reported when it is waited for.
+                    if !self.is_settled {
+                        let journal = self.journal.as_ref();
+                        let settles = |journal: &Arc<Journal>| {
+                            journal.poll(cx, Recorder::poll_flush).is_ready()
+                        };
+                        self.is_settled = journal.is_none_or(settles);
                     }
-                    Some(Err(error)) => break Err(error),
-                    None => break Ok(()),
-                },
+                    match ready!(stream.poll_next_unpin(cx)) {
+                        Some(Ok(event)) => {
+                            self.limits.heard();
+                            self.clock.heard(&event);
+                            return Poll::Ready(Ok(Input::ModelEvent(event)));
+                        }
+                        Some(Err(error)) => break Err(error),
+                        None => break Ok(()),
+                    }
+                }
             }
         };
         self.stop_model();
