@@ -163,6 +163,7 @@ fn a_run_is_started_approved_followed_and_forked_in_the_page() {
     browser.wait("document.querySelector('.conversation').innerText.includes('refunded.') && !document.querySelector('.streaming')");
     browser.wait(VERIFIED);
     assert!(browser.text(".conversation").contains("Approved: refund"));
+    browser.wait("document.querySelector('.waiting') === null");
     let run = browser.wait("new URLSearchParams(location.search).get('run')");
     browser.click(".seq");
     browser.click(".record-detail .actions button");
@@ -170,6 +171,13 @@ fn a_run_is_started_approved_followed_and_forked_in_the_page() {
     browser.click("dialog .primary");
     browser.wait(&format!("new URLSearchParams(location.search).get('run') !== {run} && document.querySelector('.run-facts') !== null"));
     assert!(browser.text(".run-facts").contains("Fork of"));
+    // The user's message, to be changed.
+    browser.open(&served.page(&[("run", run.as_str().unwrap()), ("record", "1")]));
+    browser.click(".record-detail .actions button:nth-child(2)");
+    assert_eq!(browser.wait("document.querySelector('dialog textarea')?.value"), "Refund it.");
+    browser.write("dialog textarea", "Refund all of it.");
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('.role-user')?.innerText.includes('Refund all of it.')");
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
@@ -207,6 +215,11 @@ fn a_killed_and_resumed_run_shows_where_its_process_died() {
     let run = browser.wait("document.querySelector('tr[data-run]')?.dataset.run");
     browser.open(&served.page(&[("verify", run.as_str().unwrap())]));
     assert!(browser.text("[data-status=corrupt]").contains("Record 5 is damaged"));
+    // The record is shown in its place, and so are those around it.
+    browser.click("[data-status=corrupt] a.button");
+    assert!(browser.text(".record-row.selected").contains("unreadable"));
+    browser.wait("document.querySelectorAll('.record-row.row').length > 8");
+    browser.wait("document.querySelector('.proof-line')?.innerText.includes('Damaged: record 5')");
     browser.open(&served.page(&[("verify", "log")]));
     browser.click(".page-head .primary");
     assert!(browser.text(".wrong li").contains("record 5"));
@@ -278,6 +291,12 @@ fn a_session_is_one_conversation_over_its_runs() {
         at("first question") < at("first answer") && at("first answer") < at("second question")
     );
     assert!(at("second question") < at("second answer"));
+    // A turn that is recorded now appears in the open page.
+    let more = r#"{"scripts": [[{"text": "third answer"}, {"finish": "stop"}]],
+        "ops": [{"op": "session.start", "id": "s-1", "messages": [{"role": "user", "content": "third question"}]}]}"#;
+    let file = store.file("more.json", more);
+    assert_eq!(common::run(["play", "--log", &store.url(), &file]).code, Some(0));
+    browser.wait("document.querySelector('.turns').innerText.includes('third answer')");
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 

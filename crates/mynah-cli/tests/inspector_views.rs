@@ -6,6 +6,8 @@ mod chromium;
 mod common;
 mod served;
 
+use std::process::{Child, Stdio};
+
 use chromium::Browser;
 use common::{RUNS, Store, mynah};
 use serde_json::json;
@@ -239,4 +241,120 @@ fn no_page_is_wider_than_its_window() {
         let over = browser.run("const { scrollWidth, clientWidth } = document.documentElement; return scrollWidth - clientWidth");
         assert_eq!(over, json!(0), "{page} at {width}");
     }
+}
+
+#[test]
+fn what_a_page_shows_as_verified_is_what_was_verified() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[]));
+    browser.wait("document.querySelectorAll('tr[data-run]').length === 5");
+    // A server that shows other records than it keeps.
+    browser.run(
+        "const real = window.fetch; window.fetch = async (path, ...rest) => { \
+         const answer = await real(path, ...rest); \
+         if (!String(path).includes('/records')) return answer; \
+         return new Response((await answer.text()).replaceAll('on its way', 'on the moon'), { headers: answer.headers }); }",
+    );
+    browser.run(
+        "[...document.querySelectorAll('tr[data-run]')].find((row) => row.innerText.includes('Soup!')).querySelector('.run-id a').click()",
+    );
+    browser.wait("document.querySelector('.proof-line')?.dataset.status === 'verified'");
+    let shown = browser.text(".conversation");
+    assert!(shown.contains("on its way") && !shown.contains("on the moon"), "{shown}");
+}
+
+#[test]
+fn calls_with_other_ids_and_an_inserted_turn_are_not_differences() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    for (id, name) in [("toolu_1", "left"), ("call_x", "right")] {
+        let more = if name == "left" {
+            ""
+        } else {
+            r#"[{"tool_call": {"id": "more", "name": "count", "arguments": {"n": 2}}}, {"finish": "tool_calls"}],"#
+        };
+        let scenario = format!(
+            r#"{{"scripts": [[{{"tool_call": {{"id": "{id}", "name": "count", "arguments": {{"n": 1}}}}}}, {{"finish": "tool_calls"}}], {more}
+            [{{"text": "Done."}}, {{"finish": "stop"}}]], "tools": [{{"name": "count", "returns": {{"ok": 1}}}}],
+            "ops": [{{"op": "chat", "messages": [{{"role": "user", "content": "Count."}}]}}]}}"#
+        );
+        let file = store.file("play.json", &scenario);
+        assert_eq!(common::run(["play", "--log", &store.url(), &file]).code, Some(0));
+    }
+    let runs = store.json(&["runs"]);
+    let [right, left] = [0, 1].map(|place| common::text(&runs[place], "run_id"));
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[("compare", &left), ("with", &right)]));
+    browser.wait("document.querySelectorAll('.compare-row').length > 8");
+    // The turn that only the right run has: its start, answer, call and result.
+    let states = "return Object.entries(Object.groupBy(document.querySelectorAll('.compare-row'), (row) => row.classList[1])).map(([state, rows]) => [state, rows.length]).sort()";
+    let found = browser.run(states);
+    assert_eq!(found[0], json!(["only-right", 4]), "{found}");
+}
+
+/// A process that runs a tool for longer than a test.
+fn in_a_tool(store: &Store) -> Child {
+    let scenario = r#"{"scripts": [[{"tool_call": {"id": "c", "name": "slow"}}, {"finish": "tool_calls"}]],
+        "tools": [{"name": "slow", "returns": {"ok": 1, "delay_ms": 600000}}],
+        "ops": [{"op": "chat", "messages": [{"role": "user", "content": "Go."}]}]}"#;
+    let file = store.file("slow.json", scenario);
+    mynah(["play", "--log", &store.url(), &file]).stdout(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn a_killed_process_and_a_lost_server_show_in_open_pages() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let mut playing = in_a_tool(&store);
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[]));
+    browser.wait("document.querySelector('tr[data-run] .chip')?.innerText === 'Running'");
+    playing.kill().unwrap();
+    playing.wait().unwrap();
+    browser.wait("document.querySelector('tr[data-run] .chip').innerText === 'Abandoned'");
+    drop(served);
+    browser.wait(
+        "document.querySelector('.connection:not([hidden])')?.innerText.includes('Not connected')",
+    );
+}
+
+#[test]
+fn long_texts_of_nothing_but_marks_do_not_stop_a_page() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[]));
+    for mark in ["[", "**a ", "![", "_a ", "`` ` ", "<https://", "> "] {
+        let script = format!(
+            "return import('/ui/markdown.js').then(({{ markdown }}) => markdown({}.repeat(250000 / {})).textContent.length)",
+            json!(mark),
+            mark.len()
+        );
+        assert!(browser.run(&script).as_u64().unwrap() > 0, "{mark}");
+    }
+}
+
+#[test]
+fn time_passes_and_progress_is_shown_while_a_tool_runs() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let mut playing = in_a_tool(&store);
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[]));
+    browser.click("tr[data-run] .run-id a");
+    browser.wait("document.querySelector('.call.state-running') !== null");
+    // Time passes in the header while no record is written.
+    let duration = "[...document.querySelectorAll('.fact')].find((fact) => fact.innerText.startsWith('Duration')).innerText";
+    let before = browser.run(&format!("return {duration}"));
+    browser.wait(&format!("{duration} !== {before}"));
+    playing.kill().unwrap();
+    playing.wait().unwrap();
+    let script = "return import('/ui/conversation.js').then(({ Conversation }) => { \
+        const call = { id: 'c', name: 't', part: {}, attempts: [{ state: 'running', effects: [] }] }; \
+        const item = { type: 'message', seq: 1, ts: 0, role: 'assistant', message: { content: [] }, calls: [call] }; \
+        const view = new Conversation({ items: [item], first: { ts: 0 } }, { select: () => {} }); \
+        view.progress('c', '40 % of it'); return view.element.querySelector('.doing').textContent; })";
+    assert_eq!(browser.run(script), "40 % of it");
 }

@@ -15,7 +15,7 @@ use crate::{
 /// How many runs are read at most.
 const MOST: usize = 20_000;
 
-const DAY: i64 = 86_400_000_000_000;
+const HOUR: i64 = 3_600_000_000_000;
 
 /// The runs that started in a span of time.
 #[derive(Clone, Default, Serialize)]
@@ -45,10 +45,22 @@ pub(crate) async fn stats(State(app): State<App>, uri: Uri) -> Result {
     let count = query.count("buckets", 48, runs::LARGEST)?;
     query.end()?;
     let before = *filter.before.get_or_insert_with(|| now().saturating_add(1));
-    let since = *filter.since.get_or_insert(before.saturating_sub(DAY));
-    if since >= before {
+    if filter.since.is_some_and(|since| since >= before) {
         return Err(Problem::bad("since must be earlier than before"));
     }
+    let mut runs = Vec::new();
+    let complete = loop {
+        let page = app.log.runs(filter.clone()).await?;
+        runs.extend(page.runs);
+        match page.next {
+            None => break true,
+            Some(_) if runs.len() >= MOST => break false,
+            Some(next) => filter = filter.after(next),
+        }
+    };
+    // Without a first time, that of the oldest run; and an hour at least.
+    let oldest = runs.iter().map(|run| run.started).min().unwrap_or(before);
+    let since = filter.since.unwrap_or_else(|| oldest.min(before.saturating_sub(HOUR)));
     // In 128 bits, as the span of two times may not fit into 64.
     let (span, buckets) = (i128::from(before) - i128::from(since), count as i128);
     let start = |bucket: i128| i128::from(since) + span * bucket / buckets;
@@ -57,23 +69,11 @@ pub(crate) async fn stats(State(app): State<App>, uri: Uri) -> Result {
         ..Bucket::default()
     };
     let mut list: Vec<Bucket> = (0..buckets).map(begin).collect();
-    let (mut read, mut complete) = (0, true);
-    loop {
-        let page = app.log.runs(filter.clone()).await?;
-        for run in &page.runs {
-            let place = (i128::from(run.started) - i128::from(since)) * buckets / span;
-            if let Some(bucket) = usize::try_from(place).ok().and_then(|place| list.get_mut(place))
-            {
-                bucket.count(run);
-            }
+    for run in &runs {
+        let place = (i128::from(run.started) - i128::from(since)) * buckets / span;
+        if let Some(bucket) = usize::try_from(place).ok().and_then(|place| list.get_mut(place)) {
+            bucket.count(run);
         }
-        read += page.runs.len();
-        let Some(next) = page.next else { break };
-        if read >= MOST {
-            complete = false;
-            break;
-        }
-        filter = filter.after(next);
     }
     Ok(reply::ok(&json!({"since": since, "before": before, "buckets": list, "complete": complete})))
 }

@@ -371,6 +371,14 @@ async fn sums_over_time_count_each_run_once() {
     let sum = |name: &str| buckets.iter().map(|bucket| bucket[name].as_u64().unwrap()).sum::<u64>();
     assert_eq!((sum("runs"), sum("failed")), (6, 1));
     assert_eq!(buckets[0]["from"], started);
+    // Without a first time, all runs that there are.
+    let all = server.json("/v1/stats").await;
+    let counted =
+        all["buckets"].as_array().unwrap().iter().map(|one| one["runs"].as_u64().unwrap());
+    assert_eq!(
+        counted.sum::<u64>(),
+        log.runs(mynah::log::RunFilter::default()).await.unwrap().runs.len() as u64
+    );
     let none = server.json("/v1/stats?before=1000").await;
     assert!(none["buckets"].as_array().unwrap().iter().all(|bucket| bucket["runs"] == 0));
 }

@@ -73,11 +73,12 @@ export const message = (run, agents) => confirmed({
   fields: [{ name: "text", label: "Message", input: h("textarea", { required: true }) }, ...agentFields(agents)], button: "Send", act: (values) => signal(run, { message: values.text, ...agentOf(values) }),
 });
 
-export const fork = (run, seq, agents) => confirmed({
-  title: `Fork at record ${seq}`, words: `Records 1 to ${seq} are copied into a new run. This run stays as it is.`,
+/** `said` is the user's message after these records, to be changed. */
+export const fork = (run, seq, agents, said = null) => confirmed({
+  title: said === null ? `Fork at record ${seq}` : `Fork with another message`, words: `Records 1 to ${seq} are copied into a new run. This run stays as it is.`,
   fields: agents.length ? [
-    { name: "resume", label: "Continue the new run at once", input: h("input", { type: "checkbox", checked: true }) },
-    { name: "message", label: "With a message of the user", input: h("textarea", {}), hint: "What the user says in the new run after these records. Empty: it continues as it is." },
+    ...(said === null ? [{ name: "resume", label: "Continue the new run at once", input: h("input", { type: "checkbox", checked: true }) }] : []),
+    { name: "message", label: said === null ? "With a message of the user" : "The user's message", input: h("textarea", { required: said !== null }, said ?? ""), hint: said === null ? "What the user says in the new run after these records. Empty: it continues as it is." : null },
     ...agentFields(agents),
   ] : [],
   button: "Fork",
@@ -85,7 +86,7 @@ export const fork = (run, seq, agents) => confirmed({
 });
 
 export const replay = (run, agents) => confirmed({
-  title: "Replay the run", words: "The run is executed again from its records, and compared. The model is not called, and nothing is recorded.",
+  title: "Replay the run", words: "The run is executed again from its records, and compared. The model is not called, and nothing is recorded. To see what another agent would answer, fork the run instead.",
   fields: [
     ...(agents.length ? [
       { name: "agent", label: "Agent", input: select(agents, "none: every answer from the records") },
@@ -101,9 +102,9 @@ export const replay = (run, agents) => confirmed({
   },
 });
 
-export const start = (agents) => confirmed({
+export const start = (agents, said = agents[0]?.input ?? "") => confirmed({
   title: "Start a run", words: "The agent begins a new run with this input. It continues whether or not this page is open.",
-  fields: [{ name: "agent", label: "Agent", input: select(agents) }, { name: "input", label: "Input", input: h("textarea", { required: true }, agents[0]?.input ?? "") }, { name: "session", label: "Session", input: h("input", {}), hint: "Empty: a run of its own." }],
+  fields: [{ name: "agent", label: "Agent", input: select(agents) }, { name: "input", label: "Input", input: h("textarea", { required: true }, said) }, { name: "session", label: "Session", input: h("input", {}), hint: "Empty: a run of its own." }],
   button: "Start", act: ({ agent, input, session }) => post("/v1/runs", { agent, input, ...(session ? { session } : {}) }),
 });
 
@@ -156,7 +157,7 @@ export function waitingForm(run, waiting, agents, done) {
     }
     return Object.fromEntries(Object.entries(made).filter(([, value]) => Object.keys(value).length));
   };
-  const told = () => h("ul", {}, rows.map(({ call, choice, text }) => h("li", {}, { approve: "run ", edit: "run with other arguments ", reject: "do not run ", result: "take the given result for " }[choice.value], h("strong", {}, say(call.name)), choice.value === "approve" ? [" with ", h("code", {}, say(call.raw_arguments ?? ""))] : text.value ? [": ", h("q", {}, say(text.value))] : null)));
+  const told = () => h("ul", {}, rows.map(({ call, choice, text }) => h("li", {}, { approve: "run ", edit: "run with other arguments ", reject: "do not run ", result: "take the given result for " }[choice.value], h("strong", {}, say(call.name)), choice.value === "approve" ? [" with ", h("code", { class: "exact" }, say(call.raw_arguments ?? ""))] : text.value ? [": ", h("q", {}, say(text.value))] : null)));
   return h("form", { class: "waiting", onsubmit: (event) => { event.preventDefault(); sent("Send the decision", ["The run continues with this:", told()], body); } },
     h("h2", {}, icon("pause"), isOutcome ? "Waits: the outcome of these calls is unknown" : "Waits for approval"), h("p", {}, isOutcome ? "The process died while they ran. Find out whether they did." : ofAgent ? "An agent of this run wants to call:" : "The model wants to call:"),
     h("ul", { class: "decisions" }, rows.map(({ element }) => element)), failure, h("div", { class: "buttons" }, button));

@@ -58,9 +58,15 @@ export const abilities = () => allowed ??= get("/v1/agents").catch((error) => {
   return { actions: false, agents: [] };
 });
 
-/** Server-sent events. `on` has a listener for each kind of event. Returns what closes the stream. */
+/** Server-sent events. `on` has a listener for each kind of event. Returns what closes the stream. A note says while it is interrupted. */
 export function listen(path, on) {
   const source = new EventSource(path);
+  const isLost = (lost) => { document.getElementById("connection").hidden = !lost; };
+  source.addEventListener("open", () => isLost(false));
+  source.addEventListener("error", () => isLost(source.readyState !== EventSource.CLOSED));
   for (const [kind, hear] of Object.entries(on)) source.addEventListener(kind, (event) => hear(event, source));
-  return () => source.close();
+  return () => {
+    source.close();
+    isLost(false);
+  };
 }

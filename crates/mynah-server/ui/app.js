@@ -11,7 +11,7 @@ import { verifyPage } from "./verify-page.js";
 
 const root = h("main", { class: "page", id: "main", tabindex: "-1" });
 const links = [["/", "Runs"], [withQuery("/", { verify: "log" }), "Verification"]].map(([href, words]) => h("a", { href }, words));
-document.getElementById("app").replaceChildren(h("header", { class: "site" }, h("a", { class: "brand", href: "/" }, logo(), "Mynah"), h("nav", { "aria-label": "Pages" }, links), h("span", { class: "site-note" }, "Press ", h("kbd", {}, "?"), " for keys")), root);
+document.getElementById("app").replaceChildren(h("header", { class: "site" }, h("a", { class: "brand", href: "/" }, logo(), "Mynah"), h("nav", { "aria-label": "Pages" }, links), h("span", { class: "connection", id: "connection", role: "status", hidden: true }, "Not connected, trying again …"), h("span", { class: "site-note" }, "Press ", h("kbd", {}, "?"), " for keys")), root);
 
 let page = null;
 let shown = 0;
@@ -50,11 +50,18 @@ async function show() {
   }
 }
 
-/** Goes to another state of the list. */
-function go(state) {
-  history.pushState(null, "", withQuery("/", state));
-  show();
+/** Opens another address of the inspector. */
+async function visit(address) {
+  history.replaceState({ scroll: scrollY }, "");
+  history.pushState(null, "", address);
+  scrollTo(0, 0);
+  await show();
+  // Screen readers and keys begin in the new page, unless it has put the focus somewhere.
+  if (document.activeElement === document.body) root.focus({ preventScroll: true });
 }
+
+/** Goes to another state of the list. */
+const go = (state) => visit(withQuery("/", state));
 
 function failure(error) {
   const words = error.status === 404 ? "Not found" : error.status === 410 ? "Pruned" : error.status === 0 ? "No connection" : "That did not work";
@@ -85,11 +92,13 @@ document.addEventListener("click", (event) => {
   const to = new URL(link.href, location.href);
   if (to.origin !== location.origin || to.pathname !== "/" || to.hash) return;
   event.preventDefault();
-  history.pushState(null, "", to.pathname + to.search);
-  show();
-  scrollTo(0, 0);
+  visit(to.pathname + to.search);
 });
-addEventListener("popstate", show);
+history.scrollRestoration = "manual";
+addEventListener("popstate", async ({ state }) => {
+  await show();
+  scrollTo(0, state?.scroll ?? 0);
+});
 keys((event) => {
   if (event.key === "g") {
     go({});

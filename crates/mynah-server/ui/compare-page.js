@@ -2,7 +2,7 @@
 
 import { get, post, runPath, withQuery } from "./api.js";
 import { count, h, icon, plural, say, shortId, statusChip } from "./dom.js";
-import { fromApi, summary, textOf } from "./facts.js";
+import { callsOf, fromApi, summary, textOf } from "./facts.js";
 import { common, jsonDiff, wordDiff } from "./json.js";
 import { toneOf } from "./records.js";
 import { runHref, shownStatus } from "./runs-page.js";
@@ -11,6 +11,8 @@ const MAX_ALIGNED = 3000;
 const SHOWN_AT_ONCE = 400;
 // Ids, times and hashes differ in any two runs, and say nothing of what happened.
 const IGNORED = new Set(["request_id", "duration_ms", "first_token_ms", "prompt", "root", "parent", "behaviour", "previous", "cuts"]);
+// What models and tools say: there such names mean something.
+const SAID = new Set(["content", "arguments", "raw_arguments", "effect", "outcome", "ok", "done", "data"]);
 
 async function records(id) {
   const all = [];
@@ -23,37 +25,66 @@ async function records(id) {
   return all;
 }
 
-/** What is compared of a record. */
-function essence(value, key = "") {
-  if (Array.isArray(value)) return value.map((item) => essence(item));
+/** What is compared of a value. `calls` has a name for the id of each call. */
+function essence(value, calls, key = "", isSaid = false) {
+  if (typeof value === "string") return calls.get(value) ?? value;
+  if (Array.isArray(value)) return value.map((item) => essence(item, calls, key, isSaid));
   if (value === null || typeof value !== "object") return value;
-  const isResponse = key === "response";
-  return Object.fromEntries(Object.entries(value).filter(([name, item]) => !IGNORED.has(name) && item !== null && !(isResponse && name === "id")).map(([name, item]) => [name, essence(item, name)]));
+  const counts = ([name, item]) => isSaid || (!IGNORED.has(name) && item !== null && !(key === "response" && name === "id"));
+  return Object.fromEntries(Object.entries(value).filter(counts).map(([name, item]) => [name, essence(item, calls, name, isSaid || SAID.has(name))]));
+}
+
+/** Gives each record what is compared of it. Ids of calls become their numbers: providers invent them. */
+function prepared(records) {
+  const calls = new Map();
+  const names = new Map();
+  const learn = (id, name) => {
+    if (typeof id !== "string") return;
+    if (!calls.has(id)) calls.set(id, `call ${calls.size + 1}`);
+    if (name) names.set(id, name);
+  };
+  return records.map((record) => {
+    const { kind, fact } = record;
+    for (const { id, name } of [...callsOf(fact?.response?.message), ...(fact?.thread?.messages ?? []).flatMap(callsOf)]) learn(id, name);
+    learn(fact?.call_id, fact?.call?.name);
+    // The estimate of a prompt follows from what was said before, and so do the sums of a seal.
+    const compared = kind === "turn_started" ? { turn: fact?.turn } : kind === "sealed" ? {} : fact;
+    return { ...record, names, essence: essence(compared, calls) };
+  });
 }
 
 const nameOf = ({ kind, fact }) => `${kind} ${kind === "tool_scheduled" ? fact?.attempt : kind === "side_effect" ? fact?.name : ""}`;
 
-/** Pairs of records, in order; one side is null where only the other run has something. */
+/** Pairs of two lists in order, by what `keyOf` gives; one side is null where only the other list has something. */
+function paired(left, right, keyOf) {
+  let [i, j] = [0, 0];
+  return [...common(left.map(keyOf), right.map(keyOf))].map(([, side]) => [side === "after" ? null : left[i++], side === "before" ? null : right[j++]]);
+}
+
+/** Pairs of records: first those that are the same, then, between those, records of one kind. */
 function align(left, right) {
   if (left.length > MAX_ALIGNED || right.length > MAX_ALIGNED) {
     return Array.from({ length: Math.max(left.length, right.length) }, (_, place) => [left[place] ?? null, right[place] ?? null]);
   }
   const pairs = [];
-  let [i, j] = [0, 0];
-  for (const [, side] of common(left.map(nameOf), right.map(nameOf))) {
-    if (side === "both") pairs.push([left[i++], right[j++]]);
-    else if (side === "before") pairs.push([left[i++], null]);
-    else pairs.push([null, right[j++]]);
+  let gap = [[], []];
+  const close = () => {
+    pairs.push(...paired(...gap, nameOf));
+    gap = [[], []];
+  };
+  for (const [one, two] of paired(left, right, (record) => `${nameOf(record)} ${JSON.stringify(record.essence)}`)) {
+    if (one && two) {
+      close();
+      pairs.push([one, two]);
+    } else gap[one ? 0 : 1].push(one ?? two);
   }
+  close();
   return pairs;
 }
 
 function judge([one, two]) {
   if (!one || !two) return { state: one ? "only-left" : "only-right", one, two };
-  if (one.kind === "sealed" && two.kind === "sealed") return { state: "same", one, two };
-  // The estimate of a prompt follows from what was said before.
-  const facts = [one, two].map(({ kind, fact }) => essence(kind === "turn_started" ? { turn: fact?.turn } : fact));
-  const fields = jsonDiff(...facts);
+  const fields = jsonDiff(one.essence, two.essence);
   return { state: fields.length ? "differs" : "same", fields, one, two };
 }
 
@@ -93,7 +124,8 @@ async function two(query) {
   const ids = [query.get("compare"), query.get("with")];
   if (!query.has("replay")) {
     const [runs, sides] = await Promise.all([Promise.all(ids.map((id) => get(runPath(id)))), Promise.all(ids.map(records))]);
-    return { ids, heads: runs.map((run, side) => runHead(run, ["Left", "Right"][side])), rows: align(...sides).map(judge) };
+    const isLong = sides.some(({ length }) => length > MAX_ALIGNED);
+    return { ids, isLong, heads: runs.map((run, side) => runHead(run, ["Left", "Right"][side])), rows: align(...sides.map(prepared)).map(judge) };
   }
   const [agent, system] = [query.get("replay") === "-" ? null : query.get("replay"), query.get("system")];
   const again = (more) => post(runPath(ids[0], "/replay"), { ...(agent ? { agent } : {}), ...(system ? { system } : {}), ...more });
@@ -130,7 +162,7 @@ const runHead = (run, side) => h("div", { class: "compare-run" }, h("span", { cl
 
 export async function comparePage(root, query) {
   root.replaceChildren(h("div", { class: "skeleton", style: { height: "200px" } }));
-  const { ids, heads, rows, replay = null } = await two(query);
+  const { ids, isLong = false, heads, rows, replay = null } = await two(query);
   const differing = rows.map(({ state }, place) => state === "same" || state === "not-reached" ? -1 : place).filter((place) => place >= 0);
   const first = differing[0] ?? -1;
   let at = first;
@@ -138,7 +170,7 @@ export async function comparePage(root, query) {
   const kindOf = (kind) => h("span", { class: "kind" }, h("span", { class: `dot tone-${toneOf(kind)}`, "aria-hidden": "true" }), say(kind));
   const cell = (record, side, made) => {
     if (!record) return h("span", { class: "compare-cell nothing" }, made ? kindOf(made) : "–");
-    const content = [h("span", { class: "number" }, `#${record.seq}`), kindOf(record.kind), h("span", { class: "says" }, say(summary(record)))];
+    const content = [h("span", { class: "number" }, `#${record.seq}`), kindOf(record.kind), h("span", { class: "says" }, say(summary(record, (id) => record.names?.get(id) ?? id)))];
     return ids[side] ? h("a", { class: "compare-cell", href: runHref(ids[side], { view: "records", record: record.seq }) }, content) : h("span", { class: "compare-cell" }, content);
   };
   const words = { same: "same", differs: "differs", "only-left": "only left", "only-right": "only right", "not-reached": "not reached" };
@@ -162,7 +194,7 @@ export async function comparePage(root, query) {
   };
   draw(Math.max(SHOWN_AT_ONCE, first + 50));
   const place = first < 0 ? null : rows[first];
-  const told = replay ? replayWords(replay) : `${first < 0 ? "" : `The first is at record ${place.one?.seq ?? "–"} on the left, ${place.two?.seq ?? "–"} on the right. `}Ids, times and hashes are not compared.`;
+  const told = replay ? replayWords(replay) : `${first < 0 ? "" : `The first is at record ${place.one?.seq ?? "–"} on the left, ${place.two?.seq ?? "–"} on the right. `}Ids, times and hashes are not compared.${isLong ? ` A run has over ${count(MAX_ALIGNED)} records, so records are paired by their number.` : ""}`;
   root.replaceChildren(h("div", { class: "page-head" }, h("h1", {}, replay ? "Compare with a replay" : "Compare"), h("div", { class: "buttons" }, replay ? null : h("a", { class: "button", href: withQuery("/", { compare: ids[1], with: ids[0] }) }, "Swap"), first >= 0 ? h("button", { type: "button", onclick: () => goTo(first) }, "First difference") : null)),
     h("div", { class: "compare-heads" }, heads),
     h("p", { class: `banner ${first < 0 ? "ok" : "warn"}` }, icon(first < 0 ? "check" : "fork"), h("span", {}, h("strong", {}, first < 0 ? "No difference. " : replay ? "The replay differs. " : `${plural(differing.length, "difference")}. `), told)),

@@ -74,12 +74,24 @@ export class Conversation {
     chunk.shown = shown;
   }
 
+  /** Items that are already shown as they are now keep their elements, and with them the focus and what a reader opened. */
   fill(chunk) {
     const items = this.story.items.slice(chunk.place * CHUNK, (chunk.place + 1) * CHUNK);
-    const opened = new Set([...chunk.element.querySelectorAll("details[open][data-key]")].map((details) => details.dataset.key));
     chunk.element.style.removeProperty("min-height");
-    chunk.element.replaceChildren(...items.map((item) => this.item(item)));
-    for (const details of chunk.element.querySelectorAll("details[data-key]")) if (opened.has(details.dataset.key)) details.open = true;
+    for (const [place, item] of items.entries()) {
+      const state = stateOf(item);
+      const old = chunk.element.children[place];
+      if (old?.dataset.state === state) continue;
+      const element = this.item(item);
+      element.dataset.state = state;
+      if (!old) {
+        chunk.element.append(element);
+        continue;
+      }
+      const opened = new Set([...old.querySelectorAll("details[open][data-key]")].map((details) => details.dataset.key));
+      old.replaceWith(element);
+      for (const details of element.querySelectorAll("details[data-key]")) if (opened.has(details.dataset.key)) details.open = true;
+    }
     chunk.shown = true;
     this.mark(chunk.element);
   }
@@ -225,17 +237,26 @@ export class Conversation {
     if (!call) return;
     const shown = call.nextElementSibling;
     const line = shown?.classList.contains("doing") ? shown : h("p", { class: "doing" });
-    line.textContent = say(words);
+    line.replaceChildren(...say(words));
     if (line !== shown) call.after(line);
   }
 
-  /** The answer that streams now; null when it is recorded. */
+  /** The answer that streams now; null when it is recorded. It is drawn once in a frame, however fast it grows. */
   stream(text, reasoning) {
+    const drawn = this.streamed !== undefined;
+    this.streamed = text === null ? null : { text, reasoning };
     if (text === null) {
       this.live?.remove();
       this.live = null;
-      return;
     }
+    if (!drawn) requestAnimationFrame(() => {
+      const { streamed } = this;
+      this.streamed = undefined;
+      if (streamed) this.drawLive(streamed);
+    });
+  }
+
+  drawLive({ text, reasoning }) {
     if (!this.live) {
       this.live = h("article", { class: "message role-assistant streaming", "aria-label": "Answer in progress" });
       this.element.append(this.live);
@@ -244,6 +265,9 @@ export class Conversation {
       ...(reasoning ? [h("div", { class: "reasoning-text" }, say(reasoning))] : []), markdown(text));
   }
 }
+
+/** What an item shows that may still change: the state of its calls. */
+const stateOf = ({ seq, calls = [] }) => `${seq} ${calls.map(({ attempts, verdict, given, run }) => [attempts.map(({ state, effects, span: one }) => `${state}/${one?.state}/${effects.length}`), verdict, given !== undefined, run].join()).join(" ")}`;
 
 /** JSON as a tree, anything else as text. */
 function valueView(text) {

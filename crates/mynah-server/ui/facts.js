@@ -99,19 +99,19 @@ export function breachText(breach) {
   return breach && typeof breach === "object" ? `${breach.limit ?? "limit"}: ${breach.actual ?? "?"} of ${breach.cap ?? "?"}` : String(breach ?? "");
 }
 
-/** What a record says, in a few words. */
-export function summary({ kind, fact, redacted, unreadable }) {
+/** What a record says, in a few words. `nameOf` gives the tool of a call. */
+export function summary({ kind, fact, redacted, unreadable }, nameOf = (id) => id) {
   if (unreadable) return `unreadable: ${unreadable}`;
   if (redacted || !fact) return "redacted";
-  return brief(words(kind, fact));
+  return brief(words(kind, fact, nameOf));
 }
 
-function words(kind, fact) {
+function words(kind, fact, nameOf) {
   switch (kind) {
     case "run_started": return textOf(fact.thread?.messages?.at?.(-1));
     case "resumed": {
-      const answered = [...(fact.tool_results ?? []).map(([id, text]) => `[${id}] ${text}`), ...(fact.approved ?? []).map((id) => `[${id}] approved`), ...(fact.edited ?? []).map(([id, text]) => `[${id}] approved with ${typeof text === "string" ? text : JSON.stringify(text)}`),
-        ...(fact.rejected ?? []).map(([id, why]) => `[${id}] rejected${why ? `: ${why}` : ""}`), ...(fact.given_up ?? []).map((id) => `[${id}] given up`)];
+      const answered = [...(fact.tool_results ?? []).map(([id, text]) => `[${nameOf(id)}] ${text}`), ...(fact.approved ?? []).map((id) => `[${nameOf(id)}] approved`), ...(fact.edited ?? []).map(([id, text]) => `[${nameOf(id)}] approved with ${typeof text === "string" ? text : JSON.stringify(text)}`),
+        ...(fact.rejected ?? []).map(([id, why]) => `[${nameOf(id)}] rejected${why ? `: ${why}` : ""}`), ...(fact.given_up ?? []).map((id) => `[${nameOf(id)}] given up`)];
       return [...answered, fact.message ? textOf(fact.message) : ""].filter(Boolean).join("  ") || "another process continued";
     }
     case "user_message": return textOf(fact.message);
@@ -123,10 +123,10 @@ function words(kind, fact) {
       const calls = callsOf(fact.response?.message).map((call) => `→ ${call.name} ${call.raw_arguments ?? ""}`);
       return [textOf(fact.response?.message), ...calls].filter(Boolean).join("  ");
     }
-    case "tool_scheduled": return `[${fact.call_id}]${fact.call ? ` ${fact.call.name}` : ""}${fact.attempt > 1 ? ` attempt ${fact.attempt}` : ""}`;
-    case "tool_completed": return `[${fact.call_id}] ${fact.content}`;
-    case "tool_failed": return `[${fact.call_id}] ${errorText(fact.error)}`;
-    case "side_effect": return `${fact.inside ? `[${fact.inside.call_id}] ` : ""}${fact.name} ${"failed" in (fact.effect ?? {}) ? `failed: ${fact.effect.failed}` : JSON.stringify(fact.effect?.done ?? null)}`;
+    case "tool_scheduled": return `[${fact.call?.name ?? nameOf(fact.call_id)}]${fact.attempt > 1 ? ` attempt ${fact.attempt}` : ""}`;
+    case "tool_completed": return `[${nameOf(fact.call_id)}] ${fact.content}`;
+    case "tool_failed": return `[${nameOf(fact.call_id)}] ${errorText(fact.error)}`;
+    case "side_effect": return `${fact.inside ? `[${nameOf(fact.inside.call_id)}] ` : ""}${fact.name} ${"failed" in (fact.effect ?? {}) ? `failed: ${fact.effect.failed}` : JSON.stringify(fact.effect?.done ?? null)}`;
     case "context_truncated": return `${fact.strategy}: ${fact.messages_before} → ${fact.messages_after} messages`;
     case "budget_exceeded": return breachText(fact.breach);
     case "suspended": case "completed": case "failed": return [fact.reason, endDetail(fact)].filter(Boolean).join(": ");

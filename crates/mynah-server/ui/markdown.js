@@ -3,9 +3,12 @@
 import { h, say } from "./dom.js";
 
 const MAX_DEPTH = 8;
+/** A longer text is shown as it is. */
+const MAX_LENGTH = 256 * 1024;
 
 /** The nodes of a Markdown text. */
 export function markdown(text) {
+  if (String(text).length > MAX_LENGTH) return h("pre", { class: "result", tabindex: "0" }, say(text));
   // Headings follow that of the message, and none is left out between two.
   const levels = { last: 2 };
   return h("div", { class: "markdown" }, blocks(String(text).replaceAll("\r\n", "\n").split("\n"), 0, levels));
@@ -102,7 +105,8 @@ function table(lines, at, nodes) {
   return at;
 }
 
-const INLINE = /(?<escape>\\[\\`*_{}[\]()#+.!|~<>-])|(?<ticks>`+)(?<code>[\s\S]+?)\k<ticks>(?!`)|!\[(?<alt>[^\]]*)\]\((?<source>[^()\s]*(?:\([^()\s]*\)[^()\s]*)*)(?:\s+"[^"]*")?\)|\[(?<label>(?:[^[\]]|\[[^\]]*\])*)\]\((?<target>[^()\s]*(?:\([^()\s]*\)[^()\s]*)*)(?:\s+"[^"]*")?\)|<(?<auto>https?:\/\/[^\s<>]+)>|(?<bare>\bhttps?:\/\/[^\s<>"'`)\]]*[^\s<>"'`)\].,;:!?])|(?<strong>\*\*|__)(?=\S)(?<bold>[\s\S]*?\S)\k<strong>|~~(?=\S)(?<gone>[\s\S]*?\S)~~|(?<![\w*])\*(?=[^\s*])(?<starred>[\s\S]*?[^\s*])\*(?!\*)|(?<![\w_])_(?=[^\s_])(?<lined>[\s\S]*?[^\s_])_(?![\w_])|(?<br> {2,}\n|\\\n)/gu;
+// What is between two marks is bounded: a text of nothing but opening marks takes no longer than any other.
+const INLINE = /(?<escape>\\[\\`*_{}[\]()#+.!|~<>-])|(?<ticks>`+)(?<code>[\s\S]{1,2000}?)\k<ticks>(?!`)|!\[(?<alt>[^\]]{0,300})\]\((?<source>[^()\s]{0,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200}){0,4})(?:\s{1,9}"[^"]{0,300}")?\)|\[(?<label>(?:[^[\]]|\[[^[\]]{0,100}\]){0,300})\]\((?<target>[^()\s]{0,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200}){0,4})(?:\s{1,9}"[^"]{0,300}")?\)|<(?<auto>https?:\/\/[^\s<>]{1,2000})>|(?<bare>\bhttps?:\/\/[^\s<>"'`)\]]{0,2000}[^\s<>"'`)\].,;:!?])|(?<strong>\*\*|__)(?=\S)(?<bold>[\s\S]{0,1000}?\S)\k<strong>|~~(?=\S)(?<gone>[\s\S]{0,1000}?\S)~~|(?<![\w*])\*(?=[^\s*])(?<starred>[\s\S]{0,1000}?[^\s*])\*(?!\*)|(?<![\w_])_(?=[^\s_])(?<lined>[\s\S]{0,1000}?[^\s_])_(?![\w_])|(?<br> {2,}\n|\\\n)/gu;
 
 function inline(text, depth = 0) {
   if (depth > MAX_DEPTH) return say(text);

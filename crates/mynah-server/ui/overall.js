@@ -20,7 +20,7 @@ export function overall(story) {
   const { first, spans, until } = story;
   if (!first || spans.length === 0) return [];
   const whole = Math.max(until - first.ts, 0.001);
-  const parts = KINDS.map(([kind, words]) => ({ kind, words, ms: covered(spans.filter((one) => one.kind === kind && one.state !== "lost" || one.kind === "crash" && kind === "crash"), until) }));
+  const parts = KINDS.map(([kind, words]) => ({ kind, words, ms: covered(spans.filter((one) => one.kind === kind && one.state !== "lost" && one.state !== "cancelled" || one.kind === "crash" && kind === "crash"), until) }));
   const rest = Math.max(0, whole - parts.reduce((sum, { ms }) => sum + ms, 0));
   const shown = [...parts, { kind: "turn", words: "Between them", ms: rest }].filter(({ ms }) => ms > 0);
   const share = (ms) => `${Math.round(100 * ms / whole)}%`;
@@ -39,7 +39,7 @@ function tools({ calls }) {
     const row = rows.get(name) ?? { name, calls: 0, failed: 0, ms: 0 };
     row.calls += 1;
     row.failed += attempts.filter((attempt) => attempt.state === "failed").length;
-    row.ms += attempts.reduce((sum, { span: { from, to } }) => sum + (to === null ? 0 : to - from), 0);
+    row.ms += attempts.reduce((sum, { duration, span: { from, to } }) => sum + (duration ?? (to === null ? 0 : to - from)), 0);
     rows.set(name, row);
   }
   if (rows.size === 0) return [];

@@ -32,10 +32,7 @@ export class Records {
   filter(words) {
     this.words = words;
     const wanted = words.toLowerCase();
-    this.shown = wanted === "" ? null : this.story.records.filter((record) => {
-      record.text ??= `${record.seq} ${record.kind} ${record.fact ? JSON.stringify(record.fact) : ""}`.toLowerCase();
-      return record.text.includes(wanted);
-    });
+    this.shown = wanted === "" ? null : this.story.records.filter((record) => searched(record).includes(wanted));
     this.list.resize(this.visible().length);
     return this.visible().length;
   }
@@ -45,7 +42,7 @@ export class Records {
     const after = record.ts === null || !this.story.first ? "" : `+${span(record.ts - this.story.first.ts)}`;
     return h("div", { class: `record-row${record.damaged ? " damaged" : ""}` },
       h("span", { class: "number" }, String(record.seq)), h("span", { class: "kind" }, h("span", { class: `dot tone-${toneOf(record.kind)}`, "aria-hidden": "true" }), say(record.kind)),
-      h("span", { class: "number", title: record.ts === null ? null : exactly(record.ts) }, after), h("span", { class: "says" }, record.damaged ? h("strong", { class: "error" }, say(record.damaged)) : say(summary(record))),
+      h("span", { class: "number", title: record.ts === null ? null : exactly(record.ts) }, after), h("span", { class: "says" }, record.damaged ? h("strong", { class: "error" }, say(record.damaged)) : say(summary(record, (id) => this.story.calls.get(id)?.name ?? id))),
       h("span", { class: "hash" }, record.hash ? say(record.hash.slice(0, 12)) : ""));
   }
 
@@ -57,6 +54,17 @@ export class Records {
     const now = this.list.selected < 0 ? (by > 0 ? -1 : this.visible().length) : this.list.selected;
     return this.visible()[now + by]?.seq ?? null;
   }
+}
+
+/** What a search looks at: the record as JSON, and its texts as people write them. */
+export function searched(record) {
+  const texts = [];
+  const collect = (key, value) => {
+    if (typeof value === "string") texts.push(value);
+    return value;
+  };
+  record.text ??= [record.seq, record.kind, record.fact ? JSON.stringify(record.fact, collect) : "", ...texts].join("\n").toLowerCase();
+  return record.text;
 }
 
 /** One record, whole: what it says, its place in the chain, and its bytes. `raw(record)` gives the bytes where they are not here yet. */

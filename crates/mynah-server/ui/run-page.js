@@ -1,15 +1,17 @@
 // The page of one run: its views, live while it runs, and what can be done with it.
 
-import { cancel, fork, message, replay, resume, waitingForm } from "./actions.js";
+import { cancel, fork, message, replay, resume, start, waitingForm } from "./actions.js";
 import { abilities, bundleOf, get, listen, runPath, withQuery } from "./api.js";
-import { announce, count, h, icon, plural, say, shortId } from "./dom.js";
-import { fromApi } from "./facts.js";
+import { announce, count, h, icon, plural, say, shortId, when } from "./dom.js";
+import { fromApi, fromEntry, textOf } from "./facts.js";
 import { RUN_KEYS, RunView } from "./run-view.js";
 import { runHref, shownStatus } from "./runs-page.js";
 import { Story } from "./story.js";
-import { canVerify, hex, readLines, verifyLines } from "./verify.js";
+import { canVerify, hashOf, hex, readLines, verifyLines } from "./verify.js";
 
 const PORTION = 1000;
+/** Codes of problems with a record itself. */
+const DAMAGE = ["log_error/corrupt", "log_error/too_new"];
 /** Runs up to this size are verified when they are opened. */
 const SMALL = 2000;
 
@@ -23,9 +25,18 @@ export async function runPage(root, query) {
   let closed = false;
 
   const load = async () => {
-    const page = await get(runPath(id, "/records"), { from: story.records.length + 1, limit: PORTION });
-    for (const record of page.records) if (record.seq === story.records.length + 1) story.add(fromApi(record));
-    return page.next;
+    const from = story.records.length + 1;
+    try {
+      const page = await get(runPath(id, "/records"), { from, limit: PORTION });
+      for (const record of page.records) if (record.seq === story.records.length + 1) story.add(fromApi(record));
+      return page.next;
+    } catch (error) {
+      // A damaged record is shown in its place, and so is what follows it.
+      const { seq = from, what = error.message } = error.problem?.metadata ?? {};
+      if (!DAMAGE.includes(error.code) || Number(seq) !== from) throw error;
+      story.add({ seq: from, kind: "unreadable", ts: null, hash: null, prev: null, fact: null, unreadable: what });
+      return from < run.records ? from + 1 : null;
+    }
   };
   let next = await load();
 
@@ -39,7 +50,13 @@ export async function runPage(root, query) {
   };
   const view = new RunView(story, {
     id, raw, changed, hrefOf: (other, seq) => runHref(other, { record: seq }), linkOf: (seq) => new URL(runHref(id, { view: view.view, record: seq }), location.href).href,
-    actions: (record) => rights.actions && record.kind !== "sealed" ? [h("button", { type: "button", class: "small", onclick: () => forkAt(record) }, icon("fork"), "Fork here")] : [],
+    actions: (record) => {
+      if (!rights.actions || record.kind === "sealed") return [];
+      const button = (words, act) => h("button", { type: "button", class: "small", onclick: act }, icon("fork"), words);
+      const said = saidIn(record);
+      return [button("Fork here", () => opened(fork(id, record.seq, rights.agents))),
+        said && canContinue ? button("Edit the message", () => opened(record.seq === 1 ? start(rights.agents, said) : fork(id, record.seq - 1, rights.agents, said))) : null].filter(Boolean);
+    },
     links: () => [
       run.session_id ? relation("Session", withQuery("/", { session: run.session_id }), run.session_id) : null,
       run.parent ? relation("Fork of", runHref(run.parent.run_id, { record: run.parent.seq }), run.parent.run_id) : null,
@@ -48,21 +65,24 @@ export async function runPage(root, query) {
       run.agent ? h("div", { class: "fact" }, h("dt", {}, "Agent"), h("dd", {}, say(run.agent))) : null],
   });
   view.status = shownStatus(run);
+  story.isHeld = run.status === "running" && !run.abandoned;
   root.replaceChildren(view.element);
 
   const canContinue = rights.actions && rights.agents.length > 0;
-  const forkAt = async (record) => {
-    const made = await fork(id, record.seq, rights.agents);
+  const opened = async (asked) => {
+    const made = await asked;
     if (made) location.href = runHref(made.run_id);
   };
 
   const drawNotices = () => {
     const notices = [];
     if (run.abandoned) notices.push(h("p", { class: "banner warn" }, icon("bolt"), h("span", {}, h("strong", {}, "Abandoned. "), "It has not ended, and no process holds it.", canContinue ? "" : " `mynah resume` continues it.")));
-    if (run.waiting && canContinue) notices.push(waitingForm(id, run.waiting, rights.agents, acted));
+    if (run.waiting?.for === "time") notices.push(h("p", { class: "banner wait" }, icon("clock"), h("span", {}, h("strong", {}, "Sleeps. "), run.waiting.wake_at_ms ? ["It continues ", when(run.waiting.wake_at_ms), ", where a worker has its agent."] : "It continues at its time.")));
+    else if (run.waiting && canContinue) notices.push(waitingForm(id, run.waiting, rights.agents, acted));
     else if (run.waiting) notices.push(h("p", { class: "banner wait" }, icon("pause"), h("span", {}, h("strong", {}, "Waits. "), say(run.waiting.question ?? { approval: "It needs an approval. ", outcome: "The outcome of calls is unknown. " }[run.waiting.for] ?? ""), " This server has no agent that could continue it; `mynah resume` does.")));
-    // A person who writes is not interrupted.
-    if (!view.notices.contains(document.activeElement)) view.notices.replaceChildren(...notices);
+    // A person who writes is not interrupted, as long as the run waits.
+    const isWriting = run.waiting && view.notices.contains(document.activeElement) && document.activeElement.matches("textarea, select");
+    if (!isWriting) view.notices.replaceChildren(...notices);
   };
   const act = async (what) => {
     const result = await what;
@@ -96,6 +116,7 @@ export async function runPage(root, query) {
   const refresh = async (known = null) => {
     run = known?.run_id === id ? known : await get(runPath(id));
     view.status = shownStatus(run);
+    story.isHeld = run.status === "running" && !run.abandoned;
     drawButtons();
     drawNotices();
     view.drawHeader();
@@ -117,7 +138,7 @@ export async function runPage(root, query) {
   const ask = async () => {
     const { err, ...report } = await get(runPath(id, "/verify"));
     const { seq = 0, what = err?.message } = err?.metadata ?? {};
-    view.verified(err ? { status: report.status, what, seq: Number(seq) } : report);
+    view.verified(err ? { status: report.status, what, seq: Number(seq) } : { ...report, by: "the server" });
   };
   const verify = async () => {
     if (closed) return;
@@ -125,7 +146,11 @@ export async function runPage(root, query) {
     view.verified({ progress: [0, story.records.length] });
     try {
       const lines = readLines(await bundleOf(id));
-      view.verified(await verifyLines(lines, (done, total) => view.verified({ progress: [done, total] })));
+      const found = await verifyLines(lines, (done, total) => view.verified({ progress: [done, total] }));
+      if (lines[0].bundle.run_id !== id) return view.verified({ status: "corrupt", what: "the server sent the records of another run" });
+      // What is shown is what was verified.
+      if (found.status === "verified" || found.status === "in_progress") view.adopt(await recordsOf(lines));
+      view.verified(found);
     } catch (error) {
       await ask();
     }
@@ -186,7 +211,28 @@ export async function runPage(root, query) {
     const path = withQuery(runPath(id, "/events"), { after: story.records.length ? `${story.records.length}.0` : null });
     stop = listen(path, { message: hear, open: catchUp, end: (_, source) => { source.close(); catchUp(); } });
   }
-  return { title: `Run ${shortId(id)}`, close: () => { closed = true; stop(); }, key: (event) => view.key(event), keys: RUN_KEYS };
+  // A lease that ends is no change in the log: the server is asked whether a process still has the run.
+  let seconds = 0;
+  const clock = setInterval(() => {
+    if (story.status !== "running") return;
+    if (story.isHeld) view.tick();
+    seconds += 1;
+    if (seconds % 5 === 0) get(runPath(id)).then((now) => now.abandoned === run.abandoned && now.status === run.status ? null : refresh(now)).catch(() => {});
+  }, 1000);
+  return { title: `Run ${shortId(id)}`, close: () => { closed = true; clearInterval(clock); stop(); }, key: (event) => view.key(event), keys: RUN_KEYS };
+}
+
+/** What the user says in a record. */
+function saidIn({ kind, fact }) {
+  const message = kind === "run_started" ? fact?.thread?.messages?.findLast(({ role }) => role === "user") : ["user_message", "resumed"].includes(kind) ? fact?.message : null;
+  return message?.role === "user" ? textOf(message) : "";
+}
+
+/** The records of a bundle, each with the hash of its bytes. */
+async function recordsOf(lines) {
+  const records = lines.filter((line) => line.record).map((line, place) => fromEntry(line.record, place + 1));
+  for (const record of records) record.hash = await hashOf(record.raw);
+  return records;
 }
 
 /** Both forms in which a run leaves its log. */

@@ -3,8 +3,10 @@
 import { Conversation } from "./conversation.js";
 import { compact, copyButton, count, exactly, h, icon, idChip, money, plural, say, span, statusChip, when } from "./dom.js";
 import { subRun } from "./facts.js";
-import { recordDetail, Records } from "./records.js";
+import { jsonDiff } from "./json.js";
+import { recordDetail, Records, searched } from "./records.js";
 import { overall } from "./overall.js";
+import { Story } from "./story.js";
 import { Timeline } from "./timeline.js";
 
 const VIEWS = [["conversation", "Conversation"], ["timeline", "Timeline"], ["records", "Records"]];
@@ -45,11 +47,12 @@ export class RunView {
     const { totals, first, last, end } = story;
     const fact = (name, value, hint, title) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", { title }, value, hint ? h("small", {}, hint) : null));
     const active = end?.duration_ms;
-    const wall = first && last ? last.ts - first.ts : 0;
+    const wall = first ? story.until - first.ts : 0;
+    this.duration = h("span", {}, span(wall));
     header.replaceChildren(statusChip(this.status ?? story.status),
       h("dl", { class: "facts-list" },
         first ? fact("Started", when(first.ts)) : null,
-        fact("Duration", span(wall), active != null && Math.abs(active - wall) > 1000 ? `${span(active)} active` : null, last ? `until ${exactly(last.ts)}` : null),
+        fact("Duration", this.duration, active != null && Math.abs(active - wall) > 1000 ? `${span(active)} active` : null, last ? `until ${exactly(last.ts)}` : null),
         fact("Turns", count(totals.turns)), fact("Tool calls", count(totals.calls)),
         fact("Input", compact(totals.input), totals.cached ? `${compact(totals.cached)} cached` : "tokens", `${count(totals.input)} tokens`),
         fact("Output", compact(totals.output), totals.reasoning ? `${compact(totals.reasoning)} reasoning` : "tokens", `${count(totals.output)} tokens`),
@@ -59,6 +62,31 @@ export class RunView {
     this.overall.replaceChildren(...overall(story));
     this.overall.hidden = this.selected !== null || this.overall.childNodes.length === 0;
     this.drawProof();
+  }
+
+  /** Time passes in a run that a process has. */
+  tick() {
+    const { first, until } = this.story;
+    if (first) this.duration.textContent = span(until - first.ts);
+    if (this.view === "timeline") this.current.refresh();
+  }
+
+  /** Shows records whose bytes were verified, if those that are shown say something else. */
+  adopt(records) {
+    const { story } = this;
+    const isSame = story.records.every((shown, place) => {
+      const own = records[place];
+      return own && own.kind === shown.kind && own.ts === shown.ts && jsonDiff(own.fact, shown.fact).length === 0;
+    });
+    if (isSame) return;
+    const { isHeld } = story;
+    Object.assign(story, new Story(), { isHeld });
+    for (const record of records) story.add(record);
+    this.views = {};
+    const { view } = this;
+    this.view = null;
+    this.open(view);
+    this.drawHeader();
   }
 
   /** What is known of the run's integrity; `{progress: [done, total]}` while it is checked. */
@@ -82,9 +110,9 @@ export class RunView {
       const [done, total] = found.progress;
       state("muted", "seal", `Verifying ${count(done)} of ${plural(total, "record")}`, h("progress", { max: total, value: done, "aria-label": "Verification" }));
     } else if (found.status === "verified") {
-      state("ok", "seal", "Verified", h("span", {}, `${plural(found.records, "record")}, chain, seal and tree${found.redacted ? `, ${count(found.redacted)} redacted` : ""}`), ...print);
+      state("ok", "seal", found.by ? `Verified by ${found.by}` : "Verified", h("span", {}, `${plural(found.records, "record")}, chain, seal and tree${found.redacted ? `, ${count(found.redacted)} redacted` : ""}`), ...print);
     } else if (found.status === "in_progress") {
-      state("muted", "seal", "Intact so far", h("span", {}, `${plural(found.records, "record")} checked; there is no seal yet${found.redacted ? `; ${count(found.redacted)} redacted` : ""}`));
+      state("muted", "seal", found.by ? `Intact so far, says ${found.by}` : "Intact so far", h("span", {}, `${plural(found.records, "record")} checked; there is no seal yet${found.redacted ? `; ${count(found.redacted)} redacted` : ""}`));
     } else if (found.status === "unavailable") {
       state("muted", "seal", "Cannot verify here", h("span", {}, found.what), ...print);
     } else {
@@ -150,8 +178,7 @@ export class RunView {
   find() {
     const words = this.search.value.trim().toLowerCase();
     this.found = words === "" ? null : this.story.records.filter((record) => {
-      record.text ??= `${record.seq} ${record.kind} ${record.fact ? JSON.stringify(record.fact) : ""}`.toLowerCase();
-      return record.text.includes(words);
+      return searched(record).includes(words);
     }).map((record) => record.seq);
     this.matches.textContent = this.found ? plural(this.found.length, "match", "matches") : "";
     if (this.view === "records") this.views.records.filter(words);
@@ -199,7 +226,7 @@ export class RunView {
       this.close();
       return true;
     }
-    return false;
+    return this.current.key?.(event) ?? false;
   }
 }
 

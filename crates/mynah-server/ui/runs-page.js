@@ -89,6 +89,8 @@ export async function runsPage(root, query, show) {
   const drawPager = (next) => pager.replaceChildren(...[h("span", { class: "muted" }, plural(runs.size, searches ? "match" : "run", searches ? "matches" : "runs"), next === null && !state.after ? "" : state.after ? " on this page" : " on the first page"),
     state.after ? h("a", { class: "button", href: withQuery("/", { ...state, list: "runs", after: "" }) }, "First page") : null, next === null ? null : h("a", { class: "button", rel: "next", href: withQuery("/", { ...state, list: "runs", after: next }) }, searches && runs.size < LIMIT ? "Search older runs" : "Next page")].filter(Boolean));
 
+  // What changes while the list is loaded is heard after it.
+  const { next: from } = await get("/v1/changes");
   let page = await load(state.after);
   draw();
   // A search looks through a part of the log with each request.
@@ -104,10 +106,10 @@ export async function runsPage(root, query, show) {
   if (runs.size === 0) frame.replaceChildren(emptyState(Object.values(wanted).some(Boolean)));
 
   const drawCharts = () => get("/v1/stats", { ...indexed, buckets: 48 }).then(({ buckets, complete }) => {
-    const range = `${span(3600e3 * (HOURS[state.range] ?? 24))} ago`;
+    const range = `${span(Date.now() - buckets[0].from / 1e6)} ago`;
     const chart = (title, tone, value, format) => sparkline({ title, buckets, value, format, tone, range });
     charts.replaceChildren(chart("Runs", "model", (one) => one.runs, count), chart("Tokens", "tool", (one) => one.input_tokens + one.output_tokens, compact), chart("Cost", "effect", (one) => one.cost, money), chart("Failed", "crash", (one) => one.failed, count));
-    charts.title = complete ? "" : "of the newest 20,000 runs";
+    if (!complete) charts.append(h("p", { class: "muted sparks-note" }, "The charts are of the newest 20,000 runs."));
   }).catch(() => charts.replaceChildren());
   // Sums are over what the index can filter, so they would be of other runs than those in the list.
   if (searches) charts.remove();
@@ -134,12 +136,15 @@ export async function runsPage(root, query, show) {
       if (old && !old.contains(document.activeElement)) old.replaceWith(Object.assign(row(run), { className: "changed" }));
       else if (old) for (const [place, cell] of [...row(run).children].entries()) if (!old.children[place].contains(document.activeElement)) old.children[place].replaceWith(cell);
     } else {
-      if (!table.isConnected) return go(state);
+      // An empty list has no table yet, and a list that was open for long is made anew.
+      if (!table.isConnected || runs.size >= 2 * LIMIT) return go(state);
       const rest = [...runs];
       runs.clear();
       runs.set(run.run_id, run);
       for (const [id, one] of rest) runs.set(id, one);
-      body.prepend(Object.assign(row(run), { className: "changed" }));
+      if (state.sort in SORTS) draw();
+      else body.prepend(Object.assign(row(run), { className: "changed" }));
+      drawPager(page.next);
       announce("A new run");
     }
     if (Date.now() - drawn > 5000 && !searches) {
@@ -149,7 +154,13 @@ export async function runsPage(root, query, show) {
   };
   let told = Promise.resolve();
   // One after the other, so that an older state of a run never replaces a newer one.
-  const stop = listen("/v1/changes", { reset: () => go(state), message: ({ data }) => { const { run } = JSON.parse(data); told = told.then(() => closed ? null : hear(run)); } });
+  const stop = listen(withQuery("/v1/changes", { after: from }), { reset: () => go(state), message: ({ data }) => { const { run } = JSON.parse(data); told = told.then(() => closed ? null : hear(run)); } });
+
+  // A lease that ends is no change in the log: the server is asked whether a process still has the run.
+  const clock = setInterval(() => {
+    const lapsed = [...runs.values()].filter((run) => run.status === "running" && !run.abandoned && (run.held_until ?? 0) / 1e6 < Date.now());
+    for (const { run_id: id } of lapsed.slice(0, 20)) get(runPath(id)).then((run) => { told = told.then(() => closed ? null : hear(run)); }).catch(() => {});
+  }, 5000);
 
   const key = (event) => {
     const by = { j: 1, k: -1 }[event.key];
@@ -163,7 +174,7 @@ export async function runsPage(root, query, show) {
     if (event.key === "x") document.activeElement?.closest("tr")?.querySelector("input")?.click();
     return event.key === "/" || event.key === "x";
   };
-  return { title: "Runs", close: () => { closed = true; stop(); }, key, keys: [["j / k", "next, previous run"], ["Enter", "open it"], ["x", "choose it to compare"], ["/", "search what was said"]] };
+  return { title: "Runs", close: () => { closed = true; clearInterval(clock); stop(); }, key, keys: [["j / k", "next, previous run"], ["Enter", "open it"], ["x", "choose it to compare"], ["/", "search what was said"]] };
 }
 
 /** The filters. What is seldom needed is folded, unless it is set. */
@@ -207,6 +218,6 @@ function excerpt({ seq, before, text, after }) {
 function emptyState(isFiltered) {
   return isFiltered
     ? h("div", { class: "empty" }, logo(), h("h2", {}, "No run fits these filters"), h("p", {}, h("a", { href: "/" }, "Show all runs")))
-    : h("div", { class: "empty" }, logo(), h("h2", {}, "There are no runs yet"), h("p", {}, "Runs that are recorded in this log appear here at once. For example:"), h("pre", { class: "code" }, h("code", {}, "mynah demo --dir demo")), h("p", { class: "muted" }, "or record one with ", h("code", {}, "engine.chat(thread).record(&log)"), "."));
+    : h("div", { class: "empty" }, logo(), h("h2", {}, "There are no runs yet"), h("p", {}, "Runs that are recorded in this log appear here at once, from ", h("code", {}, "mynah run agent.toml"), " or from a program with ", h("code", {}, "engine.chat(thread).record(&log)"), "."), h("p", { class: "muted" }, "To see how runs look, inspect the log of ", h("code", {}, "mynah demo --dir demo"), "."));
 }
 

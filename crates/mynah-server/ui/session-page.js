@@ -1,6 +1,6 @@
 // A session: the conversation over all of its runs.
 
-import { abilities, get, post, runPath, withQuery } from "./api.js";
+import { abilities, get, listen, post, runPath, withQuery } from "./api.js";
 import { confirmed } from "./actions.js";
 import { Conversation } from "./conversation.js";
 import { compact, count, h, icon, money, plural, say, shortId, span, statusChip, when } from "./dom.js";
@@ -11,10 +11,9 @@ import { Story } from "./story.js";
 export async function sessionPage(root, query) {
   const id = query.get("session");
   root.replaceChildren(h("div", { class: "skeleton", style: { height: "240px" } }));
-  const [{ runs, unfinished }, rights] = await Promise.all([get(`/v1/sessions/${encodeURIComponent(id)}`), abilities()]);
+  const [{ next: from }, { runs, unfinished }, rights] = [await get("/v1/changes"), await get(`/v1/sessions/${encodeURIComponent(id)}`), await abilities()];
   const sum = (value) => runs.reduce((total, run) => total + value(run), 0);
   const fact = (name, value) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", {}, value));
-  const views = [];
   // A turn's records are loaded when it comes near the window.
   const observer = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
@@ -34,15 +33,13 @@ export async function sessionPage(root, query) {
     // What every turn has is not said again for each.
     story.items = story.items.filter((item) => item.tone !== "seal" && !(item.tone === "ok") && !/^Continues/u.test(item.title ?? ""));
     const view = new Conversation(story, { select: (seq) => { location.href = runHref(run.run_id, { record: seq }); }, hrefOf: runHref });
-    target.querySelector(".skeleton")?.replaceWith(view.element);
-    views.push(view);
+    target.lastElementChild.replaceWith(view.element);
   };
-  const turns = runs.map((run, place) => {
-    const element = h("section", { class: "turn", "data-place": place, "aria-label": `Turn ${place + 1}` },
+  const turnOf = (run, place) => h("section", { class: "turn", "data-place": place, "aria-label": `Turn ${place + 1}` },
       h("header", { class: "turn-head" }, h("strong", {}, `Turn ${place + 1}`), h("a", { href: runHref(run.run_id), title: run.run_id }, h("code", {}, say(shortId(run.run_id)))), statusChip(shownStatus(run)), h("span", { class: "muted" }, when(run.started / 1e6), ` · ${span((run.updated - run.started) / 1e6)} · ${compact(run.totals.input_tokens + run.totals.output_tokens)} tokens${run.totals.cost ? ` · ${money(run.totals.cost)}` : ""}`)),
       h("div", { class: "skeleton", style: { height: "120px" } }));
-    return element;
-  });
+  const turns = runs.map(turnOf);
+  const list = h("div", { class: "turns" }, turns);
   const next = rights.actions && rights.agents.length ? h("button", { class: "primary", type: "button", onclick: async () => {
     const agent = h("select", {}, rights.agents.map(({ name }) => h("option", { value: name }, say(name))));
     const made = await confirmed({ title: "Send a message", words: "It is the next turn of the session, in a run of its own.", fields: [{ name: "agent", label: "Agent", input: agent }, { name: "text", label: "Message", input: h("textarea", { required: true }) }], button: "Send", act: ({ agent: name, text }) => post(`/v1/sessions/${encodeURIComponent(id)}/messages`, { agent: name, text }) });
@@ -51,11 +48,29 @@ export async function sessionPage(root, query) {
   root.replaceChildren(h("div", { class: "narrow" }, h("div", { class: "page-head" }, h("h1", {}, "Session ", h("code", {}, say(id))), h("div", { class: "buttons" }, h("a", { class: "button", href: withQuery("/", { session: id, list: "runs" }) }, "As a list"), next)),
     h("dl", { class: "facts-list" }, fact("Turns", count(runs.length)), runs.length ? fact("Started", when(runs[0].started / 1e6)) : null, fact("Tokens", compact(sum((run) => run.totals.input_tokens + run.totals.output_tokens))), fact("Cost", sum((run) => run.totals.cost) ? money(sum((run) => run.totals.cost)) : "–"), fact("Tool calls", count(sum((run) => run.totals.tool_calls)))),
     unfinished ? h("p", { class: "banner wait" }, icon("pause"), h("span", {}, "A turn has not ended: ", h("a", { href: runHref(unfinished.run_id ?? unfinished) }, say(unfinished.run_id ?? unfinished)))) : "",
-    runs.length ? h("div", { class: "turns" }, turns) : h("div", { class: "empty" }, h("h2", {}, "This session has no runs"), h("p", {}, "None of its runs is in this log."))));
+    runs.length ? list : h("div", { class: "empty" }, h("h2", {}, "This session has no runs"), h("p", {}, "None of its runs is in this log."))));
   for (const turn of turns) observer.observe(turn);
+  // A turn that moves is drawn again, and a new one is added.
+  const hear = async ({ run }) => {
+    if (run.session_id !== id) return;
+    const place = runs.findIndex(({ run_id: known }) => known === run.run_id);
+    if (place < 0 && runs.length === 0) return location.reload();
+    const at = place < 0 ? runs.length : place;
+    runs[at] = run;
+    const turn = turnOf(run, at);
+    await fill(turn, run);
+    if (turns[at]) turns[at].replaceWith(turn);
+    else list.append(turn);
+    turns[at] = turn;
+  };
+  let told = Promise.resolve();
+  const stop = listen(withQuery("/v1/changes", { after: from }), { message: ({ data }) => { told = told.then(() => hear(JSON.parse(data))).catch(() => {}); } });
   return {
     title: `Session ${shortId(id)}`,
-    close: () => observer.disconnect(),
+    close: () => {
+      observer.disconnect();
+      stop();
+    },
     keys: [["j / k", "next, previous turn"]],
     key: (event) => {
       const by = { j: 1, k: -1 }[event.key];

@@ -17,23 +17,30 @@ export class Story {
     this.turn = null;
     this.waiting = null;
     this.end = null;
+    /** Whether a process has the run now; only a page that follows it knows. */
+    this.isHeld = false;
   }
 
-  get first() { return this.records[0] ?? null; }
+  /** The first record that can be read. */
+  get first() { return this.records.find((record) => record.ts !== null) ?? null; }
   get last() { return this.records.at(-1) ?? null; }
   get sealed() { return this.last?.kind === "sealed"; }
 
   /** The end that a suspended run waits after; null if it does not wait. */
   get pending() { return this.status === "suspended" ? this.end : null; }
 
-  /** The time that spans reach to that have no end yet. */
-  get until() { return this.last?.ts ?? 0; }
+  /** The time that spans reach to that have no end yet: now, while a process has the run. */
+  get until() {
+    const last = this.records.findLast((record) => record.ts !== null)?.ts ?? 0;
+    return this.isHeld && this.status === "running" ? Math.max(last, Date.now()) : last;
+  }
 
   add(record) {
     const before = this.last;
     this.records.push(record);
     const { kind, fact } = record;
     if (!fact) {
+      this.isPartial = true;
       this.note(record, record.unreadable ? "bad" : "muted", record.unreadable ? "Unreadable record" : `Redacted: ${kind}`, record.unreadable ?? "");
       this.follow(kind, record);
       return;
@@ -220,6 +227,7 @@ export class Story {
     const failed = fact.outcome && "error" in fact.outcome;
     this.close(attempt.span, record, failed ? "failed" : "ok");
     Object.assign(attempt, { state: failed ? "failed" : "ok", doneSeq: record.seq, content: fact.content, outcome: fact.outcome, duration: fact.duration_ms ?? null });
+    attempt.span.duration = attempt.duration;
   }
 
   on_tool_failed(fact, record) {
@@ -227,6 +235,7 @@ export class Story {
     if (!attempt) return;
     this.close(attempt.span, record, "failed");
     Object.assign(attempt, { state: "failed", doneSeq: record.seq, content: fact.content, error: errorText(fact.error), resolution: fact.resolution, duration: fact.duration_ms ?? null });
+    attempt.span.duration = attempt.duration;
   }
 
   on_side_effect(fact, record) {
@@ -285,7 +294,8 @@ export class Story {
   finish(status, end, record) {
     this.status = status;
     this.end = end;
-    for (const one of this.spans) this.close(one, record, one.kind === "turn" ? "ok" : "lost");
+    const cut = status === "cancelled" ? "cancelled" : "lost";
+    for (const one of this.spans) this.close(one, record, one.kind === "turn" || one.kind === "wait" ? "ok" : cut);
     this.turn = null;
     this.waiting = null;
     const words = { completed: "Completed", failed: "Failed", cancelled: "Cancelled" }[status];
@@ -294,6 +304,11 @@ export class Story {
   }
 
   on_sealed(fact, record) {
+    // Records without their bodies do not say what they took. The seal does.
+    if (this.isPartial && fact.totals) {
+      const { turns, tool_calls: calls, input_tokens: input, output_tokens: output, cost } = fact.totals;
+      Object.assign(this.totals, { turns, calls, input, output, cost, priced: cost > 0 });
+    }
     this.note(record, "seal", "Sealed", "The root over all records before it, and what they add up to.", { root: fact.root });
   }
 

@@ -16,13 +16,12 @@ export class Timeline {
     this.overview = h("canvas", { class: "overview", height: "40", "aria-hidden": "true" });
     this.brush = h("div", { class: "brush", "aria-hidden": "true" });
     const button = (words, label, act) => h("button", { type: "button", class: "small", "aria-label": label, title: label, onclick: act }, words);
-    this.toggle = h("label", { class: "switch" }, h("input", { type: "checkbox", checked: true, onchange: (event) => { this.shorten = event.target.checked; this.refresh(); } }), "Shorten waits");
+    this.toggle = h("label", { class: "switch" }, h("input", { type: "checkbox", checked: true, onchange: (event) => { this.shorten = event.target.checked; this.refresh(); } }), "Shorten pauses");
     this.element = h("div", { class: "timeline" },
       h("div", { class: "timeline-tools" },
         h("ul", { class: "legend", "aria-label": "Legend" }, Object.entries(KINDS).map(([kind, words]) => h("li", {}, h("span", { class: `swatch span-${kind}`, "aria-hidden": "true" }), words)), h("li", { title: "A model call, until its first token" }, h("span", { class: "swatch span-model", "aria-hidden": "true" }, h("span", { class: "silent" })), "First token")),
         this.toggle, h("div", { class: "group" }, button("−", "Zoom out (-)", () => this.zoom(1.6)), button("+", "Zoom in (+)", () => this.zoom(1 / 1.6)), button("Fit", "Fit: show all (0)", () => this.fit()))),
       h("div", { class: "overview-frame" }, this.overview, this.brush), this.axis, this.list.element);
-    this.element.addEventListener("keydown", (event) => this.key(event));
     this.list.element.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     this.drag();
     new ResizeObserver(() => this.draw()).observe(this.element);
@@ -48,6 +47,17 @@ export class Timeline {
       }
       return ts - begin - cut;
     };
+    // The moment at a place of the axis, since the run began.
+    this.since = (place) => {
+      let cut = 0;
+      for (const [from, to] of pauses) {
+        const start = from - begin - cut;
+        if (place <= start) break;
+        const short = kept(from, to);
+        cut += (to - from - short) * Math.min(1, (place - start) / short);
+      }
+      return place + cut;
+    };
     this.length = Math.max(this.at(end), 0.001);
     this.end = end;
     this.pauses = pauses;
@@ -68,10 +78,10 @@ export class Timeline {
     const inside = right >= 0 && left <= 1;
     const from = Math.max(0, left);
     const width = Math.max(0, Math.min(1, right) - from);
-    const took = one.kind === "effect" ? "" : one.state === "lost" && one.kind !== "crash" ? "?" : span(to - one.from);
+    const took = one.kind === "effect" ? "" : one.state === "lost" && one.kind !== "crash" ? "?" : one.duration === 0 ? "< 1 ms" : span(one.duration ?? to - one.from);
     // The part of a model call before its first token.
     const silent = one.firstToken != null && to > one.from ? Math.min(1, one.firstToken / (to - one.from)) : 0;
-    const words = `${KINDS[one.kind]}: ${one.label}${took ? `, ${took}` : ""}${one.firstToken != null ? `, first token after ${one.firstToken ? span(one.firstToken) : "< 1 ms"}` : ""}${one.state === "failed" ? ", failed" : one.state === "lost" ? ", lost" : one.to === null ? ", not ended" : ""}`;
+    const words = `${KINDS[one.kind]}: ${one.label}${took ? `, ${took}` : ""}${one.firstToken != null ? `, first token after ${one.firstToken ? span(one.firstToken) : "< 1 ms"}` : ""}${one.state === "failed" ? ", failed" : one.state === "lost" || one.state === "cancelled" ? `, ${one.state}` : one.to === null ? ", not ended" : ""}`;
     const bar = inside ? h("span", { class: `bar span-${one.kind} state-${one.state}${one.to === null ? " open" : ""}`, style: { left: `${100 * from}%`, width: `${100 * width}%` }, title: `${words}\n${exactly(one.from)}` }, silent * (right - left) > 0.002 ? h("span", { class: "silent", style: { width: `${100 * Math.max(0, Math.min(1, left + silent * (right - left)) - from) / Math.max(width, 1e-9)}%` } }) : null) : null;
     const tail = from + width > 0.85 ? { right: `${100 * (1 - from)}%` } : { left: `${100 * (from + width)}%` };
     return h("div", { class: `span-row depth-${one.depth}` },
@@ -97,7 +107,7 @@ export class Timeline {
       const place = (at / this.length - from) / (to - from);
       // The last one would be cut off.
       if (place > 0.94 && ticks.length > 1) break;
-      ticks.push(h("span", { class: "tick", style: { left: `${100 * place}%` } }, at === 0 ? "0" : span(at)));
+      ticks.push(h("span", { class: "tick", style: { left: `${100 * place}%` } }, at === 0 ? "0" : span(this.since(at))));
     }
     this.axis.replaceChildren(h("span", { class: "axis-frame" }, ticks));
     // The rows continue the lines of the axis.
@@ -177,13 +187,14 @@ export class Timeline {
     });
   }
 
+  /** Returns whether the key was one of the timeline's. */
   key(event) {
     const [from, to] = this.window;
     const by = 0.2 * (to - from);
     const act = { "+": () => this.zoom(1 / 1.6), "=": () => this.zoom(1 / 1.6), "-": () => this.zoom(1.6), 0: () => this.fit(), ArrowLeft: () => this.look(from - by, to - by), ArrowRight: () => this.look(from + by, to + by) }[event.key];
-    if (!act || event.target.closest("input")) return;
-    event.preventDefault();
+    if (!act) return false;
     act();
+    return true;
   }
 
   reveal(seq, scroll = true) {

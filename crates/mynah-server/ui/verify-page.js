@@ -3,6 +3,7 @@
 import { bundleOf, get, listen, runPath, withQuery } from "./api.js";
 import { copyButton, count, h, icon, plural, say, shortId } from "./dom.js";
 import { runHref } from "./runs-page.js";
+import { demand } from "./cbor.js";
 import { canVerify, checkInclusion, readLines, verifyLines } from "./verify.js";
 
 const hashLine = (name, hash) => h("div", { class: "pair wide" }, h("dt", {}, name), h("dd", {}, h("code", { title: hash }, say(hash)), copyButton(hash, `Copy ${name}`)));
@@ -63,6 +64,12 @@ async function verifyLog(root) {
         const ok = found.wrong.length === 0 && !found.err;
         result.replaceChildren(h("p", { class: `banner ${ok ? "ok" : "bad"}`, "data-status": ok ? "verified" : "corrupt" }, icon(ok ? "seal" : "cross"), h("span", {}, h("strong", {}, ok ? "Verified. " : "Not what it was. "), `${plural(found.runs, "run")}, ${plural(found.seals, "seal")}, ${plural(found.removals, "removal")}.`, found.err ? [" ", say(found.err.message)] : null)), h("dl", { class: "pairs card" }, hashLine("root", found.root)), h("p", { class: "muted" }, `The root is over ${plural(found.leaves, "leaf", "leaves")}: every run that ended, and everything that was taken away. Keep it elsewhere, and nothing can be changed or taken away unseen.`));
       },
+      problem: ({ data }, source) => {
+        source.close();
+        begin.disabled = false;
+        const { detail, title } = JSON.parse(data);
+        result.replaceChildren(h("p", { class: "banner bad" }, icon("cross"), h("span", {}, h("strong", {}, "The log could not be read to its end. "), say(detail ?? title))));
+      },
       error: (_, source) => {
         source.close();
         begin.disabled = false;
@@ -89,31 +96,35 @@ async function verifyRun(root, id) {
     const sound = report.status === "verified" || report.status === "in_progress";
     steps[0].done(sound, sound ? ` ${plural(report.records, "record")}, chain, totals, index and tombstones${report.redacted ? `; ${count(report.redacted)} redacted` : ""}` : h("span", {}, " ", say(what ?? report.err?.message ?? "")));
     if (!sound) fail(seq, what ?? report.err?.message ?? "");
+    let { fingerprint } = report;
     if (!canVerify()) steps[1].done(null, " Browsers offer SHA-256 to pages from this machine and over HTTPS only.");
     else {
       try {
         const lines = readLines(await bundleOf(id));
+        demand(lines[0].bundle.run_id === id, "the server sent the records of another run");
         const own = await verifyLines(lines, (done, total) => steps[1].working(` ${count(done)} of ${count(total)} `, h("progress", { max: total, value: done, "aria-label": "Records checked" })));
         const isSound = own.status === "verified" || own.status === "in_progress";
         steps[1].done(isSound, isSound ? ` ${plural(own.records, "record")} from their bytes, with SHA-256 of the browser` : h("span", {}, " ", say(own.what)));
         if (!isSound && sound) fail(own.seq, own.what);
+        fingerprint = own.fingerprint;
       } catch (error) {
         steps[1].done(sound ? false : null, " ", ...say(sound ? error.message : "not done: the server does not export a damaged run"));
+        if (sound) fail(0, error.message);
       }
     }
     let proof = null;
     if (report.fingerprint) {
       proof = await get(runPath(id, "/proof"));
       try {
-        if (canVerify()) await checkInclusion(report.fingerprint, proof);
-        steps[2].done(canVerify() ? true : null, ` leaf ${count(proof.index)} of ${count(proof.size)}, ${plural(proof.proof.length, "hash", "hashes")} to the root`);
+        if (canVerify()) await checkInclusion(fingerprint, proof);
+        steps[2].done(canVerify() ? true : null, ` leaf ${count(proof.index + 1)} of ${count(proof.size)}, ${plural(proof.proof.length, "hash", "hashes")} to the root`);
       } catch (error) {
         steps[2].done(false, " ", ...say(error.message));
         fail(0, error.message);
       }
     } else steps[2].done(null, sound ? " not yet: the run has no seal" : " not checked");
     if (closed) return;
-    const summary = bad.length ? bad : [h("p", { class: "banner ok", "data-status": report.status }, icon("seal"), h("span", {}, h("strong", {}, report.status === "verified" ? "Verified. " : "Intact so far. "), report.status === "verified" ? "The run is what it was when it ended." : "The run has not ended, so there is no seal."))];
+    const summary = bad.length ? bad : [h("p", { class: "banner ok", "data-status": report.status }, icon("seal"), h("span", {}, h("strong", {}, report.status === "verified" ? canVerify() ? "Verified. " : "The server says: verified. " : "Intact so far. "), report.status === "verified" ? "The run is what it was when it ended." : "The run has not ended, so there is no seal."))];
     found.replaceChildren(...summary, ...(report.fingerprint ? [h("dl", { class: "pairs card" }, hashLine("fingerprint", report.fingerprint), hashLine("root of the run", report.root), proof ? hashLine("root of the log", proof.root) : null, proof ? proof.proof.map((hash, place) => hashLine(`proof ${place + 1}`, hash)) : null)] : []));
   };
   work().catch((error) => found.replaceChildren(h("p", { class: "banner bad" }, icon("cross"), say(error.message))));
