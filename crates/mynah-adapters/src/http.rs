@@ -297,6 +297,9 @@ impl HttpAdapter {
         };
         origin::only_own(&origin, &mut request);
         origin::own_options(&self.name, &mut request.options);
+        if let Some(name) = CONVERSATION.iter().find(|name| request.options.contains_key(**name)) {
+            return Err(replaces_conversation(name));
+        }
         let (key, context) = self.admission(call)?;
         let path = self.format.path(&request);
         let mut body = Vec::with_capacity(BODY);
@@ -572,6 +575,15 @@ fn insert_header(headers: &mut HeaderMap, name: &str, value: &str) -> Result<()>
     })?;
     headers.insert(name, value);
     Ok(())
+}
+
+/// Members that hold the conversation in some format. As options of a request they would replace it.
+const CONVERSATION: [&str; 3] = ["messages", "input", "contents"];
+
+fn replaces_conversation(name: &str) -> Error {
+    Error::invalid_option(name, "replaces_conversation").with_message(format!(
+        "validation failed: {name}: a provider option of this name would replace the conversation; give the messages to the call itself"
+    ))
 }
 
 /// The largest error body that is read.

@@ -248,6 +248,12 @@ async fn what_cannot_be_sent_is_known_before_the_call() {
         assert_eq!(known.reason(), reason, "{known}");
         assert_eq!(hear(adapter, call).await.unwrap_err(), known);
     }
+    for name in ["messages", "input", "contents"] {
+        let mut request = request.clone();
+        request.options.insert(name.to_owned(), json!([]));
+        let refused = groq().preflight(&request, &call()).unwrap_err();
+        assert_eq!(refused.field_errors()[0].to_string(), format!("{name}: replaces_conversation"));
+    }
     assert!(server.received().is_empty());
 }
 
