@@ -131,15 +131,22 @@ impl Error {
     /// A session operation that is not legal in the session's status.
     #[doc(hidden)]
     pub fn invalid_status(operation: Operation, status: Status) -> Self {
+        Self::invalid_status_of("the session", operation, status)
+    }
+
+    /// The same for a session that the message names.
+    pub(crate) fn invalid_status_of(session: &str, operation: Operation, status: Status) -> Self {
         let advice = match status {
-            Status::AwaitingUser => "answer its question with reply",
-            Status::AwaitingTools => "submit the results of its pending calls first",
+            Status::AwaitingUser => "answer its question with Engine::reply",
+            Status::AwaitingTools => {
+                "give the results of its pending calls with Session::submit_tool_results first"
+            }
             Status::Idle | Status::Completed => "it waits for no tool results",
-            Status::Error => "recover it first",
+            Status::Error => "make it usable with Session::recover first",
         };
         Self::session(SessionReason::InvalidStatus)
             .with_message(format!(
-                "session error: invalid_status: {operation} is not legal while the session is {status}; {advice}"
+                "session error: invalid_status: {operation} is not legal while {session} is {status}; {advice}"
             ))
             .with("operation", operation.as_str())
             .with("status", status.as_str())

@@ -258,7 +258,10 @@ impl Session {
         let legal = match (&self.state, operation) {
             (SessionState::Failed { error }, _) => {
                 return Err(Error::session(SessionReason::SessionInErrorState)
-                    .with_message("session error: session_in_error_state: the last turn failed; recover() gives a fresh session")
+                    .with_message(format!(
+                        "session error: session_in_error_state: the last turn of {} failed; Session::recover makes it usable again",
+                        self.named()
+                    ))
                     .with("error", error.clone()));
             }
             (SessionState::Idle | SessionState::Completed, operation) => {
@@ -273,7 +276,15 @@ impl Session {
             }
             (SessionState::AwaitingTools { .. }, _) => false,
         };
-        if legal { Ok(()) } else { Err(Error::invalid_status(operation, self.status())) }
+        if legal {
+            return Ok(());
+        }
+        Err(Error::invalid_status_of(&self.named(), operation, self.status()))
+    }
+
+    /// The session in an error.
+    fn named(&self) -> String {
+        self.id.as_ref().map_or_else(|| "the session".to_owned(), |id| format!("session {id:?}"))
     }
 
     /// Adds the result of one pending call. Text and lists of message parts stay as they are; any
