@@ -39,7 +39,7 @@ impl AgentFile {
     fn server(&self, name: &str, spec: &McpServer) -> Result<Server, FileError> {
         let mut server = match (&*spec.command, &spec.url) {
             ([], Some(url)) => Server::http(url),
-            ([_, ..], None) => Server::stdio(&spec.command).folder(self.path("")),
+            ([_, ..], None) => Server::stdio(&spec.command).current_dir(self.path("")),
             _ => {
                 let why = "give either a `command` or a `url`";
                 return Err(self.source.error(&["mcp", name], why));
@@ -58,8 +58,10 @@ impl AgentFile {
         if spec.permission == Permission::Allow {
             server = server.approval(Approval::Never);
         }
-        for variable in self.spec.env.iter().chain(&spec.env) {
-            server = server.env_value(variable, self.variable(variable, &["mcp", name, "env"])?);
+        // What the file gives to all commands does not concern an address.
+        let shared = self.spec.env.iter().filter(|_| spec.url.is_none());
+        for variable in shared.chain(&spec.env) {
+            server = server.env(variable, self.variable(variable, &["mcp", name, "env"])?);
         }
         if let Some(variable) = &spec.token_env {
             server = server.token(self.variable(variable, &["mcp", name, "token_env"])?);

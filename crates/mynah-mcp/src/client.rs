@@ -28,7 +28,7 @@ use tokio::{
 };
 
 use crate::{
-    Era, ListedTool, Listing, McpError, Server,
+    ListedTool, Listing, McpError, Protocol, Server,
     child::{DEPTH, Flood, Lines, Running},
     error::cut,
     flight::{Calls, Note},
@@ -235,14 +235,14 @@ impl Client {
 
     fn may_be_legacy(&self, state: &State) -> bool {
         let is_child = matches!(self.server.place, Place::Stdio(_));
-        self.server.era == Era::Auto && is_child && !state.legacy
+        self.server.protocol == Protocol::Auto && is_child && !state.legacy
     }
 
     async fn open(&self, legacy: bool) -> Result<Live, McpError> {
         let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
-        let mode = match (self.server.era, legacy) {
-            (Era::Modern, _) => ClientLifecycleMode::Discover { preferred_versions },
-            (Era::Auto, false) => ClientLifecycleMode::Auto {
+        let mode = match (self.server.protocol, legacy) {
+            (Protocol::Stateless, _) => ClientLifecycleMode::Discover { preferred_versions },
+            (Protocol::Auto, false) => ClientLifecycleMode::Auto {
                 preferred_versions,
                 legacy_version: Some(ProtocolVersion::V_2025_11_25),
             },

@@ -14,6 +14,7 @@ use crate::{Server, http_client};
 pub enum McpError {
     /// The settings of a server are invalid.
     #[error("the settings of MCP server {server:?} are invalid: {why}")]
+    #[non_exhaustive]
     Settings {
         /// The server's name.
         server: String,
@@ -26,6 +27,7 @@ pub enum McpError {
          (names are without the prefix)",
         named(.known)
     )]
+    #[non_exhaustive]
     UnknownTool {
         /// The server's name.
         server: String,
@@ -40,6 +42,7 @@ pub enum McpError {
     #[error(
         "MCP server {server:?} cannot be started: {command}: {why}; check the command and PATH"
     )]
+    #[non_exhaustive]
     Start {
         /// The server's name.
         server: String,
@@ -50,6 +53,7 @@ pub enum McpError {
     },
     /// No connection came about.
     #[error("no connection to MCP server {server:?}: {why}{}", shown(.stderr))]
+    #[non_exhaustive]
     Connect {
         /// The server's name.
         server: String,
@@ -60,6 +64,7 @@ pub enum McpError {
     },
     /// The connection ended while a request was in flight. Whether the server did the work is unknown.
     #[error("the connection to MCP server {server:?} ended: {why}{}", shown(.stderr))]
+    #[non_exhaustive]
     Closed {
         /// The server's name.
         server: String,
@@ -70,6 +75,7 @@ pub enum McpError {
     },
     /// The server did not answer in time.
     #[error("MCP server {server:?} did not answer {method} within {} ms", .after.as_millis())]
+    #[non_exhaustive]
     Timeout {
         /// The server's name.
         server: String,
@@ -80,6 +86,7 @@ pub enum McpError {
     },
     /// The server exceeds a limit.
     #[error("MCP server {server:?} exceeds a limit: {what} is more than {limit}")]
+    #[non_exhaustive]
     Limit {
         /// The server's name.
         server: String,
@@ -90,6 +97,7 @@ pub enum McpError {
     },
     /// The server restarted or disconnected too often.
     #[error("MCP server {server:?} was connected {connects} times and is given up: {why}")]
+    #[non_exhaustive]
     GivenUp {
         /// The server's name.
         server: String,
@@ -100,6 +108,7 @@ pub enum McpError {
     },
     /// A tool cannot be offered to a model.
     #[error("tool {tool:?} of MCP server {server:?} cannot be used: {why}")]
+    #[non_exhaustive]
     Tool {
         /// The server's name.
         server: String,
@@ -113,6 +122,7 @@ pub enum McpError {
         "tool {tool:?} of MCP server {server:?} is not the one that was approved (digest {found}, \
          approved {approved}); look at it and approve it again"
     )]
+    #[non_exhaustive]
     Changed {
         /// The server's name.
         server: String,
@@ -125,6 +135,7 @@ pub enum McpError {
     },
     /// The server refused a request.
     #[error("MCP server {server:?} refused the request: {message} (code {code})")]
+    #[non_exhaustive]
     Refused {
         /// The server's name.
         server: String,
@@ -135,6 +146,7 @@ pub enum McpError {
     },
     /// The server's answer does not follow the protocol.
     #[error("MCP server {server:?} broke the protocol: {why}")]
+    #[non_exhaustive]
     Protocol {
         /// The server's name.
         server: String,

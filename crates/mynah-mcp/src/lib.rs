@@ -9,7 +9,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Both protocol eras are spoken: 2026-07-28, and 2025-11-25 and before. Which one a server speaks is found out.
+//! The protocol is spoken in the revision 2026-07-28, and in 2025-11-25 and before. Which one a server speaks is found out.
 //!
 //! # Trust
 //!
@@ -32,6 +32,8 @@
 //!
 //! [`serve`] offers Mynah's tools to any MCP client.
 
+#![warn(missing_debug_implementations)]
+
 mod call;
 mod child;
 mod client;
@@ -49,4 +51,4 @@ pub use error::McpError;
 pub use listing::{Hints, ListedTool, Listing};
 pub use mynah_step::Approval;
 pub use serve::{ToolServer, serve};
-pub use server::{Era, Server, ServerLimits};
+pub use server::{Protocol, Server, ServerLimits};

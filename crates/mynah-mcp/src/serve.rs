@@ -139,14 +139,14 @@ impl ToolServer {
     /// A client that does not speak MCP.
     pub async fn stdio(self) -> io::Result<()> {
         let (read, write) = rmcp::transport::stdio();
-        self.connect(read, write).await
+        self.streams(read, write).await
     }
 
     /// Serves one client on any two streams of bytes, until it closes them.
     ///
     /// # Errors
     /// As [`stdio`](Self::stdio).
-    pub async fn connect(
+    pub async fn streams(
         self,
         read: impl AsyncRead + Send + Unpin + 'static,
         write: impl AsyncWrite + Send + Unpin + 'static,
@@ -164,11 +164,7 @@ impl ToolServer {
         axum::serve(listener, self.router()?).await
     }
 
-    /// The same as a router of `axum`, to be part of a larger server.
-    ///
-    /// # Errors
-    /// A key that is too short.
-    pub fn router(self) -> io::Result<Router> {
+    fn router(self) -> io::Result<Router> {
         let mut config = StreamableHttpServerConfig::default()
             .with_allowed_hosts(self.hosts.clone())
             .enforce_origin_validation();

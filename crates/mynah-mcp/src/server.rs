@@ -19,7 +19,7 @@ use crate::{
 /// let git = Server::stdio(["python", "-m", "mcp_server_git"])
 ///     .name("git")
 ///     .exclude(["git_reset"])
-///     .env("GIT_AUTHOR_NAME")
+///     .inherit_env("GIT_AUTHOR_NAME")
 ///     .timeout(Duration::from_secs(20))
 ///     .connect()
 ///     .await?;
@@ -31,7 +31,7 @@ pub struct Server {
     pub(crate) place: Place,
     pub(crate) name: String,
     pub(crate) prefix: Option<String>,
-    pub(crate) era: Era,
+    pub(crate) protocol: Protocol,
     pub(crate) limits: ServerLimits,
     pub(crate) timeout: Duration,
     pub(crate) max_timeout: Duration,
@@ -42,6 +42,8 @@ pub struct Server {
     trusted: bool,
     approval: Approval,
     pins: Option<BTreeMap<String, String>>,
+    /// A setting that this kind of server does not have, and the kind that has it.
+    misplaced: Option<(&'static str, &'static str)>,
 }
 
 #[derive(Clone)]
@@ -53,14 +55,14 @@ pub(crate) enum Place {
 /// Which revision of the protocol is spoken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Era {
+pub enum Protocol {
     /// The server is asked which revision it speaks.
     #[default]
     Auto,
     /// 2025-11-25 and before: a handshake and a session.
-    Legacy,
+    Stateful,
     /// 2026-07-28: no handshake and no session.
-    Modern,
+    Stateless,
 }
 
 /// Limits on what a server may do.
@@ -137,7 +139,7 @@ impl Server {
             place,
             name,
             prefix: None,
-            era: Era::Auto,
+            protocol: Protocol::Auto,
             limits: ServerLimits::default(),
             timeout: Duration::from_secs(60),
             max_timeout: Duration::from_secs(600),
@@ -148,6 +150,7 @@ impl Server {
             trusted: false,
             approval: Approval::Ask,
             pins: None,
+            misplaced: None,
         }
     }
 
@@ -176,49 +179,62 @@ impl Server {
         self
     }
 
-    /// Passes a variable of this process's environment on to the command, if it is set.
-    pub fn env(mut self, name: impl Into<String>) -> Self {
-        if let Place::Stdio(start) = &mut self.place {
-            start.inherited.push(name.into());
-        }
-        self
-    }
-
     /// Sets a variable in the environment of the command.
-    pub fn env_value(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        if let Place::Stdio(start) = &mut self.place {
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        if let Some(start) = self.start_for("env") {
             start.set.push((name.into(), value.into()));
         }
         self
     }
 
+    /// Passes a variable of this process's environment on to the command, if it is set.
+    pub fn inherit_env(mut self, name: impl Into<String>) -> Self {
+        if let Some(start) = self.start_for("inherit_env") {
+            start.inherited.push(name.into());
+        }
+        self
+    }
+
     /// Starts the command in this folder.
-    pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
-        if let Place::Stdio(start) = &mut self.place {
+    pub fn current_dir(mut self, folder: impl Into<PathBuf>) -> Self {
+        if let Some(start) = self.start_for("current_dir") {
             start.folder = Some(folder.into());
         }
         self
     }
 
+    /// How the command is started. A setting of commands is refused for an address, when it is connected.
+    fn start_for(&mut self, setting: &'static str) -> Option<&mut Start> {
+        let Place::Stdio(start) = &mut self.place else {
+            self.misplaced = Some((setting, "a command"));
+            return None;
+        };
+        Some(start)
+    }
+
     /// Sends this bearer token to an address.
     pub fn token(mut self, secret: impl Into<String>) -> Self {
-        if let Place::Http { token, .. } = &mut self.place {
-            *token = Some(SecretString::from(secret.into()));
+        match &mut self.place {
+            Place::Http { token, .. } => *token = Some(SecretString::from(secret.into())),
+            Place::Stdio(_) => self.misplaced = Some(("token", "an address")),
         }
         self
     }
 
     /// Sends this header to an address.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        if let Place::Http { headers, .. } = &mut self.place {
-            headers.push((name.into(), SecretString::from(value.into())));
+        match &mut self.place {
+            Place::Http { headers, .. } => {
+                headers.push((name.into(), SecretString::from(value.into())));
+            }
+            Place::Stdio(_) => self.misplaced = Some(("header", "an address")),
         }
         self
     }
 
     /// The revision of the protocol, if it is not to be found out.
-    pub fn era(mut self, era: Era) -> Self {
-        self.era = era;
+    pub fn protocol(mut self, protocol: Protocol) -> Self {
+        self.protocol = protocol;
         self
     }
 
@@ -250,12 +266,6 @@ impl Server {
         self
     }
 
-    /// How many bytes of a result's text the model sees.
-    pub fn output_bytes(mut self, limit: usize) -> Self {
-        self.limits.output_bytes = limit;
-        self
-    }
-
     /// Changes the limits.
     ///
     /// ```
@@ -279,7 +289,11 @@ impl Server {
     }
 
     /// Offers only tools that have these digests; see [`Listing::digests`]. Others are [refused](Connection::refused).
-    pub fn pin(mut self, digests: impl IntoIterator<Item = (String, String)>) -> Self {
+    pub fn pin<N: Into<String>, D: Into<String>>(
+        mut self,
+        digests: impl IntoIterator<Item = (N, D)>,
+    ) -> Self {
+        let digests = digests.into_iter().map(|(name, digest)| (name.into(), digest.into()));
         self.pins.get_or_insert_default().extend(digests);
         self
     }
@@ -291,10 +305,21 @@ impl Server {
     /// [`exclude`](Self::exclude) that the server does not have. A single tool that cannot be used is no error; see
     /// [`Connection::refused`].
     pub async fn connect(self) -> Result<Connection, McpError> {
-        let client = Arc::new(Client::new(self)?);
+        let client = Arc::new(Client::new(self.checked()?)?);
         let listing = client.listing().await?;
         client.server.check_names(&listing)?;
         Ok(Connection::new(client, listing))
+    }
+
+    /// Refuses a setting that would have no effect.
+    fn checked(self) -> Result<Self, McpError> {
+        match self.misplaced {
+            None => Ok(self),
+            Some((setting, kind)) => {
+                let why = format!("{setting} applies only to a server that is {kind}");
+                Err(McpError::Settings { server: self.name, why })
+            }
+        }
     }
 
     /// A misspelt name would otherwise leave a tool out, or offer one that must not be offered.
@@ -318,7 +343,7 @@ impl Server {
     /// # Errors
     /// Invalid settings.
     pub fn with_listing(self, listing: Listing) -> Result<Connection, McpError> {
-        Ok(Connection::new(Arc::new(Client::new(self)?), listing))
+        Ok(Connection::new(Arc::new(Client::new(self.checked()?)?), listing))
     }
 
     /// The address for errors: without a user, a password and a query, which may be secrets.

@@ -14,7 +14,7 @@ use common::{asked, call, failed, hostile, ok, proceed};
 use futures_util::StreamExt as _;
 use mynah::log::Log as _;
 use mynah_data::{Event, Part, ToolOutcome};
-use mynah_mcp::{Approval, Era, McpError, Server};
+use mynah_mcp::{Approval, Listing, McpError, Protocol, Server};
 use mynah_step::{
     Tool,
     layers::{OutputCap, RedactOutput, Timeout},
@@ -350,7 +350,8 @@ async fn a_result_that_does_not_fit_its_schema_is_an_error() -> Tested {
 
 #[tokio::test]
 async fn a_large_result_is_cut_and_the_model_is_told() -> Tested {
-    let tools = hostile("large", None).output_bytes(1000).connect().await?.tools();
+    let tools =
+        hostile("large", None).limits(|limits| limits.output_bytes = 1000).connect().await?.tools();
     let text = ok(call(&tools[0], json!({})).await);
     assert!(text.ends_with("[truncated: 1000 of 1000000 bytes shown]") && text.len() < 1100);
     Ok(())
@@ -404,8 +405,27 @@ async fn a_server_that_is_another_after_a_restart_is_noticed() -> Tested {
 }
 
 #[tokio::test]
+async fn a_setting_that_would_have_no_effect_is_refused() {
+    let command = || Server::stdio(["true"]).name("s");
+    let address = || Server::http("http://127.0.0.1:9/mcp").name("s");
+    for (server, setting, kind) in [
+        (command().token("t"), "token", "an address"),
+        (command().header("x", "y"), "header", "an address"),
+        (address().env("A", "b"), "env", "a command"),
+        (address().inherit_env("A"), "inherit_env", "a command"),
+        (address().current_dir("/"), "current_dir", "a command"),
+    ] {
+        let expected = format!(
+            "the settings of MCP server \"s\" are invalid: {setting} applies only to a server that is {kind}"
+        );
+        assert_eq!(server.clone().connect().await.unwrap_err().to_string(), expected);
+        assert_eq!(server.with_listing(Listing::default()).unwrap_err().to_string(), expected);
+    }
+}
+
+#[tokio::test]
 async fn a_server_gets_the_variables_that_it_is_given_and_no_others() -> Tested {
-    let server = hostile("environment", None).env("CARGO_PKG_NAME").env_value("ANSWER", "42");
+    let server = hostile("environment", None).inherit_env("CARGO_PKG_NAME").env("ANSWER", "42");
     let tools = server.connect().await?.tools();
     let text = ok(call(&tools[0], json!({})).await);
     let variables: Value = serde_json::from_str(&text).unwrap();
@@ -631,14 +651,18 @@ async fn errors_over_http_have_the_address_and_the_status_and_no_names_of_types(
         (refusing(200, "", "Welcome!").await, " answered with text/plain; charset=utf-8 instead"),
     ];
     for (url, told) in &table {
-        for era in [Era::Auto, Era::Legacy] {
+        for protocol in [Protocol::Auto, Protocol::Stateful] {
             let secret = format!("{url}?key=k-17");
-            let error = Server::http(secret).name("h").era(era).connect().await.unwrap_err();
+            let error =
+                Server::http(secret).name("h").protocol(protocol).connect().await.unwrap_err();
             let text = error.to_string();
-            assert!(text.starts_with(r#"no connection to MCP server "h": "#), "{era:?}: {text}");
-            assert!(text.contains(url) && text.contains(told), "{era:?}, {told}: {text}");
+            assert!(
+                text.starts_with(r#"no connection to MCP server "h": "#),
+                "{protocol:?}: {text}"
+            );
+            assert!(text.contains(url) && text.contains(told), "{protocol:?}, {told}: {text}");
             for internal in ["rmcp", "Transport", "::", "k-17"] {
-                assert!(!text.contains(internal), "{era:?}, {internal}: {text}");
+                assert!(!text.contains(internal), "{protocol:?}, {internal}: {text}");
             }
         }
     }
@@ -646,21 +670,22 @@ async fn errors_over_http_have_the_address_and_the_status_and_no_names_of_types(
 
 #[tokio::test]
 async fn the_model_reads_which_address_died() -> Tested {
-    for era in [Era::Modern, Era::Legacy] {
+    for protocol in [Protocol::Stateless, Protocol::Stateful] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
         let tool = Tool::new("work", "Works", json!({})).handler(async |_, _| "done");
         let running = tokio::spawn(mynah_mcp::serve([tool]).http(listener));
-        let server = short(Server::http(&url).name("h").era(era)).approval(Approval::Never);
+        let server =
+            short(Server::http(&url).name("h").protocol(protocol)).approval(Approval::Never);
         let tools = server.connect().await?.tools();
         assert_eq!(ok(call(&tools[0], json!({})).await), "done");
         running.abort();
         assert!(running.await.is_err());
         for _ in 0..3 {
             let (kind, message) = failed(call(&tools[0], json!({})).await);
-            assert!(["closed", "connect"].contains(&&*kind), "{era:?}: {kind}: {message}");
+            assert!(["closed", "connect"].contains(&&*kind), "{protocol:?}: {kind}: {message}");
             let is_told = message.contains(&url) && message.contains("refused");
-            assert!(is_told && !message.contains("ransport"), "{era:?}: {message}");
+            assert!(is_told && !message.contains("ransport"), "{protocol:?}: {message}");
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Servers that others wrote, in both eras: called, recorded, and replayed when they are gone.
+//! Servers that others wrote, in both protocols: called, recorded, and replayed when they are gone.
 //!
 //! They are installed by `cargo xtask test`, which names their folder in `MYNAH_MCP_PEERS`. Without it there is nothing to test.
 #![allow(
@@ -21,7 +21,7 @@ use common::script;
 use mynah::{
     ChatResult, Engine, Message, Role, Tool, Tools, log::MemoryLog, replay_run, testing::Scripted,
 };
-use mynah_mcp::{Approval, Connection, Era, Server};
+use mynah_mcp::{Approval, Connection, Protocol, Server};
 use serde_json::{Map, Value, json};
 use tokio::{net::TcpStream, process::Command};
 
@@ -189,11 +189,11 @@ async fn reached(port: u16) {
 #[tokio::test]
 async fn the_time_server_works_in_both_eras() {
     let Some(peers) = peers() else { return };
-    for era in [Era::Auto, Era::Modern, Era::Legacy] {
+    for protocol in [Protocol::Auto, Protocol::Stateless, Protocol::Stateful] {
         let server = || {
             Server::stdio([&*python(&peers), "-m", "mcp_server_time"])
                 .name("time")
-                .era(era)
+                .protocol(protocol)
                 .trusted(true)
         };
         let connection = server().connect().await.unwrap();
@@ -205,8 +205,8 @@ async fn the_time_server_works_in_both_eras() {
             ("time_get_current_time", json!({"timezone": "no such place"})),
         ];
         let read = recorded(server, connection, &calls, &[]).await;
-        assert!(read[0].text().contains("Asia/Tokyo"), "{era:?}: {}", read[0].text());
-        assert!(read[1].metadata().contains_key("is_error"), "{era:?}: {}", read[1].text());
+        assert!(read[0].text().contains("Asia/Tokyo"), "{protocol:?}: {}", read[0].text());
+        assert!(read[1].metadata().contains_key("is_error"), "{protocol:?}: {}", read[1].text());
     }
 }
 
@@ -222,11 +222,11 @@ async fn the_git_server_works_in_both_eras() {
     };
     git(&["init", "-q"]).await;
     git(&["commit", "-q", "--allow-empty", "-m", "The first one"]).await;
-    for era in [Era::Auto, Era::Modern, Era::Legacy] {
+    for protocol in [Protocol::Auto, Protocol::Stateless, Protocol::Stateful] {
         let server = || {
             Server::stdio([&*python(&peers), "-m", "mcp_server_git", "--repository", &path])
                 .name("git")
-                .era(era)
+                .protocol(protocol)
                 .approval(Approval::Never)
         };
         let connection = server().connect().await.unwrap();
@@ -236,8 +236,8 @@ async fn the_git_server_works_in_both_eras() {
             ("git_git_status", json!({"repo_path": "/"})),
         ];
         let read = recorded(server, connection, &calls, &[]).await;
-        assert!(read[0].text().contains("The first one"), "{era:?}: {}", read[0].text());
-        assert!(read[2].metadata().contains_key("is_error"), "{era:?}: {}", read[2].text());
+        assert!(read[0].text().contains("The first one"), "{protocol:?}: {}", read[0].text());
+        assert!(read[2].metadata().contains_key("is_error"), "{protocol:?}: {}", read[2].text());
     }
 }
 
@@ -341,20 +341,23 @@ async fn fastmcp_works_in_both_eras_with_questions_and_tasks_over_stdio_and_http
     process.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
     let running = process.spawn().unwrap();
     reached(port).await;
-    let eras = [Era::Auto, Era::Modern, Era::Legacy];
-    for (era, over_http) in eras.into_iter().flat_map(|era| [(era, false), (era, true)]) {
+    let protocols = [Protocol::Auto, Protocol::Stateless, Protocol::Stateful];
+    for (protocol, over_http) in
+        protocols.into_iter().flat_map(|protocol| [(protocol, false), (protocol, true)])
+    {
         let server = || {
             let server = match over_http {
                 true => Server::http(format!("http://127.0.0.1:{port}/mcp")),
                 false => Server::stdio([&*python(&peers), &script]),
             };
-            let server = server.name("fast").prefix("").era(era).approval(Approval::Never);
+            let server =
+                server.name("fast").prefix("").protocol(protocol).approval(Approval::Never);
             server.task_wait(Duration::from_millis(300))
         };
-        let place = format!("{era:?}, http: {over_http}");
+        let place = format!("{protocol:?}, http: {over_http}");
         let connection = server().connect().await.unwrap_or_else(|e| panic!("{place}: {e}"));
         let mut calls = vec![("add", json!({"a": 2, "b": 3})), ("slow", json!({}))];
-        let asks = if era == Era::Legacy { "greet" } else { "welcome" };
+        let asks = if protocol == Protocol::Stateful { "greet" } else { "welcome" };
         calls.extend([(asks, json!({})), ("bake", json!({}))]);
         let read = recorded(server, connection, &calls, &["Ada"]).await;
         let told = |at: usize, text: &str| {

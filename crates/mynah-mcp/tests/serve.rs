@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{asked, call, failed, ok, proceed};
 use mynah_data::{Image, Metadata, Part, ToolOutcome};
-use mynah_mcp::{Approval, Connection, Era, Server, serve};
+use mynah_mcp::{Approval, Connection, Protocol, Server, serve};
 use mynah_step::{Tool, ToolProgress};
 use serde_json::{Value, json};
 use tokio::{
@@ -69,16 +69,16 @@ async fn served() -> String {
     url
 }
 
-async fn connected(url: &str, era: Era) -> Connection {
-    let server = Server::http(url).era(era).approval(Approval::Never).trusted(true);
+async fn connected(url: &str, protocol: Protocol) -> Connection {
+    let server = Server::http(url).protocol(protocol).approval(Approval::Never).trusted(true);
     server.timeout(Duration::from_secs(2)).connect().await.unwrap()
 }
 
 #[tokio::test]
 async fn served_tools_work_in_both_eras() {
     let url = served().await;
-    for era in [Era::Modern, Era::Legacy] {
-        let tools = connected(&url, era).await.tools();
+    for protocol in [Protocol::Stateless, Protocol::Stateful] {
+        let tools = connected(&url, protocol).await.tools();
         let tool = |name: &str| tools.iter().find(|tool| tool.name() == name).unwrap();
         assert!(tool("weather").spec().idempotent);
         let outcome = call(tool("weather"), json!({"city": "Oslo"})).await;
@@ -87,7 +87,7 @@ async fn served_tools_work_in_both_eras() {
         assert_eq!(call(tool("photo"), json!({})).await, ToolOutcome::Parts(image));
         assert_eq!(call(tool("fails"), json!({})).await, ToolOutcome::error("no stock"));
         let ToolOutcome::Error { error, .. } = call(tool("panics"), json!({})).await else {
-            panic!("{era:?}")
+            panic!("{protocol:?}")
         };
         assert!(error.as_str().unwrap().contains("oh"), "{error}");
         assert_eq!(
@@ -97,16 +97,16 @@ async fn served_tools_work_in_both_eras() {
         );
 
         let waited = call(tool("waits"), json!({})).await;
-        assert_eq!(waited, ToolOutcome::Ok(json!({"continued": 1})), "{era:?}");
+        assert_eq!(waited, ToolOutcome::Ok(json!({"continued": 1})), "{protocol:?}");
 
         let (question, answer) = asked(call(tool("asks"), json!({})).await, "the red one");
         assert_eq!(question, "Which one?");
         assert_eq!(ok(proceed(tool("asks"), json!({}), Some(answer)).await), "the red one");
         let ToolOutcome::AskUser { opts, .. } = call(tool("picks"), json!({})).await else {
-            panic!("{era:?}")
+            panic!("{protocol:?}")
         };
         let form = &opts["schema"]["properties"]["answer"];
-        assert_eq!(*form, json!({"type": "string", "enum": ["red", "blue"]}), "{era:?}");
+        assert_eq!(*form, json!({"type": "string", "enum": ["red", "blue"]}), "{protocol:?}");
         let (_, answer) = asked(call(tool("picks"), json!({})).await, "green");
         let (question, answer) =
             asked(proceed(tool("picks"), json!({}), Some(answer)).await, "red");
@@ -114,7 +114,7 @@ async fn served_tools_work_in_both_eras() {
         assert_eq!(ok(proceed(tool("picks"), json!({}), Some(answer)).await), "red");
         let (_, answer) = asked(call(tool("books"), json!({})).await, "12A");
         let booked = proceed(tool("books"), json!({}), Some(answer)).await;
-        assert_eq!(booked, ToolOutcome::Ok(json!({"flight": 7, "seat": "12A"})), "{era:?}");
+        assert_eq!(booked, ToolOutcome::Ok(json!({"flight": 7, "seat": "12A"})), "{protocol:?}");
     }
 }
 
@@ -122,15 +122,15 @@ async fn served_tools_work_in_both_eras() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn calls_side_by_side_ask_in_both_eras() {
     let url = served().await;
-    for era in [Era::Modern, Era::Legacy] {
-        let tools = connected(&url, era).await.tools();
+    for protocol in [Protocol::Stateless, Protocol::Stateful] {
+        let tools = connected(&url, protocol).await.tools();
         let tool = |name: &str| tools.iter().find(|tool| tool.name() == name).unwrap();
         let (asks, books) = (tool("asks"), tool("books"));
         let both = tokio::join!(call(asks, json!({})), call(books, json!({})));
         let (question, red) = asked(both.0, "the red one");
-        assert_eq!(question, "Which one?", "{era:?}");
+        assert_eq!(question, "Which one?", "{protocol:?}");
         let (question, seat) = asked(both.1, "12A");
-        assert_eq!(question, "Seat?", "{era:?}");
+        assert_eq!(question, "Seat?", "{protocol:?}");
         let (red, seat) = tokio::join!(
             proceed(asks, json!({}), Some(red)),
             proceed(books, json!({}), Some(seat))
@@ -198,7 +198,7 @@ async fn arguments_that_do_not_fit_are_an_error_of_the_tool_and_an_unknown_tool_
 #[tokio::test]
 async fn a_state_that_was_changed_on_its_way_is_refused() {
     let url = served().await;
-    let tools = connected(&url, Era::Modern).await.tools();
+    let tools = connected(&url, Protocol::Stateless).await.tools();
     let books = tools.iter().find(|tool| tool.name() == "books").unwrap();
     let (_, mut answer) = asked(call(books, json!({})).await, "12A");
     let state = answer.state["request_state"].as_str().unwrap();
