@@ -20,11 +20,12 @@ use crate::{Tool, ToolContext};
 /// | `Result<T, E>`, where `T` is one of the above | that of `T`, or an error that the model reads |
 ///
 /// `E` is any [`std::error::Error`], a boxed one (`Box<dyn Error + Send + Sync>`, `anyhow::Error`), or a `Serialize` value such as
-/// `String`. The model reads its `Display` text, or the value.
+/// `String`. The model reads the value, or the error's `Display` text with those of its [sources](std::error::Error::source). An outcome is
+/// recorded as data, so the error itself is dropped: the [`Error`](mynah_data::Error) of a failed call has its text and no source.
 ///
 /// `Marker` distinguishes these cases for the compiler and is inferred. There is one exception. An
 /// error type that is both an `Error` and `Serialize` fits two cases; then the marker must be
-/// named, as in `Tool::typed::<Args, Fallible<Plain>>(…)`.
+/// named, as in `Tool::typed::<Args, Fallible<Plain>>(…)` with [markers](crate::markers).
 ///
 /// ```
 /// use mynah_step::{Tool, ToolOutcome};
@@ -106,7 +107,7 @@ fn outcome_of(value: Value, type_name: &str) -> ToolOutcome {
 
 impl<T: IntoOutcome<M>, E: std::error::Error, M> IntoOutcome<Fallible<M>> for Result<T, E> {
     fn into_outcome(self) -> ToolOutcome {
-        self.map_or_else(|error| ToolOutcome::error(error.to_string()), T::into_outcome)
+        self.map_or_else(|error| ToolOutcome::error(text_of(&error)), T::into_outcome)
     }
 }
 
@@ -116,13 +117,26 @@ where
     E: Deref<Target = dyn std::error::Error + Send + Sync>,
 {
     fn into_outcome(self) -> ToolOutcome {
-        self.map_or_else(|error| ToolOutcome::error(error.to_string()), T::into_outcome)
+        self.map_or_else(|error| ToolOutcome::error(text_of(&*error)), T::into_outcome)
     }
+}
+
+/// The text of an error and of its causes, unless it has that of the innermost one itself.
+fn text_of(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    let causes: Vec<String> = causes.map(ToString::to_string).collect();
+    let mut text = error.to_string();
+    if causes.last().is_some_and(|innermost| !text.contains(innermost.as_str())) {
+        for cause in causes {
+            text = if text.contains(&cause) { text } else { format!("{text}: {cause}") };
+        }
+    }
+    text
 }
 
 /// An async function of arguments and [context](ToolContext): what [`Tool::typed`] takes.
 ///
-/// Implemented for `async |args: Args, cx| …`. Such a closure cannot hold state; see [`Tool::typed_with`].
+/// Implemented for `async |args: Args, cx| …`. Such a closure cannot hold state; see [`Tool::typed_with_state`].
 pub trait ToolFn<A, M>:
     AsyncFn(A, ToolContext) -> <Self as ToolFn<A, M>>::Returned + Send + Sync + 'static
 {

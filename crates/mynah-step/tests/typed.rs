@@ -247,6 +247,37 @@ async fn a_handler_fails_with_any_error_type() {
     assert_eq!(outcome(boxed).await, failed("invalid digit found in string"));
 }
 
+#[derive(Debug)]
+struct Because(&'static str, Box<dyn StdError + Send + Sync>);
+
+impl fmt::Display for Because {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl StdError for Because {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&*self.1)
+    }
+}
+
+#[tokio::test]
+async fn the_text_of_an_error_has_those_of_its_sources_once() {
+    let failed = |text: &str| ToolOutcome::error(text);
+    let far = || Because("no forecast", Box::new(Because("no reading", Box::new(NoStation))));
+    let chain = any("t").handler(move |_, _| async move { Err::<i32, _>(far()) });
+    assert_eq!(outcome(chain).await, failed("no forecast: no reading: no station there"));
+    let boxed = any("t").handler(move |_, _| async move {
+        Err::<i32, Box<dyn StdError + Send + Sync>>(Box::new(far()))
+    });
+    assert_eq!(outcome(boxed).await, failed("no forecast: no reading: no station there"));
+    let told =
+        || Because("no forecast: no station there", Box::new(Because("far", Box::new(NoStation))));
+    let told = any("t").handler(move |_, _| async move { Err::<i32, _>(told()) });
+    assert_eq!(outcome(told).await, failed("no forecast: no station there"));
+}
+
 #[tokio::test]
 async fn a_result_of_an_outcome_is_that_outcome() {
     let asks = ToolOutcome::ask("How many?");
@@ -263,12 +294,12 @@ async fn a_result_of_an_outcome_is_that_outcome() {
 #[tokio::test]
 async fn a_handler_gets_the_state_that_its_tool_was_given() {
     let state = Arc::new(20);
-    let dynamic = any("t").handler_with(Arc::clone(&state), async |n, arguments, _| {
+    let dynamic = any("t").handler_with_state(Arc::clone(&state), async |n, arguments, _| {
         tokio::task::yield_now().await;
         format!("{}{}", arguments["city"], *n + 1)
     });
     assert_eq!(outcome(dynamic).await, ToolOutcome::Ok(json!("\"Rome\"21")));
-    let typed = Tool::typed_with("t", "", state, async |n, place: Place, _| {
+    let typed = Tool::typed_with_state("t", "", state, async |n, place: Place, _| {
         tokio::task::yield_now().await;
         (place.city, *n)
     });
