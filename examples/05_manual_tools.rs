@@ -1,8 +1,8 @@
 //! A manual tool is not run: its calls are handed to the program, which gives the results when it has them; or, where the run
 //! is kept, a person approves the calls and they are run. Other tools of the same answer run as usual.
 
-use mynah::kept_call;
 use mynah::prelude::*;
+use mynah::recorded_call;
 use mynah::testing::{Script, Scripted};
 use serde_json::json;
 
@@ -25,7 +25,7 @@ async fn main() -> Result<()> {
 
     // A person approves it, possibly days later and in another process: the log has what the run
     // waits for.
-    let waiting = kept_call(&log, &run).await?.waiting;
+    let waiting = recorded_call(&log, &run).await?.waiting;
     let mut resume = engine.resume(&log, &run);
     for call in waiting.iter().flat_map(ChatResult::manual_tool_calls) {
         println!("approved: {}({})", call.name, call.arguments);

@@ -13,7 +13,7 @@ async fn main() -> Result<()> {
     let tired = |step: &mynah::StepResult| step.thread.messages.len() > 3;
     show("a condition", engine("work").chat(hi).halt_when("tired", tired).await?);
     show("a tool's own reason", engine("submit").chat(hi).await?);
-    show("a failing tool", engine("fail").chat(hi).on_tool_error(mynah::ErrorPolicy::Halt).await?);
+    show("a failing tool", engine("fail").chat(hi).on_tool_error(mynah::OnToolError::Halt).await?);
     show("its failure told to the model", engine("fail").chat(hi).await?);
     Ok(())
 }

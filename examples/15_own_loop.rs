@@ -49,7 +49,7 @@ async fn agent(context: &Context, dies: bool) -> Result<String> {
         let process = cx.side_effect("process", process).await?;
         thread.extend([Message::user(format!("Process {process} watches."))]);
         loop {
-            let answer = cx.llm_call(Request::from(thread.clone())).await?.response;
+            let answer = cx.call_model(Request::from(thread.clone())).await?.response;
             thread.extend([answer.message.clone()]);
             let calls: Vec<ToolCall> = answer.tool_calls().cloned().collect();
             if calls.is_empty() {

@@ -44,7 +44,7 @@ async fn second_process(path: &Path) -> Result<()> {
     // decision.
     while let Some(waiting) = run.waiting() {
         run = match waiting {
-            Waiting::Unknown(calls) => {
+            Waiting::Uncertain(calls) => {
                 println!("was it done? {}({})", calls[0].name, calls[0].arguments);
                 // The bank confirms the transfer. Otherwise `Approve` would make it now, and
                 // `Reject` would give the model a reason.

@@ -9,9 +9,9 @@ use futures_util::future::{Either, select};
 use mynah::{
     CancelHandle, Catalog, ChatResult, Engine, Message, Options, Role, RunId, Session, Tool,
     adapters::http::HttpAdapter,
-    cancel_run, kept_call,
+    cancel_run,
     log::{Log as _, RunFilter, Totals},
-    restore_session, restore_turn,
+    recorded_call, restore_session, restore_turn,
 };
 use mynah_agent::default_context;
 
@@ -306,7 +306,7 @@ impl Chat {
         }
         let last = self.session.as_ref().and_then(|session| session.last_run.clone());
         let Some(last) = last.filter(|last| last.waits) else { return Ok(Next::Continue) };
-        let Some(mut result) = kept_call(&self.log, &last.run_id).await?.waiting else {
+        let Some(mut result) = recorded_call(&self.log, &last.run_id).await?.waiting else {
             return Ok(Next::Continue);
         };
         result.run_id.get_or_insert_with(|| last.run_id.clone());

@@ -109,8 +109,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let known = known.get("adapter_opts");
     let adapter = model.split(':').next().unwrap_or_default();
     let opts = arguments.call.adapter_opts(adapter, known);
-    if let Some(opts) = opts.filter(|_| script(model).is_none()) {
-        options = options.adapter_opts(opts);
+    for (name, value) in opts.filter(|_| script(model).is_none()).into_iter().flatten() {
+        options = options.adapter_option(&name, value);
     }
     let log = arguments.log.as_deref().map(|url| LogLocation::parse(url)?.open()).transpose()?;
     let log = log.map(|log| Arc::new(Ledger::new(log)));

@@ -10,8 +10,9 @@ use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use futures_util::StreamExt as _;
 use mynah::{
     Budget, ChatResult, Engine, Error, ErrorKind, Event, HaltReason, Limit, LogReason, Message,
-    OnUncertain, RunId, SessionReason, kept_call,
+    OnUncertain, RunId, SessionReason,
     log::{End, Extent, Fact, Hash, Log, RunStatus, RunSummary},
+    recorded_call,
 };
 use serde_json::{Value, json};
 
@@ -269,7 +270,7 @@ impl Arguments {
             return agent::load(agent, &self.vars, &answers(log.as_ref(), run).await?).await;
         }
         // A run that no engine wrote says so here.
-        kept_call(log, run).await?;
+        recorded_call(log, run).await?;
         let (about, name) = (play::last_about(log, run).await?, self.model.as_deref());
         match cannot_go_on(&about, name) {
             Some(_) if status.is_ended() => {
@@ -340,7 +341,10 @@ impl Arguments {
             }
             ErrorKind::Log(LogReason::Sealed) => Ok(match self.outage(log, run).await? {
                 Some((why, how)) => Failure::input(format!("run {run} has ended: {why}; {how}")),
-                None => Failure::of(error),
+                // The library names its own function here.
+                None => Failure::of(&error.clone().with_message(format!(
+                    "log error: sealed: run {run} has ended; fork it to continue"
+                ))),
             }),
             ErrorKind::Replay(_) => {
                 let diff = error.metadata().get("diff").and_then(Value::as_array);
@@ -505,8 +509,8 @@ async fn resume(
         named.map_or((&*about.adapter, None), |(adapter, id)| (adapter, Some(id)));
     let opts = arguments.call.adapter_opts(adapter, about.options.get("adapter_opts"));
     // An agent has its own.
-    if let Some(opts) = opts.filter(|_| arguments.agent().is_none()) {
-        resume = resume.adapter_opts(opts);
+    for (name, value) in opts.filter(|_| arguments.agent().is_none()).into_iter().flatten() {
+        resume = resume.adapter_option(&name, value);
     }
     // What the call itself said of its model counts more than the engine.
     if let Some(id) = named.filter(|_| about.options.contains_key("model")) {
@@ -550,7 +554,7 @@ async fn resume(
         *found = continued.clone();
     }
     let run = found.as_str();
-    let extent = kept_call(log, run).await?.extent;
+    let extent = recorded_call(log, run).await?.extent;
     let mut printer = EventPrinter::new(arguments.log.json, extent);
     let mut completed: Option<Box<ChatResult>> = None;
     while let Some(event) = stream.next().await.transpose()? {

@@ -194,7 +194,7 @@ async fn clients_see_what_an_undisturbed_reader_sees() {
     let mut readers = Vec::new();
     for run in (0..RUNS).map(|n| format!("r{n}")) {
         let started = async || -> Result<(), ClientError> {
-            client.start("look").key(&*run).send().await.map(drop)
+            client.start("look").run_id(&*run).send().await.map(drop)
         };
         // A start that was cut off is made again: its key makes it one run.
         while let Err(error) = started().await {

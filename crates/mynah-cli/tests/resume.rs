@@ -16,7 +16,7 @@ use common::end;
 use common::interrupt;
 use common::{Store, lines, mynah, run, text};
 use mynah::{
-    Approval, Chat, Engine, OnToolError, Tool, ToolMode, log::SqliteLog, testing::Scripted,
+    Approval, Chat, Engine, Tool, ToolErrorDecision, ToolMode, log::SqliteLog, testing::Scripted,
 };
 use serde_json::{Value, json};
 
@@ -359,7 +359,7 @@ fn code_that_only_a_program_has_is_named_and_can_be_gone_on_without() {
     let codes: [(&str, Code); 2] = [
         ("halt_when", |chat| chat.halt_when("test", |_| true)),
         ("on_tool_error", |chat| {
-            chat.on_tool_error(mynah::ErrorPolicy::decide(|_, _| OnToolError::Halt))
+            chat.on_tool_error(mynah::OnToolError::decide(|_, _| ToolErrorDecision::Halt))
         }),
     ];
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

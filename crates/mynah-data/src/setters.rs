@@ -12,3 +12,20 @@ macro_rules! setters {
         )+
     };
 }
+
+/// Implements `Debug` with some fields of a struct, where others hold code.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! partial_debug {
+    ($($name:ident { $($field:ident),* })+) => {
+        $(
+            impl std::fmt::Debug for $name {
+                fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.debug_struct(stringify!($name))
+                        $(.field(stringify!($field), &self.$field))*
+                        .finish_non_exhaustive()
+                }
+            }
+        )+
+    };
+}

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use mynah::{
-    Engine, RunEvent, Signal, Tool,
-    client::{Client, WaitsFor},
+    Engine, RunEvent, Signal, Tool, Waiting,
+    client::Client,
     log::MemoryLog,
     testing::{Script, Scripted},
 };
@@ -27,9 +27,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tokio::spawn(server.serve(listener, std::future::pending()));
 
     let client = Client::new(&format!("http://{address}"))?;
-    let start = client.start("Refund order 17").key("order-17");
+    let start = client.start("Refund order 17").run_id("order-17");
     let run = start.wait(Duration::from_secs(30)).send().await?;
-    if let Some(WaitsFor::Approval { calls, .. }) = &run.waiting {
+    if let Some(Waiting::Approval(calls)) = &run.waiting {
         println!("waits for {} {}", calls[0].name, calls[0].raw_arguments);
         let approve = Signal::Approve { call_id: calls[0].id.clone(), arguments: None };
         client.signal("order-17", "approval-1", &approve).await?;

@@ -18,7 +18,7 @@ pub(crate) async fn work(app: &App, queues: &[String], concurrency: usize, drain
     let performed = async {
         while !app.stopping.is_cancelled() {
             let worker = queues.iter().fold(worker(app), |worker, queue| worker.queue(queue));
-            let worker = worker.concurrency(concurrency).drain(drain);
+            let worker = worker.max_concurrency(concurrency).drain(drain);
             if let Err(error) = worker.run(app.stopping.clone().cancelled_owned()).await {
                 tracing::error!(%error, "the runs of the queues cannot be performed");
                 sleep(REST).await;
@@ -65,7 +65,7 @@ fn worker(app: &App) -> Worker {
     });
     app.agents.0.iter().fold(worker, |worker, agent| {
         let agent = agent.clone();
-        worker.agent_made_by(agent.name.clone(), move |log, run| {
+        worker.agent_with(agent.name.clone(), move |log, run| {
             let agent = agent.clone();
             Box::pin(async move { agent.engine(&log, Some(&*run)).await })
         })

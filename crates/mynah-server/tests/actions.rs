@@ -390,6 +390,6 @@ async fn what_a_run_begins_with_may_be_a_whole_thread() {
     ]);
     let body = json!({"agent": "greeter", "input": messages, "key": "t"});
     assert_eq!(server.post("/v1/runs?wait=30", &body).await.status(), StatusCode::OK);
-    let kept = mynah::kept_call(&log, "t").await.unwrap();
+    let kept = mynah::recorded_call(&log, "t").await.unwrap();
     assert_eq!(kept.thread, Thread::new().with_system("Be brief.").with_user("hi"));
 }

@@ -7,10 +7,8 @@ mod common;
 use std::{error::Error as _, sync::Arc, time::Duration};
 
 use mynah::{
-    AdapterReason, Engine, ErrorKind, FollowedEvent, LogReason, RunEvent, Signal,
-    client::{
-        CheckReport, CheckStatus, Client, ClientError, ListedRun, RunInfo, RunQuery, WaitsFor,
-    },
+    AdapterReason, Engine, ErrorKind, FollowedEvent, LogReason, RunEvent, Signal, Waiting,
+    client::{CheckReport, CheckStatus, Client, ClientError, ListedRun, RunInfo, RunQuery},
     log::{MemoryLog, RunFilter, RunStatus},
     testing::Scripted,
 };
@@ -57,10 +55,10 @@ const LONG: Duration = Duration::from_secs(30);
 #[tokio::test]
 async fn runs_are_started_decided_followed_and_checked() {
     let (_server, client, _) = serving().await;
-    let start = || client.start("Pay Ada").agent("cashier").key("pay 1/2").wait(LONG);
+    let start = || client.start("Pay Ada").agent("cashier").run_id("pay 1/2").wait(LONG);
     let run = start().send().await.unwrap();
     assert_eq!((run.summary.status, run.agent.as_deref()), (RunStatus::Suspended, Some("cashier")));
-    let Some(WaitsFor::Approval { calls, .. }) = &run.waiting else { panic!("{run:?}") };
+    let Some(Waiting::Approval(calls)) = &run.waiting else { panic!("{run:?}") };
     assert_eq!((&*calls[0].name, &calls[0].arguments["euros"]), ("pay", &json!(7)));
     assert_eq!(run.end.as_ref().unwrap().reason.as_str(), "manual_tool_calls");
     assert_eq!(start().send().await.unwrap().summary.hash, run.summary.hash, "it attaches");
@@ -88,7 +86,7 @@ async fn runs_are_started_decided_followed_and_checked() {
     assert!(fork.abandoned);
     client.signal("fork", "stop", &Signal::Cancel).await.unwrap();
 
-    let said = client.say("s", Some("greeter"), "hi").await.unwrap();
+    let said = client.say("s", "hi").agent("greeter").send().await.unwrap();
     assert_eq!(said.summary.session_id.as_deref(), Some("s"));
     let list = client.runs(RunFilter::new().limit(2)).await.unwrap();
     assert_eq!(list.runs.len(), 2);
@@ -101,8 +99,8 @@ async fn runs_are_started_decided_followed_and_checked() {
 #[tokio::test]
 async fn runs_are_searched() {
     let (_server, client, _) = serving().await;
-    client.start("Pay Ada").agent("cashier").key("paid").wait(LONG).send().await.unwrap();
-    client.start("Hi").agent("greeter").key("greeted").wait(LONG).send().await.unwrap();
+    client.start("Pay Ada").agent("cashier").run_id("paid").wait(LONG).send().await.unwrap();
+    client.start("Hi").agent("greeter").run_id("greeted").wait(LONG).send().await.unwrap();
     let found = async |query: RunQuery| client.runs(query).await.unwrap().runs;
     let all = || RunQuery::from(RunFilter::new().oldest_first());
     let ids = |runs: &[ListedRun]| {
@@ -146,7 +144,7 @@ async fn what_a_newer_server_adds_is_read() {
     told["waiting"] = json!({"for": "full_moon", "at": 17});
     told["colour"] = json!("blue");
     let run: RunInfo = serde_json::from_value(told).unwrap();
-    assert_eq!((run.waiting, run.summary), (Some(WaitsFor::Unknown), known.summary));
+    assert_eq!((run.waiting, run.summary), (Some(Waiting::Other), known.summary));
     assert_eq!(run.end.unwrap().status, RunStatus::Suspended);
     let told = json!({"status": "half_verified", "records": 3});
     let report: CheckReport = serde_json::from_value(told).unwrap();
@@ -179,7 +177,7 @@ async fn what_the_server_refuses_is_an_error_with_its_code() {
     sample(&log).await;
     let error = client.run("none").await.unwrap_err();
     assert_eq!((error.status, &*error.code), (Some(404), "log_error/run_not_found"));
-    assert_eq!(error.metadata["run_id"], "none");
+    assert_eq!(error.metadata()["run_id"], "none");
     assert!(!error.is_temporary());
     let error = client.events("none", None).next().await.unwrap_err();
     assert_eq!(error.status, Some(404));
@@ -211,7 +209,7 @@ async fn events_continue_over_broken_connections() {
     let server = Running::start(server).await;
     let proxy = cutting(server.address, 7).await;
     let client = Client::new(&format!("http://{proxy}")).unwrap();
-    Client::new(&server.url("")).unwrap().start("hi").key("r").send().await.unwrap();
+    Client::new(&server.url("")).unwrap().start("hi").run_id("r").send().await.unwrap();
     let reader = tokio::spawn(async move {
         let (mut events, mut seen) = (client.events("r", None), Vec::new());
         while let Some(event) = events.next().await.unwrap() {

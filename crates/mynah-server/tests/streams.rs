@@ -105,7 +105,7 @@ async fn an_answer_is_streamed_before_it_is_complete() {
 async fn the_progress_of_a_tool_is_streamed_while_it_runs() {
     let (reached, goes_on) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let steps = (Arc::clone(&reached), Arc::clone(&goes_on));
-    let dig = Tool::new("dig", "Digs", json!({"type": "object"})).handler_with(
+    let dig = Tool::new("dig", "Digs", json!({"type": "object"})).handler_with_state(
         steps,
         async |(reached, goes_on), _, context| {
             context.progress(ToolProgress::new(3.0).total(4.0).message("clay"));

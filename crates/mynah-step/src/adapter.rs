@@ -143,7 +143,8 @@ pub struct ModelCall {
     pub session_id: Option<String>,
     /// The adapter's own options: the engine's, overlaid by the call's.
     pub adapter_opts: Metadata,
-    /// The key for this call alone.
+    /// The key for this call alone. [`exposed_api_key`](Self::exposed_api_key) reads it; the type is no part of the API.
+    #[doc(hidden)]
     pub api_key: Option<SecretString>,
     /// The longest time of the call, including all attempts and the waits between them.
     pub request_timeout: Option<Duration>,

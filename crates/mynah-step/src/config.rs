@@ -7,67 +7,67 @@ use mynah_log::{Log, OnUncertain, Record, Removals, walk};
 use serde_json::Value;
 
 use crate::{
-    Adapter, ErrorPolicy, IntoTools, MetricsSink, RetryPolicy, SideEffectErrors, SystemWorld, Tool,
+    Adapter, IntoTools, MetricsSink, OnToolError, RetryPolicy, SideEffectErrors, SystemWorld, Tool,
     World,
 };
 
 /// How many tools [`Context::call_tools`](crate::Context::call_tools) runs concurrently by default.
-pub const DEFAULT_MAX_CONCURRENCY: usize = 8;
+pub(crate) const DEFAULT_MAX_CONCURRENCY: usize = 8;
 
 /// The configuration of a [`Context`](crate::Context). It does not change during the run.
 #[derive(Clone)]
-#[non_exhaustive]
+#[must_use = "a configuration does nothing unless a context is made of it"]
 pub struct Config {
     /// Storage for records.
-    pub log: Arc<dyn Log>,
+    pub(crate) log: Arc<dyn Log>,
     /// The run.
-    pub run_id: RunId,
+    pub(crate) run_id: RunId,
     /// Whether the run is new, resumed, or replayed.
-    pub mode: RunMode,
+    pub(crate) mode: RunMode,
     /// Who answers; needed for model calls.
     #[doc(alias = "Provider")]
-    pub adapter: Option<Arc<dyn Adapter>>,
+    pub(crate) adapter: Option<Arc<dyn Adapter>>,
     /// The tools that can be called.
-    pub tools: ToolRegistry,
+    pub(crate) tools: ToolRegistry,
     /// The caller's own data for the tools: their [`ToolContext::context`](crate::ToolContext::context).
-    pub context: Arc<Metadata>,
+    pub(crate) context: Arc<Metadata>,
     /// What the run may spend, its resumption included. Its time begins with the first thing that it does here, and cuts off
     /// models and tools; side effects of the loop itself are not cut off.
-    pub budget: Option<Budget>,
+    pub(crate) budget: Option<Budget>,
     /// What models cost that come without a price of their own.
-    pub catalog: Catalog,
+    pub(crate) catalog: Catalog,
     /// Where time and chance come from. A replay never asks.
     #[doc(alias = "ClockFn")]
-    pub world: Arc<dyn World>,
+    pub(crate) world: Arc<dyn World>,
     /// How many tools run side by side; zero is the default, [`DEFAULT_MAX_CONCURRENCY`].
     #[doc(alias = "MaxParallelTools")]
-    pub max_concurrency: usize,
+    pub(crate) max_concurrency: usize,
     /// The time limit of an attempt of a tool, unless the tool has its own.
-    pub tool_timeout: Duration,
+    pub(crate) tool_timeout: Duration,
     /// When a model call that failed before its first event is retried. By default the adapter's
     /// policy.
-    pub retry: Option<RetryPolicy>,
+    pub(crate) retry: Option<RetryPolicy>,
     /// The receiver of measurements. A replay reports none.
-    pub metrics: Option<Arc<dyn MetricsSink>>,
+    pub(crate) metrics: Option<Arc<dyn MetricsSink>>,
     /// Whether an answer must come with the hash of what the provider sent.
-    pub require_raw_response_hash: bool,
+    pub(crate) require_raw_response_hash: bool,
     /// How long the log may take to append, failed attempts included. A run whose log takes longer
     /// fails. If not set, an append has no time limit, and an unavailable log is retried for five
     /// minutes.
-    pub emit_timeout: Option<Duration>,
-    /// What happens if a tool fails. By default the loop gets the error. [`Halt`](ErrorPolicy::Halt) makes it an `Err` of
+    pub(crate) emit_timeout: Option<Duration>,
+    /// What happens if a tool fails. By default the loop gets the error. [`Halt`](OnToolError::Halt) makes it an `Err` of
     /// [`Context::call_tools`](crate::Context::call_tools); a function may replace it with a result.
-    pub on_tool_error: ErrorPolicy,
+    pub(crate) on_tool_error: OnToolError,
     /// What becomes of side effects that fail.
-    pub side_effect_errors: SideEffectErrors,
+    pub(crate) side_effect_errors: SideEffectErrors,
     /// The policy of a resumed run for tools that may have run and are not idempotent.
-    pub on_uncertain: OnUncertain,
+    pub(crate) on_uncertain: OnUncertain,
     /// How often a run may be resumed without any progress before [`Context::run`](crate::Context::run) suspends it. Ten times by
     /// default.
-    pub max_crashes: u32,
+    pub(crate) max_crashes: u32,
     /// How long the loop sleeps in this process; for longer the run is suspended. Two minutes by default. See
     /// [`Context::sleep`](crate::Context::sleep).
-    pub park_after: Duration,
+    pub(crate) park_after: Duration,
     /// The first name that two tools have.
     repeated: Option<String>,
 }
@@ -108,7 +108,7 @@ impl Config {
             metrics: None,
             require_raw_response_hash: false,
             emit_timeout: None,
-            on_tool_error: ErrorPolicy::default(),
+            on_tool_error: OnToolError::default(),
             side_effect_errors: SideEffectErrors::default(),
             on_uncertain: OnUncertain::default(),
             max_crashes: 10,
@@ -138,7 +138,6 @@ impl Config {
     ///
     /// let tool = |name: &str| Tool::new(name, "", json!({}));
     /// let config = Config::new(&MemoryLog::new(), "run-1").tools([tool("a")]).tools([tool("b")]);
-    /// assert_eq!(config.tools.names(), ["a", "b"]);
     /// ```
     pub fn tools<M: ?Sized>(mut self, tools: impl IntoTools<M>) -> Self {
         let known = Arc::make_mut(&mut self.tools.0);
@@ -205,7 +204,7 @@ impl Config {
         emit_timeout(limit: Duration) = Some(limit);
 
         /// The same with this policy for tools that fail.
-        on_tool_error(policy: ErrorPolicy) = policy;
+        on_tool_error(policy: OnToolError) = policy;
 
         /// The same with this policy for side effects that fail.
         side_effect_errors(policy: SideEffectErrors) = policy;
@@ -317,46 +316,25 @@ impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("run_id", &self.run_id)
-            .field("tools", &self.tools)
+            .field("tools", &self.tools.names())
             .field("max_concurrency", &self.max_concurrency)
             .finish_non_exhaustive()
     }
 }
 
-/// Tools by their names. It does not change once it is made, and is cheap to share.
-///
-/// ```
-/// use mynah_step::{ToolRegistry, Tool};
-/// use serde_json::json;
-///
-/// let registry = ToolRegistry::new(["write", "read"].map(|name| Tool::new(name, "", json!({}))));
-/// assert_eq!(registry.names(), ["read", "write"]);
-/// assert!(registry.get("delete").is_none());
-/// ```
+/// Tools by their names, cheap to share.
 #[derive(Clone, Default)]
-pub struct ToolRegistry(Arc<HashMap<String, Tool>>);
+pub(crate) struct ToolRegistry(Arc<HashMap<String, Tool>>);
 
 impl ToolRegistry {
-    /// These tools. Of two with one name the later counts.
-    pub fn new(tools: impl IntoIterator<Item = Tool>) -> Self {
-        Self(Arc::new(tools.into_iter().map(|tool| (tool.name().to_owned(), tool)).collect()))
-    }
-
-    /// The tool of this name.
-    pub fn get(&self, name: &str) -> Option<&Tool> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Tool> {
         self.0.get(name)
     }
 
     /// All names, in alphabetical order.
-    pub fn names(&self) -> Vec<&str> {
+    fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.0.keys().map(String::as_str).collect();
         names.sort_unstable();
         names
-    }
-}
-
-impl fmt::Debug for ToolRegistry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ToolRegistry").field(&self.names()).finish()
     }
 }

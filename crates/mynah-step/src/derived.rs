@@ -112,11 +112,11 @@ impl Tool {
     /// # impl Db { async fn price(&self, _: &str) -> u32 { 2 } }
     /// # let db = Arc::new(Db);
     ///
-    /// let price = Tool::typed_with("price", "The price of a dish", db, async |db, dish: Dish, _context| {
+    /// let price = Tool::typed_with_state("price", "The price of a dish", db, async |db, dish: Dish, _context| {
     ///     db.price(&dish.name).await
     /// });
     /// ```
-    pub fn typed_with<S, A, Fut, R, M>(
+    pub fn typed_with_state<S, A, Fut, R, M>(
         name: impl Into<String>,
         description: impl Into<String>,
         state: S,

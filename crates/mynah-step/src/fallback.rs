@@ -21,7 +21,8 @@ use crate::{
 /// no connection, a prompt that is too long, an invalid answer, a feature that the adapter lacks.
 /// An invalid request, or one that was refused for its content, fails at once. A model whose answer
 /// has begun is not replaced. If all fail, the error is that of the last. It names the others, and
-/// its metadata has their errors, in order, as `earlier`.
+/// its metadata has their errors, in order, as `earlier`. If none of them has a key, the error is that of
+/// the first, and has the others as `fallbacks`.
 ///
 /// A call's key and adapter options apply to the first model only. The others have their own, or
 /// use the environment. Provider options of a request reach every provider; options under a
@@ -63,11 +64,14 @@ use crate::{
 /// assert!(events.next().await.is_some());
 /// # Ok(()) }
 /// ```
+#[must_use = "an adapter does nothing unless an engine or a loop has it"]
 pub struct Fallback {
     name: String,
     choices: Arc<[Choice]>,
     patience: Option<Duration>,
 }
+
+mynah_data::partial_debug! { Fallback { name, patience } }
 
 #[derive(Clone)]
 struct Choice {
@@ -112,16 +116,14 @@ impl Adapter for Fallback {
     /// Whether any of them can be called, up to the first whose failure would end the call.
     fn preflight(&self, request: &Request, call: &ModelCall) -> Result<()> {
         let mut earlier = Vec::new();
-        for (index, choice) in self.choices.iter().enumerate() {
+        for choice in self.choices.iter() {
             let (own, to) = (choice.request(request.clone()), choice.call(call.clone()));
             match choice.adapter.preflight(&own, &to) {
-                Err(error) if helps(&error) && index + 1 < self.choices.len() => {
-                    earlier.push(choice.failed(request, error));
-                }
+                Err(error) if helps(&error) => earlier.push(choice.failed(request, error)),
                 checked => return checked.map_err(|error| after(&earlier, error)),
             }
         }
-        Ok(())
+        Err(none_of(earlier))
     }
 
     fn open(self: Arc<Self>, request: Request, call: ModelCall) -> BoxFuture<Result<ModelStream>> {
@@ -227,21 +229,37 @@ impl Choice {
 /// A provider, its model and its error.
 type Failed<'a> = (&'a str, Option<&'a str>, Error);
 
+/// The error of a call that none of the models can take. A user who has no key at all sets that of the first model.
+fn none_of(mut failed: Vec<Failed<'_>>) -> Error {
+    let is_keyless =
+        |(.., error): &Failed<'_>| error.kind() == ErrorKind::Engine(EngineReason::MissingKey);
+    if !failed.is_empty() && failed.iter().all(is_keyless) {
+        let (.., first) = failed.remove(0);
+        return beside(first, "the fallbacks have none either", "fallbacks", &failed);
+    }
+    let last = failed.pop().map(|(.., error)| error);
+    after(&failed, last.unwrap_or_else(|| Error::engine(EngineReason::MissingAdapter)))
+}
+
 /// The error with those of the providers that were called before.
 fn after(earlier: &[Failed<'_>], error: Error) -> Error {
-    if earlier.is_empty() {
+    beside(error, "asked before", "earlier", earlier)
+}
+
+/// The error with those of other providers, in its message and as a member of its metadata.
+fn beside(error: Error, what: &str, member: &str, others: &[Failed<'_>]) -> Error {
+    if others.is_empty() {
         return error;
     }
-    let short = earlier.iter().map(|(provider, model, error)| match model {
+    let short = others.iter().map(|(provider, model, error)| match model {
         Some(model) => format!("{provider}:{model}: {}", error.reason()),
         None => format!("{provider}: {}", error.reason()),
     });
-    let message =
-        format!("{}; asked before: {}", error.message(), short.collect::<Vec<_>>().join(", "));
-    let whole = earlier.iter().map(
+    let message = format!("{}; {what}: {}", error.message(), short.collect::<Vec<_>>().join(", "));
+    let whole = others.iter().map(
         |(provider, model, error)| json!({"provider": provider, "model": model, "error": error}),
     );
-    error.with_message(message).with("earlier", whole.collect::<Vec<_>>())
+    error.with_message(message).with(member, whole.collect::<Vec<_>>())
 }
 
 /// Whether another provider may succeed where one failed so.

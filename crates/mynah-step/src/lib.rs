@@ -9,6 +9,7 @@
 //! Adapters and tools can be written outside the project: both are small traits behind `Arc<dyn …>`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![warn(missing_debug_implementations)]
 
 mod adapter;
 mod alone;
@@ -39,19 +40,18 @@ mod schema_check;
 mod settle;
 mod tool;
 mod tool_context;
-pub mod typed;
+mod typed;
 mod uncertain;
 mod world;
 
 pub use adapter::{Adapter, BoxFuture, ModelCall, ModelStream};
-pub use config::{Config, DEFAULT_MAX_CONCURRENCY, RunMode, ToolRegistry};
+pub use config::{Config, RunMode};
 pub use context::{CallTool, Context, ModelAnswer, ToolResult};
 #[doc(hidden)]
 #[cfg(feature = "typed")]
 pub use derived::private as __private;
 #[cfg(feature = "typed")]
 pub use derived::schema_of;
-pub use difference::differences;
 pub use effects::SideEffectErrors;
 pub use fallback::Fallback;
 pub use metrics::{AppendMetric, MetricsSink, ModelCallMetric, ToolCallMetric};
@@ -60,14 +60,19 @@ pub use mynah_log::OnUncertain;
 pub use retry::RetryPolicy;
 #[cfg(feature = "typed")]
 pub use schemars;
-pub use settle::{ErrorPolicy, OnToolError};
+pub use settle::{OnToolError, ToolErrorDecision};
 pub use tool::{
-    Backoff, EncodeError, Handler, HandlerExecutor, JsonEncoder, Tool, ToolExecutor,
-    ToolResultEncoder,
+    EncodeError, Handler, HandlerExecutor, JsonEncoder, Tool, ToolExecutor, ToolResultEncoder,
 };
 pub use tool_context::{Continuation, ToolContext, ToolProgress};
 pub use typed::{IntoOutcome, IntoTool, IntoTools, ToolFn, ToolSet};
 pub use world::{SystemWorld, World};
+
+/// Markers of [`IntoOutcome`], which tell apart the types that a handler may return. They are inferred, and named only for an error that is
+/// both an [`Error`](std::error::Error) and `Serialize`.
+pub mod markers {
+    pub use crate::typed::{Boxed, Fallible, Plain};
+}
 
 // What the engine shares with `Context`. It is no part of the API, and may change with any release.
 #[doc(hidden)]
@@ -76,7 +81,7 @@ pub use self::{
     budget::{PartialAnswer, Spent, WallClock, active, check_price, price_of, prompt_tokens},
     config::was_redacted,
     cursor::{ReplayCursor, outcome_of},
-    difference::{mismatch, recorded_error},
+    difference::{differences, mismatch, recorded_error},
     incoming_answer::IncomingAnswer,
     journal::{Journal, State as JournalState},
     lease::{LEASE, take_over},
@@ -84,7 +89,7 @@ pub use self::{
     recorded_fact::RecordedFact,
     recorder::{Recorder, new_owner},
     settle::settle,
-    tool::{Settled, ToolLimits, denied, panic_text, run_tool, tool_failed},
+    tool::{Backoff, Settled, ToolLimits, denied, panic_text, run_tool, tool_failed},
     tool_context::Try,
     uncertain::{is_not_rerun, reruns_lost, uncertain},
     world::{millis, since_1970},
@@ -92,3 +97,7 @@ pub use self::{
 #[doc(hidden)]
 #[cfg(feature = "json-schema")]
 pub use misfits::misfits;
+
+mynah_data::partial_debug! {
+    IncomingAnswer {} Journal {} JournalState {} Opened {} Recorder {} ReplayCursor {} WallClock {} Watch {}
+}

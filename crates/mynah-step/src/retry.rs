@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mynah_data::{AdapterReason, Error, ErrorKind};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::Value;
 
 use crate::{World, world::fraction};
@@ -13,20 +13,17 @@ use crate::{World, world::fraction};
 /// In JSON it is an object with any of these fields, `false` for a single attempt, or `"default"`.
 ///
 /// ```
-/// use mynah_data::{AdapterReason, Error};
-/// use mynah_step::{RetryPolicy, SystemWorld};
+/// use mynah_step::RetryPolicy;
+/// use serde_json::json;
 ///
-/// let policy = RetryPolicy::default();
-/// let limited = Error::adapter(AdapterReason::RateLimited).with("retry_after_ms", 2000);
-/// let delay = policy.delay(1, &limited, &SystemWorld).unwrap();
-/// assert!((2000..=2250).contains(&delay.as_millis()));
-/// assert!(policy.delay(1, &Error::adapter(AdapterReason::InvalidRequest), &SystemWorld).is_none());
-/// assert!(policy.delay(3, &limited, &SystemWorld).is_none());
-/// let tomorrow = limited.with("retry_after_ms", 86_400_000);
-/// assert!(policy.delay(1, &tomorrow, &SystemWorld).is_none());
+/// let mut policy = RetryPolicy::attempts(5);
+/// policy.base_delay_ms = 100;
+/// let read: RetryPolicy = serde_json::from_value(json!({"max_attempts": 5, "base_delay_ms": 100}))?;
+/// assert_eq!(read, policy);
+/// assert_eq!(serde_json::from_value::<RetryPolicy>(json!(false))?, RetryPolicy::never());
+/// # Ok::<(), serde_json::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct RetryPolicy {
     /// The number of attempts, including the first. 0 and 1 both mean one.
@@ -75,22 +72,8 @@ impl RetryPolicy {
         Self { max_attempts, ..Self::default() }
     }
 
-    /// Reads its JSON: `false` or 0 attempts for a single attempt, `true` or `"default"` for the
-    /// default, or an object.
-    ///
-    /// # Errors
-    /// What does not fit, in words.
-    pub fn from_json(value: &Value) -> Result<Self, String> {
-        match value {
-            Value::Bool(false) => Ok(Self::never()),
-            Value::Bool(true) => Ok(Self::default()),
-            Value::String(text) if text == "default" => Ok(Self::default()),
-            Value::Object(_) => Self::deserialize(value).map_err(|error| error.to_string()),
-            _ => Err("expected an object, a boolean or \"default\"".to_owned()),
-        }
-    }
-
     /// The wait after attempt number `attempt` (from 1) failed; none if it was the last.
+    #[doc(hidden)]
     pub fn delay(&self, attempt: u32, error: &Error, world: &dyn World) -> Option<Duration> {
         let ErrorKind::Adapter(reason) = error.kind() else {
             return None;
@@ -109,5 +92,31 @@ impl RetryPolicy {
         let wait = asked.unwrap_or(Duration::from_millis(doubled.min(self.max_delay_ms)));
         let jitter = (fraction(world) * (self.jitter_ms as f64 + 1.0)) as u64;
         Some(wait.saturating_add(Duration::from_millis(jitter)))
+    }
+}
+
+/// The fields of a policy, for its JSON.
+#[derive(Deserialize)]
+#[serde(remote = "RetryPolicy", default = "RetryPolicy::default", deny_unknown_fields)]
+struct Fields {
+    max_attempts: u32,
+    base_delay_ms: u64,
+    max_delay_ms: u64,
+    jitter_ms: u64,
+    retry_on: Vec<AdapterReason>,
+    respect_retry_after: bool,
+    max_retry_after_ms: u64,
+    max_elapsed_ms: Option<u64>,
+}
+
+impl<'de> Deserialize<'de> for RetryPolicy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::Bool(false) => Ok(Self::never()),
+            Value::Bool(true) => Ok(Self::default()),
+            Value::String(text) if text == "default" => Ok(Self::default()),
+            fields @ Value::Object(_) => Fields::deserialize(fields).map_err(D::Error::custom),
+            _ => Err(D::Error::custom("expected an object, a boolean or \"default\"")),
+        }
     }
 }

@@ -18,32 +18,42 @@ use crate::{EncodeError, Settled, ToolResultEncoder, panic_text, tool_failed};
 /// What a caller's own error policy makes of a failed tool.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum OnToolError {
+pub enum ToolErrorDecision {
     /// The model reads this instead of the error, and continues.
     Continue(Value),
     /// The chat halts.
     Halt,
 }
 
-type Decide = Arc<dyn Fn(&ToolCall, &Error) -> OnToolError + Send + Sync>;
+type Decide = Arc<dyn Fn(&ToolCall, &Error) -> ToolErrorDecision + Send + Sync>;
 
 /// What happens when a tool fails.
 #[derive(Clone, Default)]
 #[non_exhaustive]
-pub enum ErrorPolicy {
+pub enum OnToolError {
     /// The model reads the error, and continues.
     #[default]
     Continue,
     /// The chat halts.
     Halt,
-    /// A function decides; see [`ErrorPolicy::decide`].
+    /// A function decides; see [`OnToolError::decide`].
     Decide(Decide),
 }
 
-impl ErrorPolicy {
+impl fmt::Debug for OnToolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Continue => "Continue",
+            Self::Halt => "Halt",
+            Self::Decide(_) => "Decide(..)",
+        })
+    }
+}
+
+impl OnToolError {
     /// A policy that is a function of the call and its error. It must depend on these alone.
     pub fn decide(
-        decide: impl Fn(&ToolCall, &Error) -> OnToolError + Send + Sync + 'static,
+        decide: impl Fn(&ToolCall, &Error) -> ToolErrorDecision + Send + Sync + 'static,
     ) -> Self {
         Self::Decide(Arc::new(decide))
     }
@@ -54,7 +64,7 @@ pub fn settle(
     call: &ToolCall,
     settled: Settled,
     encoder: &dyn ToolResultEncoder,
-    policy: &ErrorPolicy,
+    policy: &OnToolError,
     remembered: bool,
 ) -> Fact {
     let attempt = settled.attempts;
@@ -127,23 +137,23 @@ struct Failure<'a> {
 
 impl Failure<'_> {
     /// Applies the policy to an error. `reported` is what the tool itself said, if it said anything.
-    fn judge(&self, error: Error, reported: Option<&Value>, policy: &ErrorPolicy) -> Fact {
+    fn judge(&self, error: Error, reported: Option<&Value>, policy: &OnToolError) -> Fact {
         let kind = error.kind();
         let error = bounded(self.call, error);
         // What the tool reported is as large as its error.
         let reported = reported.filter(|_| error.kind() == kind);
         let halted = Resolution::Halted { exception: None };
-        let ErrorPolicy::Decide(decide) = policy else {
-            let halts = matches!(policy, ErrorPolicy::Halt);
+        let OnToolError::Decide(decide) = policy else {
+            let halts = matches!(policy, OnToolError::Halt);
             let resolution = if halts { halted } else { Resolution::Continued };
             return self.fact(error, reported, resolution);
         };
         match catch_unwind(AssertUnwindSafe(|| decide(self.call, &error))) {
-            Ok(OnToolError::Continue(value)) => match self.replacement(&value) {
+            Ok(ToolErrorDecision::Continue(value)) => match self.replacement(&value) {
                 Ok(content) => self.with_content(error, Resolution::Replaced(value), content),
                 Err(error) => self.fact(error, None, halted),
             },
-            Ok(OnToolError::Halt) => self.fact(error, reported, halted),
+            Ok(ToolErrorDecision::Halt) => self.fact(error, reported, halted),
             Err(panic) => {
                 let text = panic_text(panic.as_ref());
                 let error = Error::tool(ToolReason::InvalidReturn)

@@ -45,6 +45,7 @@ use crate::{
 /// assert_eq!(weather.name(), "get_weather");
 /// ```
 #[derive(Clone)]
+#[must_use = "a tool does nothing unless an engine or a loop has it"]
 pub struct Tool {
     spec: Arc<ToolSpec>,
     handler: Option<Arc<dyn Handler>>,
@@ -83,7 +84,7 @@ impl Tool {
     /// The function is polled where the chat is polled: side by side with its siblings, and gone when the chat is
     /// dropped. What keeps a processor busy belongs into [`Tool::blocking`].
     ///
-    /// It may return anything that is [`IntoOutcome`]. An `async` closure cannot hold state; [`Tool::handler_with`] passes it some.
+    /// It may return anything that is [`IntoOutcome`]. An `async` closure cannot hold state; [`Tool::handler_with_state`] passes it some.
     pub fn handler<Fut, R, M>(
         self,
         run: impl Fn(Value, ToolContext) -> Fut + Send + Sync + 'static,
@@ -109,11 +110,11 @@ impl Tool {
     /// # impl Db { async fn price(&self, _: &str) -> u32 { 2 } }
     /// # let db = Arc::new(Db);
     /// let price = Tool::new("price", "What a dish costs", json!({"type": "object"}))
-    ///     .handler_with(db, async |db, arguments, _context| {
+    ///     .handler_with_state(db, async |db, arguments, _context| {
     ///         db.price(arguments["dish"].as_str().unwrap_or_default()).await
     ///     });
     /// ```
-    pub fn handler_with<S, Fut, R, M>(
+    pub fn handler_with_state<S, Fut, R, M>(
         self,
         state: S,
         run: impl Fn(S, Value, ToolContext) -> Fut + Send + Sync + 'static,
@@ -204,13 +205,8 @@ impl Tool {
     /// transient failures, over all processes of a run. An attempt that was cut off with its
     /// process does not count.
     pub fn idempotent(self, max_attempts: u32) -> Self {
-        self.tried(true, max_attempts)
-    }
-
-    /// Sets the number of attempts, if the tool is idempotent.
-    pub(crate) fn tried(self, idempotent: bool, max_attempts: u32) -> Self {
         self.with(|spec| {
-            spec.idempotent = idempotent;
+            spec.idempotent = true;
             spec.max_attempts = max_attempts;
         })
     }
@@ -434,6 +430,8 @@ pub struct ToolLimits {
     /// the call itself waits.
     pub park_after: Option<Duration>,
 }
+
+mynah_data::partial_debug! { ToolLimits { timeout, park_after } }
 
 /// The pause after a failed attempt, from 1.
 pub type Backoff = Arc<dyn Fn(u32) -> Duration + Send + Sync>;

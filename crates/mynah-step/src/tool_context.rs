@@ -62,7 +62,8 @@ pub struct ToolContext {
     pub request_id: Arc<str>,
     /// The call itself.
     pub call: Arc<ToolCall>,
-    /// The engine that runs the call; `mynah::Engine::of` gives it its type back.
+    /// The engine that runs the call. `mynah::Engine::of` returns it.
+    #[doc(hidden)]
     pub engine: Option<Arc<dyn Any + Send + Sync>>,
     pub(crate) effects: Effects,
     /// The run, and which of its turns asked for the call; see [`Self::in_run`].
@@ -188,12 +189,14 @@ impl ToolContext {
     }
 
     /// The same, with what becomes of side effects that fail.
+    #[doc(hidden)]
     pub fn side_effect_errors(mut self, errors: SideEffectErrors) -> Self {
         self.effects.errors = errors;
         self
     }
 
     /// The same for a call.
+    #[doc(hidden)]
     pub fn for_call(mut self, call: Arc<ToolCall>) -> Self {
         self.call = call;
         self
@@ -212,6 +215,7 @@ impl ToolContext {
 
     /// The same for a call in a turn of a run; none if it is unrecorded. Calls of one turn have
     /// different ids.
+    #[doc(hidden)]
     pub fn in_run(mut self, run_id: Option<RunId>, turn: u64) -> Self {
         (self.run_id, self.turn) = (run_id, turn);
         self
@@ -237,6 +241,7 @@ impl ToolContext {
     }
 
     /// The same, with what is left of the run's budget.
+    #[doc(hidden)]
     pub fn with_budget_left(mut self, left: Option<Budget>) -> Self {
         self.budget_left = left.map(Arc::new);
         self
@@ -249,6 +254,7 @@ impl ToolContext {
     }
 
     /// The same in this conversation.
+    #[doc(hidden)]
     pub fn in_conversation(mut self, messages: Messages) -> Self {
         self.conversation = messages;
         self
@@ -280,6 +286,7 @@ impl ToolContext {
     }
 
     /// Reports progress of the call like [`progress`](Self::progress), but does not log it: for reports that are frequent.
+    #[doc(hidden)]
     pub fn show_progress(&self, progress: &ToolProgress) {
         if let Some(heard) = &self.on_progress {
             heard(progress);
@@ -287,6 +294,7 @@ impl ToolContext {
     }
 
     /// Whether anyone receives the call's progress.
+    #[doc(hidden)]
     pub fn has_listener(&self) -> bool {
         self.on_progress.is_some()
     }

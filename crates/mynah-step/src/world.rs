@@ -51,6 +51,7 @@ pub trait World: Send + Sync + 'static {
 
     /// The id of the run that continues from a place, which was reached at this time. The same place has the same id, so of several
     /// runs that would continue from there a log takes one. It looks like a fresh id.
+    #[doc(hidden)]
     fn run_id_at(&self, place: &str, reached: SystemTime) -> RunId {
         let since = reached.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let hash = Hash::of(&[place.as_bytes()]).0;

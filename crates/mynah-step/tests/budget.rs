@@ -31,7 +31,7 @@ async fn a_prompt_that_is_too_long_is_recorded_and_refused_before_the_turn_begin
     };
     let (answer, facts) = twice(config, async |context| {
         // 12 characters and 2 more.
-        context.llm_call(ask("twelve chars")).await
+        context.call_model(ask("twelve chars")).await
     })
     .await;
     let breach = Breach::new(Limit::InputTokens, 3, 4, PRE);
@@ -47,7 +47,7 @@ async fn exactly_the_limit_is_not_more_than_it() {
     let budget = Budget::new().max_input_tokens(4).max_output_tokens(6).max_total_tokens(10);
     let budget = budget.max_turns(1).max_usd(10.0);
     let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone()).budget(budget.clone());
-    let (answer, _) = twice(config, async |context| context.llm_call(priced("hi")).await).await;
+    let (answer, _) = twice(config, async |context| context.call_model(priced("hi")).await).await;
     assert_eq!(answer.map(|answer| answer.response.usage.total_cost), Ok(Some(10.0)));
 }
 
@@ -93,7 +93,7 @@ async fn an_answer_that_passes_a_limit_is_cut_off_and_kept_as_far_as_it_came() {
         let config =
             |log: &Arc<MemoryLog>| plain(log).adapter(model.clone()).budget(budget.clone());
         let (answer, facts) =
-            twice(config, async |context| context.llm_call(priced("hi")).await).await;
+            twice(config, async |context| context.call_model(priced("hi")).await).await;
         let Fact::BudgetExceeded { breach: recorded, partial: Some(partial), .. } = &facts[2]
         else {
             unreachable!("{:?}", facts[2])
@@ -115,7 +115,7 @@ async fn what_is_spent_adds_up_over_the_calls_of_a_run() {
         plain(log).adapter(model.clone()).budget(Budget::new().max_output_tokens(5))
     };
     let (answers, _) = twice(config, async |context| {
-        [context.llm_call(ask("hi")).await.is_ok(), context.llm_call(ask("hi")).await.is_ok()]
+        [context.call_model(ask("hi")).await.is_ok(), context.call_model(ask("hi")).await.is_ok()]
     })
     .await;
     assert_eq!(answers, [true, false]);
@@ -131,8 +131,8 @@ async fn turns_and_tool_calls_are_counted_before_they_happen() {
     let (done, facts) = twice(config, async |context| {
         let calls = |ids: &[&str]| ids.iter().map(|id| call(id, "t")).collect::<Vec<ToolCall>>();
         (
-            context.llm_call(ask("hi")).await.map(drop),
-            context.llm_call(ask("hi")).await.map(drop),
+            context.call_model(ask("hi")).await.map(drop),
+            context.call_model(ask("hi")).await.map(drop),
             context.call_tools(calls(&["a", "b", "c"])).await.map(drop),
             context.call_tools(calls(&["a", "b"])).await.map(drop),
             context.call_tool(call("c", "t")).await.map(drop),
@@ -175,7 +175,7 @@ async fn what_was_spent_before_a_resumption_counts() {
     };
     let begun = async |context: &Context| {
         assert_eq!(begin(context).await, Ok(()));
-        assert_eq!(context.llm_call(ask("hi")).await.map(|answer| answer.turn), Ok(1));
+        assert_eq!(context.call_model(ask("hi")).await.map(|answer| answer.turn), Ok(1));
         assert!(context.call_tool(call("c0", "t")).await.is_ok());
         assert_eq!(context.flush().await, Ok(()));
     };
@@ -185,8 +185,8 @@ async fn what_was_spent_before_a_resumption_counts() {
     begun(&context).await;
     let limit = |error: Error| error.metadata()["budget"]["limit"].clone();
     assert_eq!(context.call_tool(call("c1", "t")).await.map_err(limit), Err(json!("tool_calls")));
-    assert_eq!(context.llm_call(ask("hi")).await.map_err(limit), Err(json!("output_tokens")));
-    assert_eq!(context.llm_call(ask("hi")).await.map_err(limit), Err(json!("output_tokens")));
+    assert_eq!(context.call_model(ask("hi")).await.map_err(limit), Err(json!("output_tokens")));
+    assert_eq!(context.call_model(ask("hi")).await.map_err(limit), Err(json!("output_tokens")));
     assert_eq!(end(&context).await, Ok(()));
     assert_eq!(
         mynah_log::verify(RUN, &read(&log).await).expect("it verifies").status,
@@ -208,7 +208,7 @@ async fn a_price_that_nobody_knows_is_an_error_before_the_call_unless_it_is_allo
         let context = plain(&log).adapter(model.clone()).budget(budget);
         let context = Context::new(context).expect("a run");
         assert_eq!(begin(&context).await, Ok(()));
-        let answer = context.llm_call(request).await;
+        let answer = context.call_model(request).await;
         assert_eq!(answer.map(|ModelAnswer { turn, .. }| turn).map_err(|e| e.reason()), expected);
         assert_eq!(model.1.load(Relaxed), usize::from(expected.is_ok()));
     }
@@ -223,7 +223,7 @@ async fn cached_tokens_have_their_price() {
     let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
     let (answer, _) = twice(config, async |context| {
         let model = ModelRef::new("m").with_pricing(pricing);
-        context.llm_call(ask("hi").with_model(model)).await
+        context.call_model(ask("hi").with_model(model)).await
     })
     .await;
     let cost = answer.expect("an answer").response.usage.total_cost.unwrap_or(0.0);
@@ -261,7 +261,7 @@ async fn time_that_runs_out_cuts_off_the_model_and_the_tools_and_a_replay_measur
     // While the model speaks.
     let (done, facts) = twice(config, async |context| {
         context.call_tool(wait("a", 1_000)).await?;
-        context.llm_call(ask("hi")).await
+        context.call_model(ask("hi")).await
     })
     .await;
     let error = done.expect_err("it takes too long");
@@ -294,7 +294,7 @@ async fn time_that_runs_out_cuts_off_the_model_and_the_tools_and_a_replay_measur
             Ok::<u8, String>(1)
         };
         let late = context.side_effect("late", effect).await;
-        (late, context.llm_call(ask("hi")).await, context.call_tool(wait("a", 1)).await)
+        (late, context.call_model(ask("hi")).await, context.call_tool(wait("a", 1)).await)
     })
     .await;
     let late = Error::budget_exceeded(&Breach::new(Limit::WallClock, 2_500, 5_000, PRE), None);
@@ -307,13 +307,13 @@ async fn the_time_of_earlier_processes_counts_on() {
     let clock = Arc::new(Clock::default());
     let config = || {
         let mut config = plain(&log).adapter(Speaks(vec![(1_000, "hi")]));
-        config.world = clock.clone();
+        config = config.world(clock.clone());
         config.budget(Budget::new().max_wall_clock_ms(2_500))
     };
     let agent = async |context: &Context, calls: usize| {
         begin(context).await?;
         for _ in 0..calls {
-            context.llm_call(ask("hi")).await?;
+            context.call_model(ask("hi")).await?;
         }
         context.flush().await
     };

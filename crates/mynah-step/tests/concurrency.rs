@@ -31,7 +31,7 @@ async fn a_model_call_beside_an_effect_replays_and_goes_on_after_any_record() {
     let config = |log: &Arc<MemoryLog>| plain(log).adapter(plays([says(&["hi"])]));
     let answer = async |context: &Context| {
         pause(20).await;
-        let answer = context.llm_call(ask("hi")).await?;
+        let answer = context.call_model(ask("hi")).await?;
         Ok::<_, Error>(answer.response.text().into_owned())
     };
     everywhere(config, async |context| tokio::join!(answer(context), slow(context))).await;
@@ -113,7 +113,7 @@ async fn spawned_clones_replay_and_go_on_in_every_round() {
                     let effect = async { Ok::<_, String>(step * task) };
                     sum += context.side_effect(&format!("task {task}"), effect).await?;
                 }
-                context.llm_call(ask(&format!("task {task}"))).await?;
+                context.call_model(ask(&format!("task {task}"))).await?;
                 Ok::<_, Error>(sum)
             })
         });
@@ -149,7 +149,7 @@ async fn model_calls_of_branches_find_their_own_records() {
             };
             context.side_effect(name, effect).await?;
             pause(10).await;
-            context.llm_call(ask(name)).await.map(|answer| answer.response)
+            context.call_model(ask(name)).await.map(|answer| answer.response)
         };
         tokio::join!(branch("slow", 5), branch("fast", 1))
     })
@@ -187,11 +187,7 @@ async fn facts_of_one_kind_emitted_by_branches_find_their_own_records() {
 #[tokio::test(start_paused = true)]
 async fn an_effect_of_a_branch_is_not_done_again_where_failures_are_unrecorded() {
     let done = AtomicUsize::new(0);
-    let config = |log: &Arc<MemoryLog>| {
-        let mut config = plain(log);
-        config.side_effect_errors = SideEffectErrors::Unrecorded;
-        config
-    };
+    let config = |log: &Arc<MemoryLog>| plain(log).side_effect_errors(SideEffectErrors::Unrecorded);
     let (fetched, _) = twice(config, async |context| {
         let fetch = async |name: &str, before: u64, during: u64| {
             pause(before).await;
@@ -283,7 +279,7 @@ async fn what_a_failed_try_asks_for_while_the_next_runs_is_refused() {
     let (done, facts) = twice(
         |log| plain(log).tools([tool.clone()]),
         async |context| {
-            let twice = CallTool::from(call("c0", "leaves")).tries(true, 2);
+            let twice = CallTool::from(call("c0", "leaves")).idempotent(2);
             let done = context.call_tool(twice.backoff(|_| Duration::ZERO)).await;
             pause(60).await;
             done

@@ -13,7 +13,7 @@ use std::{
 use common::*;
 use mynah_data::{Budget, Error, ErrorKind, LogReason, ToolCall, ToolOutcome};
 use mynah_log::{MemoryLog, Redact, VerifyStatus, Warrant, verify};
-use mynah_step::{CallTool, Config, Context, MetricsSink, RunMode, Tool, ToolContext};
+use mynah_step::{CallTool, Config, Context, RunMode, Tool, ToolContext};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -85,15 +85,15 @@ async fn a_resumed_run_goes_on_in_its_chain_and_counts_its_turns_on() {
     let log = Arc::new(MemoryLog::new());
     let context = Context::new(plain(&log).adapter(plays([says(&["one"])]))).expect("a run");
     assert_eq!(begin(&context).await, Ok(()));
-    assert!(context.llm_call(ask("1")).await.is_ok());
+    assert!(context.call_model(ask("1")).await.is_ok());
     assert_eq!(context.flush().await, Ok(()));
     drop(context);
     let resume =
         plain(&log).adapter(plays([says(&["two"])])).mode(RunMode::Resume(read(&log).await));
     let context = Context::new(resume).expect("it goes on");
     assert_eq!(begin(&context).await, Ok(()));
-    assert_eq!(context.llm_call(ask("1")).await.map(|answer| answer.turn), Ok(1));
-    assert_eq!(context.llm_call(ask("2")).await.map(|answer| answer.turn), Ok(2));
+    assert_eq!(context.call_model(ask("1")).await.map(|answer| answer.turn), Ok(1));
+    assert_eq!(context.call_model(ask("2")).await.map(|answer| answer.turn), Ok(2));
     assert_eq!(end(&context).await, Ok(()));
     let records = read(&log).await;
     let turn = ["turn_started", "assistant_completed"];
@@ -111,8 +111,7 @@ async fn a_log_that_hangs_stops_nobody_for_longer_than_the_emit_timeout() {
             let first = retried.fetch_add(1, Relaxed) == 0;
             async move { if first { ToolOutcome::transient("busy") } else { json!(1).into() } }
         });
-        let mut config = plain(&Failing::new(after, true)).tools([flaky]);
-        config.emit_timeout = Some(limit);
+        let config = plain(&Failing::new(after, true)).tools([flaky]).emit_timeout(limit);
         Context::new(config).expect("a run")
     };
     let unavailable = |done: Result<(), Error>| {
@@ -129,7 +128,7 @@ async fn a_log_that_hangs_stops_nobody_for_longer_than_the_emit_timeout() {
     // The announcement of a second attempt waits too.
     let context = config(1);
     assert_eq!(begin(&context).await, Ok(()));
-    let call = CallTool::from(call("c0", "flaky")).tries(true, 2);
+    let call = CallTool::from(call("c0", "flaky")).idempotent(2);
     unavailable(context.call_tool(call.backoff(|_| Duration::ZERO)).await.map(drop));
 }
 
@@ -202,13 +201,14 @@ async fn every_call_append_and_passed_limit_is_told_once_and_nothing_of_a_replay
         broken.pop();
         let model = plays([whole([usage(7, 2)]), broken]);
         let fails = tool("fails", async |_| ToolOutcome::error("no"));
-        let mut config = plain(&log).adapter(model).tools([tool("t", async |_| json!(1)), fails]);
-        config.metrics = Some(told.clone() as Arc<dyn MetricsSink>);
-        config
+        plain(&log)
+            .adapter(model)
+            .tools([tool("t", async |_| json!(1)), fails])
+            .metrics(told.clone())
     };
     let agent = async |context: &Context| {
-        drop(context.llm_call(ask("1")).await);
-        drop(context.llm_call(ask("2")).await);
+        drop(context.call_model(ask("1")).await);
+        drop(context.call_model(ask("2")).await);
         drop(context.call_tools([call("a", "t"), call("b", "fails"), call("c", "none")]).await);
         context.metrics().is_some()
     };
@@ -239,13 +239,12 @@ async fn calls_that_are_cancelled_dropped_or_over_budget_are_told_once_too() {
     let log = Arc::new(MemoryLog::new());
     let model = plays([Vec::new(), says(&["far too long for this"]), Vec::new()]);
     let slow = tool("slow", async |_| sleep(Duration::from_secs(9)).await);
-    let mut config = plain(&log).adapter(model).tools([slow]);
-    config.metrics = Some(told.clone() as Arc<dyn MetricsSink>);
+    let config = plain(&log).adapter(model).tools([slow]).metrics(told.clone());
     let context = Context::new(config.budget(Budget::new().max_output_tokens(6))).expect("a run");
     assert_eq!(begin(&context).await, Ok(()));
     let second = Duration::from_secs(1);
-    assert!(tokio::time::timeout(second, context.llm_call(ask("dropped"))).await.is_err());
-    assert!(context.llm_call(ask("long")).await.is_err());
+    assert!(tokio::time::timeout(second, context.call_model(ask("dropped"))).await.is_err());
+    assert!(context.call_model(ask("long")).await.is_err());
     assert!(tokio::time::timeout(second, context.call_tool(call("a", "slow"))).await.is_err());
     let cancel = async {
         sleep(second).await;
@@ -273,7 +272,7 @@ fn every_operation_can_be_sent_to_another_thread() {
     fn is_send(_: impl Send) {}
     let log = Arc::new(MemoryLog::new());
     let context = Context::new(plain(&log)).expect("a run");
-    is_send(context.llm_call(ask("hi")));
+    is_send(context.call_model(ask("hi")));
     is_send(context.call_tools([call("c0", "t")]));
     is_send(context.now());
     is_send(context.side_effect("it", async { Ok::<u8, String>(1) }));
@@ -307,8 +306,7 @@ async fn a_run_with_a_redacted_record_is_not_performed_again_and_the_error_names
 #[tokio::test]
 async fn a_failed_append_is_told_with_its_reason() {
     let told = Arc::new(Told::default());
-    let mut config = plain(&Failing::new(0, false));
-    config.metrics = Some(told.clone() as Arc<dyn MetricsSink>);
+    let config = plain(&Failing::new(0, false)).metrics(told.clone());
     let context = Context::new(config).expect("a run");
     assert_eq!(begin(&context).await, Ok(()));
     assert!(context.flush().await.is_err());

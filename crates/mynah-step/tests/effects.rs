@@ -26,11 +26,7 @@ use serde_json::{Value, json};
 #[tokio::test]
 async fn now_reads_the_worlds_clock_records_it_and_replays_without_a_clock() {
     let world = Arc::new(Counting::default());
-    let config = |log: &Arc<MemoryLog>| {
-        let mut config = plain(log);
-        config.world = world.clone();
-        config
-    };
+    let config = |log: &Arc<MemoryLog>| plain(log).world(world.clone());
     let (now, facts) = twice(config, async |context| context.now().await).await;
     let asked = world.0.load(Relaxed);
     let Fact::SideEffect { inside: None, name, effect: Effect::Done(nanos), .. } = &facts[1] else {
@@ -118,11 +114,7 @@ async fn a_failed_side_effect_of_the_loop_is_recorded_and_fails_the_same_way_und
 #[tokio::test]
 async fn a_failed_side_effect_that_is_not_recorded_is_done_again_and_nothing_is_out_of_step() {
     let done = Arc::new(AtomicUsize::new(0));
-    let config = |log: &Arc<MemoryLog>| {
-        let mut config = plain(log);
-        config.side_effect_errors = SideEffectErrors::Unrecorded;
-        config
-    };
+    let config = |log: &Arc<MemoryLog>| plain(log).side_effect_errors(SideEffectErrors::Unrecorded);
     let (_, facts) = twice(config, async |context| {
         let effect = async {
             done.fetch_add(1, Relaxed);
@@ -195,11 +187,7 @@ async fn a_recorded_value_of_another_type_is_an_error_and_no_panic() {
 
 #[tokio::test]
 async fn a_call_id_is_fresh_sorts_by_time_and_is_the_same_in_a_replay() {
-    let config = |log: &Arc<MemoryLog>| {
-        let mut config = plain(log);
-        config.world = Arc::new(Counting::default());
-        config
-    };
+    let config = |log: &Arc<MemoryLog>| plain(log).world(Counting::default());
     let (ids, _) = twice(config, async |context| {
         [context.new_call_id().await.ok(), context.new_call_id().await.ok()]
     })
@@ -479,11 +467,7 @@ async fn effects_of_one_name_cut_off_at_any_record_go_on_with_their_own_values()
 
 #[tokio::test]
 async fn an_effect_that_failed_unrecorded_does_not_get_the_value_of_the_next() {
-    let config = |log: &Arc<MemoryLog>| {
-        let mut config = plain(log);
-        config.side_effect_errors = SideEffectErrors::Unrecorded;
-        config
-    };
+    let config = |log: &Arc<MemoryLog>| plain(log).side_effect_errors(SideEffectErrors::Unrecorded);
     let (fetched, _) = twice(config, async |context| {
         let refused = context.side_effect("fetch", async { Err::<String, _>("no route") }).await;
         (refused.map_err(|error| error.to_string()), fetch(context, "page", 0).await)

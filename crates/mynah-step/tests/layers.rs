@@ -57,7 +57,7 @@ async fn the_layer_that_was_added_last_is_the_outermost_and_the_handler_may_come
 #[tokio::test]
 async fn the_texts_of_a_result_with_parts_are_redacted_and_cut_together() {
     let parts = |texts: [&str; 3]| ToolOutcome::Parts(texts.map(Part::text).into());
-    let returns = tool().handler_with(["key=k1", "k1 again", "more"], async |texts, _, _| {
+    let returns = tool().handler_with_state(["key=k1", "k1 again", "more"], async |texts, _, _| {
         texts.map(Part::text).to_vec()
     });
     let redacted = returns.clone().layer(RedactOutput::words(["k1"]));
@@ -73,7 +73,8 @@ async fn the_texts_of_a_result_with_parts_are_redacted_and_cut_together() {
 
 #[tokio::test]
 async fn a_long_output_is_cut_between_characters_and_says_so() {
-    let cap = |value: Value| tool().handler_with(value, async |v, _, _| v).layer(OutputCap::new(5));
+    let cap =
+        |value: Value| tool().handler_with_state(value, async |v, _, _| v).layer(OutputCap::new(5));
     assert_eq!(outcome(&cap(json!("12345")), json!({})).await, ok(json!("12345")));
     let cut = "1234\n[truncated: the first 4 of 8 bytes]";
     assert_eq!(outcome(&cap(json!("1234é67")), json!({})).await, ok(json!(cut)));
@@ -98,7 +99,7 @@ async fn no_more_calls_run_at_once_than_the_limit_of_all_its_tools() {
     let limit = ConcurrencyLimit::new(2);
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let busy = || {
-        tool().layer(limit.clone()).handler_with(
+        tool().layer(limit.clone()).handler_with_state(
             (running.clone(), most.clone()),
             async |(running, most), _, _| {
                 most.fetch_max(running.fetch_add(1, Relaxed) + 1, Relaxed);
@@ -116,7 +117,7 @@ async fn no_more_calls_run_at_once_than_the_limit_of_all_its_tools() {
 async fn calls_over_the_rate_wait() {
     let began = Instant::now();
     let limited = tool()
-        .handler_with(began, async |began, _, _| began.elapsed().as_secs())
+        .handler_with_state(began, async |began, _, _| began.elapsed().as_secs())
         .layer(RateLimit::new(2, Duration::from_secs(60)));
     let started = join_all((0..5).map(|_| outcome(&limited, json!({})))).await;
     assert_eq!(started, [0, 0, 60, 60, 120].map(|second| ok(json!(second))));
@@ -128,7 +129,7 @@ async fn calls_over_the_rate_wait() {
 async fn a_cached_result_is_returned_for_the_same_arguments_while_it_is_fresh_and_there_is_room() {
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = tool()
-        .handler_with(runs.clone(), async |runs, arguments: Value, _| {
+        .handler_with_state(runs.clone(), async |runs, arguments: Value, _| {
             let run = runs.fetch_add(1, Relaxed);
             if arguments["fail"] == true { Err("no".to_owned()) } else { Ok(run) }
         })
@@ -151,7 +152,7 @@ async fn a_cached_result_is_returned_for_the_same_arguments_while_it_is_fresh_an
 async fn redaction_reaches_every_text_of_an_outcome() {
     let redact = || RedactOutput::words(["hunter2", ""]);
     let value = json!({"hunter2": ["my hunter2", 5, {"a": "hunter2"}]});
-    let leaks = tool().handler_with(value, async |value, _, _| value).layer(redact());
+    let leaks = tool().handler_with_state(value, async |value, _, _| value).layer(redact());
     let clean = json!({"[redacted]": ["my [redacted]", 5, {"a": "[redacted]"}]});
     assert_eq!(outcome(&leaks, json!({})).await, ok(clean));
     let fails = tool().handler(async |_, _| Err::<(), _>("bad hunter2")).layer(redact());

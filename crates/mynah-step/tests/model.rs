@@ -10,7 +10,7 @@ use mynah_data::{
     AdapterReason, Error, ErrorKind, Event, FinishReason, MismatchClass, StreamReason, ToolCall,
 };
 use mynah_log::{Fact, Log as _, MemoryLog};
-use mynah_step::{Context, RunMode};
+use mynah_step::{Config, Context, RunMode};
 use serde_json::json;
 
 #[tokio::test]
@@ -18,8 +18,8 @@ async fn a_model_call_is_a_turn_and_its_answer_and_a_replay_does_not_call() {
     let model = plays([says(&["hel", "lo"]), says(&["again"])]);
     let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
     let (answers, facts) = twice(config, async |context| {
-        let first = context.llm_call(ask("hi")).await?;
-        let second = context.llm_call(ask("and?")).await?;
+        let first = context.call_model(ask("hi")).await?;
+        let second = context.call_model(ask("and?")).await?;
         Ok::<_, Error>([(first.turn, first.response), (second.turn, second.response)])
     })
     .await;
@@ -39,7 +39,7 @@ async fn answers_and_outcomes_are_on_their_way_to_the_log_when_the_loop_has_them
     let model = plays([says(&["hello"])]);
     let context = Context::new(plain(&log).adapter(model)).expect("a run");
     assert_eq!(begin(&context).await, Ok(()));
-    context.llm_call(ask("hi")).await.expect("an answer");
+    context.call_model(ask("hi")).await.expect("an answer");
     let answered = ["run_started", "turn_started", "assistant_completed"];
     assert_eq!(kinds(&facts(&read(&log).await)), answered);
     let unknown = context.call_tool(ToolCall::new("c0", "nobody", "{}")).await;
@@ -58,7 +58,7 @@ async fn a_model_that_is_asked_again_was_asked_in_the_log() {
         let context = Context::new(config).expect("a run");
         assert_eq!(begin(&context).await, Ok(()));
         let second = std::time::Duration::from_secs(1);
-        let answer = tokio::time::timeout(second, context.llm_call(ask("hi"))).await;
+        let answer = tokio::time::timeout(second, context.call_model(ask("hi"))).await;
         assert!(answer.is_err(), "the model says nothing");
         assert_eq!(kinds(&facts(&read(&log).await)), expected);
         drop(context);
@@ -74,7 +74,7 @@ async fn a_run_whose_id_is_taken_asks_no_model() {
     for expected in [Ok(()), Err("head_mismatch")] {
         let context = Context::new(plain(&log).adapter(model.clone())).expect("a run");
         assert_eq!(begin(&context).await, Ok(()));
-        let answer = context.llm_call(ask("hi")).await;
+        let answer = context.call_model(ask("hi")).await;
         assert_eq!(answer.map(drop).map_err(|error| error.reason()), expected);
         assert_eq!(model.1.load(Relaxed), 1);
     }
@@ -85,7 +85,7 @@ async fn reasoning_is_part_of_the_recorded_answer() {
     let thought = Event::ReasoningDelta { id: None, delta: "hm".to_owned() };
     let model = plays([whole([thought, Event::text_delta("yes")])]);
     let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
-    let (answer, _) = twice(config, async |context| context.llm_call(ask("?")).await).await;
+    let (answer, _) = twice(config, async |context| context.call_model(ask("?")).await).await;
     let message = answer.expect("an answer").response.message;
     assert_eq!(json!(message.parts()[0])["type"], "reasoning");
 }
@@ -95,7 +95,7 @@ async fn a_call_without_an_adapter_is_an_error_and_records_nothing() {
     let log = Arc::new(MemoryLog::new());
     let context = Context::new(plain(&log)).expect("a run");
     assert_eq!(begin(&context).await, Ok(()));
-    let failed = context.llm_call(ask("hi")).await.map_err(|error| error.reason());
+    let failed = context.call_model(ask("hi")).await.map_err(|error| error.reason());
     assert_eq!(failed, Err("missing_adapter"));
     assert_eq!(context.flush().await, Ok(()));
     assert_eq!(kinds(&facts(&read(&log).await)), ["run_started"]);
@@ -151,7 +151,7 @@ async fn a_loop_that_goes_on_after_a_failed_call_replays() {
     let model = plays([vec![Err(limited.clone())], says(&["at last"])]);
     let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
     let (answers, _) = twice(config, async |context| {
-        [context.llm_call(ask("hi")).await, context.llm_call(ask("hi")).await]
+        [context.call_model(ask("hi")).await, context.call_model(ask("hi")).await]
     })
     .await;
     assert_eq!(answers[0], Err(limited));
@@ -165,7 +165,7 @@ async fn what_an_answer_took_may_be_told_after_its_end() {
     script.push(Ok(usage(7, 2)));
     let model = plays([script]);
     let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
-    let (answer, _) = twice(config, async |context| context.llm_call(ask("hi")).await).await;
+    let (answer, _) = twice(config, async |context| context.call_model(ask("hi")).await).await;
     let usage = answer.expect("an answer").response.usage;
     assert_eq!((usage.input_tokens, usage.output_tokens), (Some(7), Some(2)));
 }
@@ -180,7 +180,7 @@ async fn a_loop_that_does_not_wait_for_an_answer_or_a_tool_replays() {
         Ok::<u8, String>(1)
     };
     let (done, facts) = twice(config, async |context| {
-        let answer = std::pin::pin!(context.llm_call(ask("hi")));
+        let answer = std::pin::pin!(context.call_model(ask("hi")));
         let late = std::pin::pin!(context.side_effect("timer", second()));
         let late = matches!(select(answer, late).await, Either::Right((Ok(_), _)));
         let called = std::pin::pin!(context.call_tool(call("c0", "never")));
@@ -213,15 +213,14 @@ async fn an_answer_without_the_hash_of_what_was_sent_is_refused_where_it_must_ha
     ] {
         let model = plays([script.clone(), script]);
         let log = Arc::new(MemoryLog::new());
-        let mut config = plain(&log).adapter(model);
-        let lenient = perform(config.clone(), async |context: &Context| {
-            context.llm_call(ask("hi")).await.is_ok()
+        let config = |run: &str| Config::new(&log, run).adapter(model.clone());
+        let lenient = perform(config("run-1"), async |context: &Context| {
+            context.call_model(ask("hi")).await.is_ok()
         });
         assert_eq!(lenient.await, Ok(true), "it may be missing unless it must be there");
-        config.run_id = "run-2".into();
-        config.require_raw_response_hash = true;
-        let strict = perform(config, async |context: &Context| {
-            context.llm_call(ask("hi")).await.map(drop).map_err(|error| error.reason())
+        let strict = config("run-2").require_raw_response_hash(true);
+        let strict = perform(strict, async |context: &Context| {
+            context.call_model(ask("hi")).await.map(drop).map_err(|error| error.reason())
         });
         let expected = if fits { Ok(()) } else { Err("missing_raw_response_hash") };
         assert_eq!(strict.await, Ok(expected));
@@ -232,7 +231,7 @@ async fn an_answer_without_the_hash_of_what_was_sent_is_refused_where_it_must_ha
 async fn another_prompt_or_turn_is_a_mismatch_of_its_class() {
     let log = Arc::new(MemoryLog::new());
     let model = plays([says(&["hi"])]);
-    let agent = async |context: &Context| context.llm_call(ask("one")).await.map(drop);
+    let agent = async |context: &Context| context.call_model(ask("one")).await.map(drop);
     let live = perform(plain(&log).adapter(model.clone()), &agent).await;
     assert_eq!(live, Ok(Ok(())));
     let replay = async |agent: &dyn Fn(
@@ -247,7 +246,7 @@ async fn another_prompt_or_turn_is_a_mismatch_of_its_class() {
         agent(context).await.map_err(|error| error.kind())
     };
     let prompt =
-        replay(&|context| Box::pin(async move { context.llm_call(ask("two")).await.map(drop) }));
+        replay(&|context| Box::pin(async move { context.call_model(ask("two")).await.map(drop) }));
     assert_eq!(prompt.await, Err(ErrorKind::Replay(MismatchClass::Payload)));
     let turn = replay(&|context| {
         Box::pin(async move {
@@ -262,7 +261,7 @@ async fn calls_of_the_model_made_at_once_are_made_one_after_the_other() {
     let model = plays([says(&["one"]), says(&["two"])]);
     let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
     let (answers, facts) = twice(config, async |context| {
-        tokio::join!(context.llm_call(ask("1")), context.llm_call(ask("2")))
+        tokio::join!(context.call_model(ask("1")), context.call_model(ask("2")))
     })
     .await;
     let texts = [answers.0, answers.1].map(|answer| answer.expect("an answer").response);
@@ -280,7 +279,7 @@ async fn a_cancelled_call_has_no_answer_and_replays_as_cancelled() {
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
             context.cancel();
         };
-        tokio::join!(context.llm_call(ask("hi")), cancel).0
+        tokio::join!(context.call_model(ask("hi")), cancel).0
     })
     .await;
     assert_eq!(answer, Err(Error::stream(StreamReason::Cancelled)));
@@ -296,11 +295,12 @@ async fn a_changed_price_does_not_change_a_replay() {
     let log = Arc::new(MemoryLog::new());
     let agent = async |context: &Context| {
         let request = ask("hi").with_model("m");
-        context.llm_call(request).await.map(|answer| answer.response.usage.total_cost)
+        context.call_model(request).await.map(|answer| answer.response.usage.total_cost)
     };
     let config = |price: f64| {
         let mut config = plain(&log).adapter(plays([whole([usage(1000, 1000)])]));
-        config.catalog = mynah_data::Catalog::new().with_model(priced(price)).expect("a model");
+        config =
+            config.catalog(mynah_data::Catalog::new().with_model(priced(price)).expect("a model"));
         config
     };
     assert_eq!(perform(config(2.0), &agent).await, Ok(Ok(Some(0.004))));
@@ -312,6 +312,6 @@ async fn a_changed_price_does_not_change_a_replay() {
 async fn failing(script: Vec<mynah_data::Result<Event>>) -> (Error, Vec<Fact>) {
     let model = plays([script]);
     let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
-    let (failed, facts) = twice(config, async |context| context.llm_call(ask("hi")).await).await;
+    let (failed, facts) = twice(config, async |context| context.call_model(ask("hi")).await).await;
     (failed.err().unwrap_or_else(|| unreachable!("the call fails")), facts)
 }

@@ -22,8 +22,8 @@ use mynah_data::{
 };
 use mynah_log::{Append, Fact, Kind, Log as _, MemoryLog, Record, verify};
 use mynah_step::{
-    Adapter, BoxFuture, CallTool, Config, Context, MetricsSink, ModelCall, ModelStream,
-    OnUncertain, RunMode, Tool, ToolContext, World,
+    Adapter, BoxFuture, CallTool, Config, Context, ModelCall, ModelStream, OnUncertain, RunMode,
+    Tool, ToolContext, World,
 };
 use serde_json::{Value, json};
 
@@ -60,14 +60,14 @@ async fn a_loop_that_does_something_else_than_it_did_is_told_before_it_has_done_
     let (context, model) = (plain(&log).adapter(plays([says(&["hi"])])), plays([says(&["ho"])]));
     let context = Context::new(context).expect("a run");
     assert_eq!(begin(&context).await, Ok(()));
-    assert!(context.llm_call(ask("one")).await.is_ok());
+    assert!(context.call_model(ask("one")).await.is_ok());
     assert_eq!(context.flush().await, Ok(()));
     drop(context);
     let before = read(&log).await;
     let resumed = plain(&log).adapter(model.clone()).resume().await.expect("it is there");
     let context = Context::new(resumed).expect("it goes on");
     assert_eq!(begin(&context).await, Ok(()));
-    let told = context.llm_call(ask("two")).await.map(drop).map_err(|error| error.reason());
+    let told = context.call_model(ask("two")).await.map(drop).map_err(|error| error.reason());
     assert_eq!(told, Err("payload"));
     assert_eq!((model.1.load(Relaxed), read(&log).await), (0, before));
 }
@@ -121,8 +121,7 @@ async fn who_read_a_run_before_another_went_on_with_it_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_new_run_with_the_id_of_one_that_was_cut_off_is_told_to_resume_that() {
     let log = Arc::new(MemoryLog::new());
-    let mut config = plain(&log);
-    config.world = Arc::new(Clock::default());
+    let config = plain(&log).world(Clock::default());
     let killed = Context::new(config.clone()).expect("a run");
     assert_eq!(begin(&killed).await, Ok(()));
     assert_eq!(killed.flush().await, Ok(()));
@@ -174,13 +173,11 @@ async fn a_tool_of_which_nobody_knows_whether_it_ran_is_run_again_only_if_it_may
             let paid = counted.fetch_add(1, Relaxed) + 1;
             async move { json!(paid) }
         });
-        let mut config = plain(log).tools([pay, tool("look", async |_| json!("seen"))]);
-        config.on_uncertain = on_uncertain;
-        config
+        plain(log).tools([pay, tool("look", async |_| json!("seen"))]).on_uncertain(on_uncertain)
     };
     let agent = async |context: &Context| {
         begin(context).await?;
-        let look = CallTool::from(call("look", "look")).tries(true, 1);
+        let look = CallTool::from(call("look", "look")).idempotent(1);
         let done = context.call_tools([call("pay", "pay").into(), look]).await?;
         end(context).await?;
         Ok::<_, Error>(done.into_iter().map(|done| done.outcome).collect::<Vec<_>>())
@@ -296,16 +293,17 @@ async fn every_limit_counts_on_also_what_no_provider_reported() {
         ),
     ] {
         let log = Arc::new(MemoryLog::new());
-        let config = |model: Plays| plain(&log).adapter(model).budget(budget.clone());
+        let config =
+            |log: &Arc<MemoryLog>, model: Plays| plain(log).adapter(model).budget(budget.clone());
         let agent = async |context: &Context| {
             begin(context).await?;
-            drop(context.llm_call(ask(prompt)).await);
+            drop(context.call_model(ask(prompt)).await);
             context.flush().await?;
-            let second = context.llm_call(ask(prompt)).await;
+            let second = context.call_model(ask(prompt)).await;
             end(context).await?;
             second
         };
-        let live = config(plays([script, answer()]));
+        let live = config(&log, plays([script, answer()]));
         let live = agent(&Context::new(live).expect("a run")).await.expect_err("it is too much");
         assert_eq!(live.metadata()["budget"], json!(breach));
         let whole = read(&log).await;
@@ -314,8 +312,7 @@ async fn every_limit_counts_on_also_what_no_provider_reported() {
         let cut = second.filter(|_| second != first).unwrap_or(3);
         let log = log_of(&whole[..cut]).await;
         let mode = RunMode::Resume(read(&log).await);
-        let mut resumed = config(plays([answer()])).mode(mode);
-        resumed.log = log.clone();
+        let resumed = config(&log, plays([answer()])).mode(mode);
         let resumed = agent(&Context::new(resumed).expect("it goes on")).await;
         assert_eq!(resumed.map(drop), Err(live), "{breach:?}");
     }
@@ -325,17 +322,15 @@ async fn every_limit_counts_on_also_what_no_provider_reported() {
 async fn nobody_is_told_of_what_the_records_tell() {
     let told = Arc::new(Told::default());
     let log = Arc::new(MemoryLog::new());
-    let config =
-        || {
-            let mut config = plain(&log)
-                .adapter(plays([says(&["hi"]), says(&["ho"])]))
-                .tools([tool("t", async |_| json!(1)).idempotent(1)]);
-            config.metrics = Some(told.clone() as Arc<dyn MetricsSink>);
-            config
-        };
+    let config = || {
+        plain(&log)
+            .adapter(plays([says(&["hi"]), says(&["ho"])]))
+            .tools([tool("t", async |_| json!(1)).idempotent(1)])
+            .metrics(told.clone())
+    };
     let agent = async |context: &Context, calls: &[&str]| {
         begin(context).await?;
-        context.llm_call(ask("one")).await?;
+        context.call_model(ask("one")).await?;
         for id in calls {
             context.call_tool(call(id, "t")).await?;
         }
@@ -419,7 +414,7 @@ impl Process {
         let fails = tool("fails", async |_| ToolOutcome::error("no")).idempotent(1);
         let tools = [inner.idempotent(1), flaky.idempotent(3), fails];
         let mut config = plain(&self.log).adapter(Echo(self.doings.clone())).tools(tools);
-        config.world = Arc::new(Chance(AtomicU64::new(self.number << 20)));
+        config = config.world(Chance(AtomicU64::new(self.number << 20)));
         config.mode(self.mode.clone())
     }
 }
@@ -432,7 +427,7 @@ async fn agent(context: &Context, doings: &Doings) -> Result<Value> {
     let page = context.side_effect("page", doings.effect("page")).await?;
     let refused = async { Err::<(), _>("refused") };
     let failed = context.side_effect("refused", refused).await.map_err(|error| error.to_string());
-    let first = context.llm_call(ask(&format!("one {chance} {}", at.as_millis()))).await?;
+    let first = context.call_model(ask(&format!("one {chance} {}", at.as_millis()))).await?;
     let calls =
         [("a", "inner", "30"), ("b", "flaky", "0"), ("c", "inner", "10"), ("d", "fails", "0")];
     let calls = calls.map(|(id, tool, pause)| {
@@ -448,7 +443,7 @@ async fn agent(context: &Context, doings: &Doings) -> Result<Value> {
             other => json!(other.map(|_| "?").map_err(|error| error.to_string()).err()),
         })
         .collect();
-    let second = context.llm_call(ask(&json!(results).to_string())).await?;
+    let second = context.call_model(ask(&json!(results).to_string())).await?;
     // The same id once more, and something at once with it.
     let id = context.new_call_id().await?;
     let (again, effect, unnamed) = tokio::join!(

@@ -14,8 +14,8 @@ use common::*;
 use mynah_data::{Error, ErrorKind, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{Fact, Kind, MemoryLog, Resolution};
 use mynah_step::{
-    CallTool, Context, DEFAULT_MAX_CONCURRENCY, ErrorPolicy, HandlerExecutor, OnToolError, RunMode,
-    SystemWorld, Tool, ToolContext, ToolLimits, ToolRegistry, run_tool,
+    CallTool, Config, Context, HandlerExecutor, OnToolError, RunMode, SystemWorld, Tool,
+    ToolContext, ToolErrorDecision, ToolLimits, run_tool,
 };
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -134,7 +134,7 @@ async fn a_transient_failure_of_an_idempotent_call_is_tried_again_and_every_try_
     let config = |log: &Arc<MemoryLog>| plain(log).tools([flaky(&tries, 2)]);
     let (outcome, facts) = twice(config, async |context| {
         tries.store(0, Relaxed);
-        let call = CallTool::from(call("c0", "flaky")).tries(true, 5);
+        let call = CallTool::from(call("c0", "flaky")).idempotent(5);
         context.call_tool(call).await
     })
     .await;
@@ -154,16 +154,17 @@ async fn a_transient_failure_of_an_idempotent_call_is_tried_again_and_every_try_
 #[tokio::test(start_paused = true)]
 async fn only_transient_failures_of_idempotent_calls_are_tried_again() {
     let tries = Arc::new(AtomicU32::new(0));
-    for (idempotent, max, expected) in [(false, 5, 1), (true, 0, 1), (true, 1, 1), (true, 3, 3)] {
+    for (max, expected) in [(None, 1), (Some(0), 1), (Some(1), 1), (Some(3), 3)] {
         let log = Arc::new(MemoryLog::new());
         tries.store(0, Relaxed);
         let config = plain(&log).tools([flaky(&tries, 9)]);
         let failed = perform(config, async |context: &Context| {
-            let call = CallTool::from(call("c0", "flaky")).tries(idempotent, max);
+            let call = CallTool::from(call("c0", "flaky"));
+            let call = max.into_iter().fold(call, CallTool::idempotent);
             context.call_tool(call).await.map_err(|error| error.reason())
         });
         assert_eq!(failed.await, Ok(Err("failed")));
-        assert_eq!(tries.load(Relaxed), expected, "{idempotent} {max}");
+        assert_eq!(tries.load(Relaxed), expected, "{max:?}");
     }
     let log = Arc::new(MemoryLog::new());
     let ran = Arc::new(AtomicU32::new(0));
@@ -174,7 +175,7 @@ async fn only_transient_failures_of_idempotent_calls_are_tried_again() {
     });
     let both = perform(plain(&log).tools([fatal]), async |context: &Context| {
         for name in ["fatal", "missing"] {
-            let call = CallTool::from(call(name, name)).tries(true, 5);
+            let call = CallTool::from(call(name, name)).idempotent(5);
             assert!(context.call_tool(call).await.is_err());
         }
     });
@@ -193,7 +194,7 @@ async fn the_pause_between_tries_is_the_callers_or_doubles_from_100_ms_with_a_qu
         tries.store(0, Relaxed);
         let began = Instant::now();
         let done = perform(plain(&log).tools([flaky(&tries, 3)]), async |context: &Context| {
-            let call = CallTool::from(call("c0", "flaky")).tries(true, 9);
+            let call = CallTool::from(call("c0", "flaky")).idempotent(9);
             let call = match given {
                 Some(pause) => call.backoff(move |attempt| pause * attempt),
                 None => call,
@@ -206,7 +207,7 @@ async fn the_pause_between_tries_is_the_callers_or_doubles_from_100_ms_with_a_qu
         let mode = RunMode::Replay(read(&log).await);
         let again =
             perform(plain(&log).tools([flaky(&tries, 3)]).mode(mode), async |context: &Context| {
-                let call = CallTool::from(call("c0", "flaky")).tries(true, 9);
+                let call = CallTool::from(call("c0", "flaky")).idempotent(9);
                 context.call_tool(call).await.is_ok()
             });
         assert_eq!(again.await, Ok(true));
@@ -270,19 +271,16 @@ async fn no_more_tools_run_at_once_than_there_are_places_eight_unless_said() {
             }
         })
     };
-    let many = DEFAULT_MAX_CONCURRENCY;
-    for (places, expected) in [(None, many), (Some(0), many), (Some(1), 1), (Some(30), 20)] {
+    for (places, expected) in [(None, 8), (Some(0), 8), (Some(1), 1), (Some(30), 20)] {
         most.store(0, Relaxed);
         let log = Arc::new(MemoryLog::new());
-        let mut config = plain(&log).tools([busy()]);
-        config.max_concurrency = places.unwrap_or(config.max_concurrency);
+        let config = places.into_iter().fold(plain(&log).tools([busy()]), Config::max_concurrency);
         let done = perform(config, async |context: &Context| {
             context.call_tools((0..20).map(|n| call(&format!("c{n}"), "busy"))).await.is_ok()
         });
         assert_eq!(done.await, Ok(true));
         assert_eq!(most.load(Relaxed), expected);
     }
-    assert_eq!(DEFAULT_MAX_CONCURRENCY, 8);
 }
 
 #[tokio::test(start_paused = true)]
@@ -304,7 +302,7 @@ async fn a_batch_with_side_effects_and_retries_replays_in_its_interleaving() {
     let (_, facts) = twice(config, async |context| {
         tries.store(0, Relaxed);
         let calls = [30, 70, 110].map(|ms| ToolCall::new(format!("c{ms}"), "busy", ms.to_string()));
-        let retried = CallTool::from(call("r", "flaky")).tries(true, 3);
+        let retried = CallTool::from(call("r", "flaky")).idempotent(3);
         context.call_tools(calls.map(CallTool::from).into_iter().chain([retried])).await
     })
     .await;
@@ -408,7 +406,7 @@ async fn a_call_that_is_cancelled_in_its_second_try_or_the_pause_before_it_ends_
                 sleep(Duration::from_secs(after)).await;
                 context.cancel();
             };
-            let call = CallTool::from(call("c0", "stuck")).tries(true, 3);
+            let call = CallTool::from(call("c0", "stuck")).idempotent(3);
             let call = call.backoff(|_| Duration::from_secs(10));
             let began = Instant::now();
             let outcome = tokio::join!(context.call_tool(call), cancel).0;
@@ -493,20 +491,6 @@ async fn a_tool_that_gives_something_else_is_a_mismatch_at_its_outcome() {
     assert_eq!((&path["recorded"], &path["produced"]), (&json!(1), &json!(2)), "{path}");
 }
 
-#[test]
-fn of_two_tools_with_one_name_the_later_counts_and_names_are_sorted() {
-    let registry = ToolRegistry::new(
-        ["b", "a", "b"]
-            .into_iter()
-            .enumerate()
-            .map(|(n, name)| Tool::new(name, n.to_string(), json!({}))),
-    );
-    assert_eq!(registry.names(), ["a", "b"]);
-    assert_eq!(registry.get("b").map(|tool| tool.spec().description.clone()), Some("2".to_owned()));
-    let shared = registry.clone();
-    std::thread::scope(|scope| scope.spawn(|| assert!(shared.get("a").is_some())).join().is_ok());
-}
-
 #[tokio::test]
 async fn ten_thousand_effects_and_a_thousand_calls_at_once_cost_what_they_are() {
     let many = || {
@@ -518,14 +502,13 @@ async fn ten_thousand_effects_and_a_thousand_calls_at_once_cost_what_they_are() 
         })
     };
     let config = |log: &Arc<MemoryLog>| {
-        let mut config = plain(log).tools([
+        let config = plain(log).tools([
             many(),
             tool("one", async |context: ToolContext| {
                 context.random().await.map(|chance| json!(chance))
             }),
         ]);
-        config.max_concurrency = 1_000;
-        config
+        config.max_concurrency(1_000)
     };
     let (_, facts) = twice(config, async |context| {
         context.call_tool(call("c", "many")).await?;
@@ -590,13 +573,13 @@ async fn the_policy_for_tool_errors_replaces_a_result_or_ends_the_calls() {
         let results = context.call_tools([call("c0", "fails"), call("c1", "works")]).await?;
         Ok::<_, Error>(results.into_iter().map(|result| result.outcome).collect::<Vec<_>>())
     };
-    let soften = || ErrorPolicy::decide(|_, _| OnToolError::Continue(json!("later")));
+    let soften = || OnToolError::decide(|_, _| ToolErrorDecision::Continue(json!("later")));
     let config = |log: &Arc<MemoryLog>| plain(log).tools(tools()).on_tool_error(soften());
     let (outcomes, _) = twice(config, agent).await;
     let later = |text: &str| Ok(ToolOutcome::Ok(json!(text)));
     assert_eq!(outcomes, Ok(vec![later("later"), later("printed")]));
 
-    let config = |log: &Arc<MemoryLog>| plain(log).tools(tools()).on_tool_error(ErrorPolicy::Halt);
+    let config = |log: &Arc<MemoryLog>| plain(log).tools(tools()).on_tool_error(OnToolError::Halt);
     let (outcomes, facts) = twice(config, agent).await;
     assert_eq!(outcomes.map_err(|error| error.to_string().contains("out of ink")), Err(true));
     let ended = kinds(&facts).into_iter().filter(|kind| kind.starts_with("tool_")).count();

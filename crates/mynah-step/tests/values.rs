@@ -56,7 +56,7 @@ async fn nothing_of_the_run_can_be_had_inside_a_side_effect() {
     let (refused, facts) = twice(config, async |context| {
         let now = context.side_effect("outer", async { context.now().await.map(|_| 1) });
         let model =
-            context.side_effect("outer", async { context.llm_call(ask("hi")).await.map(|_| 1) });
+            context.side_effect("outer", async { context.call_model(ask("hi")).await.map(|_| 1) });
         let tool = context
             .side_effect("outer", async { context.call_tool(call("c0", "t")).await.map(|_| 1) });
         let emit = context.side_effect("outer", async { end(context).await.map(|()| 1) });

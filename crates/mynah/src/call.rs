@@ -107,7 +107,7 @@ call! {
 call! {
     /// Steps until something ends or suspends the conversation; see [`Engine::chat`].
     Chat(thread: Thread) Chat, Input::Thread;
-    prompt model tools chat call live new data key tool_code approval chat_code record keep queue
+    prompt model tools chat call live new data key tool_code approval chat_code record park keep queue
 }
 
 impl IntoFuture for Generate {

@@ -125,6 +125,8 @@ pub struct Cancel {
     world: Arc<dyn World>,
 }
 
+mynah_data::partial_debug! { Cancel { run } }
+
 impl Cancel {
     pub(crate) fn of(log: Arc<dyn Log>, run: &RunId, world: &Arc<dyn World>) -> Self {
         Self { log, run: run.clone(), world: Arc::clone(world) }

@@ -38,6 +38,7 @@ use crate::{
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
+#[must_use = "an engine never changes: each method returns another one"]
 pub struct Engine(pub(crate) Arc<Parts>);
 
 #[derive(Clone)]
@@ -169,7 +170,7 @@ impl Engine {
     /// The same engine with one more option for its adapter, such as the `organization` of OpenAI's or the `headers` of any over HTTP.
     /// It is stored with the engine: a header that holds a key belongs to the adapter, or to a call. Calls of an engine with the option
     /// `api_key` are refused.
-    pub fn adapter_opt(self, name: &str, value: impl Into<Value>) -> Self {
+    pub fn adapter_option(self, name: &str, value: impl Into<Value>) -> Self {
         // A key belongs to a call, never to an engine, which can be stored.
         if name == "api_key" {
             return self.misused("adapter_opts", "api_key belongs to the adapter or to a call");
@@ -211,7 +212,7 @@ impl Engine {
     /// # Ok::<(), mynah::Error>(())
     /// ```
     pub fn base_url(self, url: impl Into<String>) -> Self {
-        self.adapter_opt("base_url", url.into())
+        self.adapter_option("base_url", url.into())
     }
 
     /// The same engine with a fallback: the model to use if the one before cannot be reached. See

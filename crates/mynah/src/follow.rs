@@ -55,6 +55,7 @@ pub fn follow<L: Log + Clone>(
 /// The events of a run; see [`follow`].
 ///
 /// It holds the events of one record, and one portion of records. A slow reader costs no more.
+#[must_use = "no event is read unless it is asked for"]
 pub struct Follow {
     log: Arc<dyn Log>,
     run: RunId,
@@ -73,6 +74,8 @@ pub struct Follow {
     /// The number of the last progress report that was given.
     reported: u64,
 }
+
+mynah_data::partial_debug! { Follow { run, seen } }
 
 /// What the reader has had.
 #[derive(Clone, Copy, Debug)]

@@ -57,6 +57,8 @@ pub struct Fork {
     link: Option<(Continues, Duration)>,
 }
 
+mynah_data::partial_debug! { Fork { run, at, id } }
+
 /// A run that was branched off another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]

@@ -36,20 +36,27 @@ pub enum Waiting {
     Approval(Vec<ToolCall>),
     /// A decision about each of these calls, whose outcome is unknown because the process died while they ran. Continue with
     /// [`Run::decide`]; [`Decision::Approve`] runs a call again.
-    Unknown(Vec<ToolCall>),
+    Uncertain(Vec<ToolCall>),
     /// A person's attention: its processes died too often. Continue with [`Run::resume`].
     CrashLoop,
     /// This time. [`Run::resume`] and [`Run::decide`] wait for it and continue. A program that ends meanwhile starts the run again then.
     Time(SystemTime),
+    /// Something that this version does not know; only a newer server reports it.
+    Other,
 }
 
 impl Waiting {
     /// The calls that need a decision.
     pub fn calls(&self) -> &[ToolCall] {
         match self {
-            Self::Approval(calls) | Self::Unknown(calls) => calls,
-            Self::Question(_) | Self::CrashLoop | Self::Time(_) => &[],
+            Self::Approval(calls) | Self::Uncertain(calls) => calls,
+            Self::Question(_) | Self::CrashLoop | Self::Time(_) | Self::Other => &[],
         }
+    }
+
+    /// A time in milliseconds since 1970.
+    pub(crate) fn at(wake_at_ms: u64) -> Self {
+        Self::Time(SystemTime::UNIX_EPOCH + Duration::from_millis(wake_at_ms))
     }
 }
 
@@ -139,13 +146,12 @@ impl Run {
             }
             HaltReason::ManualToolCalls => Some(Waiting::Approval(self.result.manual_tool_calls())),
             HaltReason::UncertainTools => {
-                Some(Waiting::Unknown(self.result.uncertain_tool_calls()))
+                Some(Waiting::Uncertain(self.result.uncertain_tool_calls()))
             }
             HaltReason::CrashLoop => Some(Waiting::CrashLoop),
             HaltReason::Sleeping => {
                 let time = self.result.metadata.get("wake_at_ms").and_then(Value::as_u64);
-                let since = Duration::from_millis(time.unwrap_or_default());
-                Some(Waiting::Time(SystemTime::UNIX_EPOCH + since))
+                Some(Waiting::at(time.unwrap_or_default()))
             }
             _ => None,
         }
@@ -165,7 +171,7 @@ impl Run {
     /// As [`Engine::resume`]. A run that waits for an answer is refused, and so is one whose processes died too often.
     pub async fn decide(self, decide: impl FnMut(&ToolCall) -> Decision) -> Result<Self> {
         let calls = match self.waiting() {
-            Some(Waiting::Approval(calls) | Waiting::Unknown(calls)) => calls,
+            Some(Waiting::Approval(calls) | Waiting::Uncertain(calls)) => calls,
             Some(Waiting::Time(_)) => return self.resume().await,
             Some(Waiting::Question(_)) => {
                 return Err(self.refused("it waits for an answer; give it with Run::answer"));
@@ -175,7 +181,7 @@ impl Run {
                     "its processes died too often; look at it, then continue with Run::resume",
                 ));
             }
-            None => return Err(self.refused("it has ended")),
+            Some(Waiting::Other) | None => return Err(self.refused("it has ended")),
         };
         let resume = self.resumption()?.decided(&calls, decide);
         self.continued(resume).await

@@ -1,5 +1,6 @@
 #![doc = include_str!("../docs/mynah.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![warn(missing_debug_implementations)]
 
 mod alone;
 #[cfg(feature = "typed")]
@@ -51,12 +52,11 @@ pub use mynah_data::{
     AdapterReason, Approval, Breach, BreachTime, Budget, CacheRetention, Catalog, ChatResult,
     Collector, Difference, EngineReason, Error, ErrorKind, Event, FieldError, FinishReason,
     HANDOFF, HaltReason, Image, ImageDetail, ImageError, ImageSource, Limit, LogReason, LongPrompt,
-    MAX_ERROR, MAX_RESULT, Message, Messages, Metadata, Mismatch, MismatchClass, ModelInfo,
-    ModelRef, Operation, Part, PathSegment, Pricing, PromptCache, Request, Response,
-    ResponseFormat, Result, Role, RunId, Session, SessionReason, SessionReducer, SessionRun,
-    SessionState, Status, StepResult, StepThread, StreamReason, Thread, ToolCall, ToolChoice,
-    ToolMode, ToolOutcome, ToolReason, ToolSpec, TurnResult, Usage, ValidationReason, Wait, decode,
-    validate,
+    Message, Messages, Metadata, Mismatch, MismatchClass, ModelInfo, ModelRef, Operation, Part,
+    PathSegment, Pricing, PromptCache, Request, Response, ResponseFormat, Result, Role, RunId,
+    Session, SessionReason, SessionReducer, SessionRun, SessionState, Status, StepResult,
+    StepThread, StreamReason, Thread, ToolCall, ToolChoice, ToolMode, ToolOutcome, ToolReason,
+    ToolSpec, TurnResult, Usage, ValidationReason, Wait, decode, validate,
 };
 #[cfg(feature = "typed")]
 #[doc(inline)]
@@ -67,12 +67,14 @@ pub use mynah_mcp as mcp;
 #[doc(hidden)]
 #[cfg(feature = "typed")]
 pub use mynah_step::__private;
+#[doc(hidden)]
+pub use mynah_step::differences;
 #[doc(inline)]
 pub use mynah_step::{
-    Adapter, BoxFuture, Continuation, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor,
-    IntoOutcome, IntoTool, IntoTools, JsonEncoder, MetricsSink, ModelCall, ModelStream,
-    OnUncertain, RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext, ToolExecutor,
-    ToolFn, ToolProgress, ToolResultEncoder, ToolSet, World, differences, layers, typed,
+    Adapter, BoxFuture, Continuation, EncodeError, Fallback, Handler, HandlerExecutor, IntoOutcome,
+    IntoTool, IntoTools, JsonEncoder, MetricsSink, ModelCall, ModelStream, OnToolError,
+    OnUncertain, RetryPolicy, SideEffectErrors, SystemWorld, Tool, ToolContext, ToolErrorDecision,
+    ToolExecutor, ToolFn, ToolProgress, ToolResultEncoder, ToolSet, World, layers,
 };
 #[cfg(feature = "typed")]
 pub use mynah_step::{schema_of, schemars};
@@ -80,11 +82,10 @@ pub use mynah_step::{schema_of, schemars};
 pub use mynah_tools as tools;
 pub use options::Options;
 pub use replay::{Replay, ReplayStatus, Replayed, Tools, replay_run};
-pub use restore::{KeptCall, Restored, kept_call, restore_session, restore_turn};
+pub use restore::{RecordedCall, Restored, recorded_call, restore_session, restore_turn};
 pub use resume::Resume;
-pub use run::{OnToolError, OnUnknownTool};
+pub use run::OnUnknownTool;
 pub use run_event::{EventId, FollowedEvent, RunEvent};
-pub use secrecy::SecretString;
 pub use spec::{EngineRegistry, EngineSpec, ToolEntry};
 pub use stream::EventStream;
 pub use turn::{SessionStream, StepTurn, Turn};
@@ -99,23 +100,16 @@ pub mod log {
     pub use mynah_sqlite::SqliteLog;
 }
 
-/// For custom loops, and for custom adapters and tools.
+/// For custom loops.
 ///
-/// [`Context`](step::Context) is the boundary of a run, and [`Config`](step::Config) what it runs with. The rest are the traits that a loop, an
-/// adapter or a tool implements or calls.
+/// [`Context`](step::Context) is the boundary of a run, and [`Config`](step::Config) what it runs with. Loops, adapters and tools share the
+/// traits at the root of the crate.
 pub mod step {
     #[doc(inline)]
     pub use mynah_step::{
-        Adapter, AppendMetric, Backoff, BoxFuture, CallTool, Config, Context,
-        DEFAULT_MAX_CONCURRENCY, EncodeError, ErrorPolicy, Fallback, Handler, HandlerExecutor,
-        IntoOutcome, IntoTool, IntoTools, JsonEncoder, MetricsSink, ModelAnswer, ModelCall,
-        ModelCallMetric, ModelStream, OnToolError, OnUncertain, RetryPolicy, RunMode,
-        SideEffectErrors, SystemWorld, Tool, ToolCallMetric, ToolContext, ToolExecutor, ToolFn,
-        ToolOutcome, ToolRegistry, ToolResult, ToolResultEncoder, ToolSet, World, differences,
-        layers, typed,
+        AppendMetric, CallTool, Config, Context, ModelAnswer, ModelCallMetric, RunMode,
+        ToolCallMetric, ToolResult, markers,
     };
-    #[cfg(feature = "typed")]
-    pub use mynah_step::{schema_of, schemars};
 }
 
 /// Compiles the code of the README and the book.
@@ -142,10 +136,10 @@ pub mod prelude {
     #[cfg(feature = "sqlite")]
     pub use crate::log::SqliteLog;
     pub use crate::{
-        Budget, CancelHandle, ChatResult, Decision, Engine, Error, ErrorPolicy, Event, HaltReason,
-        Message, OnToolError, OnUncertain, Request, Response, ResponseFormat, Result, RunId,
-        Session, Status, StepResult, Thread, Tool, ToolCall, ToolContext, ToolMode, ToolOutcome,
-        Waiting,
+        Budget, CancelHandle, ChatResult, Decision, Engine, Error, Event, HaltReason, Message,
+        OnToolError, OnUncertain, Request, Response, ResponseFormat, Result, RunId, Session,
+        Status, StepResult, Thread, Tool, ToolCall, ToolContext, ToolErrorDecision, ToolMode,
+        ToolOutcome, Waiting,
         log::{Log, MemoryLog},
     };
 }

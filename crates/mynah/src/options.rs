@@ -13,7 +13,7 @@ use crate::{
     cancel::CancelHandle,
     engine::overlay_tools,
     in_flight::InFlight,
-    run::{ApprovalPolicy, ErrorPolicy, HaltWhen, Observer},
+    run::{ApprovalPolicy, HaltWhen, Observer, OnToolError},
     values::{NAMES, ToolErrors, Values},
 };
 
@@ -33,12 +33,13 @@ use crate::{
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Default)]
+#[must_use = "options do nothing unless a call has them"]
 pub struct Options {
     pub(crate) values: Values,
     pub(crate) tools: Vec<Tool>,
     /// The caller's own condition, and its name in records.
     pub(crate) halt_when: Option<(Value, HaltWhen)>,
-    pub(crate) on_tool_error: Option<ErrorPolicy>,
+    pub(crate) on_tool_error: Option<OnToolError>,
     pub(crate) approval: Option<ApprovalPolicy>,
     pub(crate) on_event: Option<Observer>,
     pub(crate) in_flight: Option<InFlight>,
@@ -267,7 +268,7 @@ macro_rules! setters_of {
         }
 
         /// An option of the provider, sent as it is. Options that Mynah has itself are set with their own setters and refused
-        /// here.
+        /// here. Adapters over HTTP also refuse `messages`, `input` and `contents`, which would replace the conversation.
         ///
         /// ```
         /// # use mynah::{Engine, testing::Scripted};
@@ -330,10 +331,6 @@ macro_rules! setters_of {
             /// The session's id for tools and caches.
             session_id(id: impl Into<String>) = Some(id.into());
 
-            /// The adapter's own options, over the engine's. Adapters over HTTP take `headers`, as
-            /// `{"headers": {"x-gateway-key": "…"}}`, to be sent with the call; they are not recorded, as they may hold keys.
-            adapter_opts(opts: mynah_data::Metadata) = Some(opts);
-
             /// Whether pieces of text are streamed. The result does not change.
             emit_text_deltas(on: bool) = Some(on);
 
@@ -341,7 +338,17 @@ macro_rules! setters_of {
             emit_tool_deltas(on: bool) = Some(on);
         }
 
-        /// Observes every event of the model, regardless of filters.
+        /// Sets one option of the adapter, over the [engine's](crate::Engine::adapter_option).
+        ///
+        /// Adapters over HTTP take `headers`, as `json!({"x-gateway-key": "…"})`. They are sent with the call and not recorded, as they may
+        /// hold keys. The key itself is no such option, and refused.
+        pub fn adapter_option(mut $self_, name: &str, value: impl Into<serde_json::Value>) -> Self {
+            $options.values.set_adapter_option(name, value.into());
+            $self_
+        }
+
+        /// Observes every event of the model, regardless of filters. A call that attaches to a recorded run observes its recorded events
+        /// too, from the first, as its stream has them; a [resumed](crate::Engine::resume) run observes only what is new.
         pub fn on_event(mut $self_, observe: impl Fn(&mynah_data::Event) + Send + Sync + 'static) -> Self {
             $options.on_event = Some(std::sync::Arc::new(observe));
             $self_
@@ -366,13 +373,13 @@ macro_rules! setters_of {
             $self_
         }
 
-        /// Keeps the answer of a recorded run in its log while it streams, so that [`follow`](crate::follow) shows it in any process.
+        /// Whether the answer of a recorded run is kept in its log while it streams, so that [`follow`](crate::follow) shows it in any process.
         ///
         /// Its events are written in groups, every 50 ms or 4 KiB, without waiting for the disk and outside the chain of records. They
         /// are deleted when the answer is recorded. A reader that follows the run after a crash gets the rest of the same answer, or one
         /// [`TurnRestarted`](crate::RunEvent::TurnRestarted) before the next.
-        pub fn durable_events(mut $self_) -> Self {
-            $options.values.durable_events = Some(true);
+        pub fn durable_events(mut $self_, on: bool) -> Self {
+            $options.values.durable_events = Some(on);
             $self_
         }
     };
@@ -420,8 +427,8 @@ macro_rules! setters_of {
             $self_
         }
 
-        /// What happens if a tool fails: [`Continue`](crate::ErrorPolicy::Continue), which is the default and lets the model read
-        /// the error, [`Halt`](crate::ErrorPolicy::Halt), or a function that [decides](crate::ErrorPolicy::decide).
+        /// What happens if a tool fails: [`Continue`](crate::OnToolError::Continue), which is the default and lets the model read
+        /// the error, [`Halt`](crate::OnToolError::Halt), or a function that [decides](crate::OnToolError::decide).
         ///
         /// A function must depend on its arguments alone. Its decision is recorded, and it is called again if a replay runs the tool
         /// again. Records hold only that there is one, so a resume without it is refused. An engine that has one cannot be stored.
@@ -429,21 +436,21 @@ macro_rules! setters_of {
         /// ```
         /// # use mynah::{Engine, Tool, testing::Scripted};
         /// # use serde_json::json;
-        /// use mynah::{ErrorPolicy, OnToolError};
+        /// use mynah::{OnToolError, ToolErrorDecision};
         /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
         /// # let calls = json!([{"tool_call": {"id": "c0", "name": "pay"}}, {"finish": "tool_calls"}]);
         /// # let model = Scripted::new([calls.clone(), calls, json!([{"text": "Later."}, {"finish": "stop"}])])?;
         /// # let pay = Tool::new("pay", "", json!({})).handler(async |_, _| Err::<String, _>("no money"));
         /// # let engine = Engine::new(model).tool(pay);
-        /// let halted = engine.chat("pay").on_tool_error(ErrorPolicy::Halt).await?;
+        /// let halted = engine.chat("pay").on_tool_error(OnToolError::Halt).await?;
         /// assert_eq!(halted.halted_reason.as_str(), "tool_error");
         ///
-        /// let soften = ErrorPolicy::decide(|_, _| OnToolError::Continue(json!("try tomorrow")));
+        /// let soften = OnToolError::decide(|_, _| ToolErrorDecision::Continue(json!("try tomorrow")));
         /// let result = engine.chat("pay").on_tool_error(soften).await?;
         /// assert_eq!(result.text(), "Later.");
         /// # Ok(()) }
         /// ```
-        pub fn on_tool_error(mut $self_, policy: $crate::ErrorPolicy) -> Self {
+        pub fn on_tool_error(mut $self_, policy: $crate::OnToolError) -> Self {
             let (word, decide) = $crate::options::tool_errors(policy);
             $options.values.on_tool_error = word;
             $options.on_tool_error = decide;
@@ -553,6 +560,14 @@ macro_rules! setters_of {
             $self_
         }
     };
+    (park, $self_:ident => $options:expr) => {
+        mynah_data::setters! { $self_ => $options;
+            /// How long a recorded chat waits in its process for a time: of a tool that continues [later](crate::ToolOutcome::later), or of a model
+            /// call that its provider wants to have later. For a longer time it is suspended with the reason `sleeping`, and can be resumed when
+            /// the time has come. By default two minutes; a [`Worker`](crate::Worker) has its own limit.
+            park_after(limit: std::time::Duration) = Some(limit);
+        }
+    };
     (keep, $self_:ident => $options:expr) => {
         mynah_data::setters! { $self_ => $options;
             /// How durable the records of this call are before a tool starts or a result is returned. By default as the log does it.
@@ -562,23 +577,18 @@ macro_rules! setters_of {
             /// run whose log takes longer ends with an `Err`. If not set, an append has no time limit,
             /// and an unavailable log is retried for five minutes.
             emit_timeout(limit: std::time::Duration) = Some(limit);
-
-            /// How long a recorded chat waits in its process for a time: of a tool that continues [later](crate::ToolOutcome::later), or of a model
-            /// call that its provider wants to have later. For a longer time it is suspended with the reason `sleeping`, and can be resumed when
-            /// the time has come. By default two minutes; a [`Worker`](crate::Worker) has its own limit.
-            park_after(limit: std::time::Duration) = Some(limit);
         }
     };
 }
 pub(crate) use setters_of;
 
-option_setters!(Options, self => self; prompt model tools chat call live new data key tool_code approval chat_code record keep);
+option_setters!(Options, self => self; prompt model tools chat call live new data key tool_code approval chat_code record park keep);
 
 /// Splits a policy for tool errors into data and code.
-pub(crate) fn tool_errors(policy: ErrorPolicy) -> (Option<ToolErrors>, Option<ErrorPolicy>) {
+pub(crate) fn tool_errors(policy: OnToolError) -> (Option<ToolErrors>, Option<OnToolError>) {
     match policy {
-        ErrorPolicy::Continue => (Some(ToolErrors::Continue), None),
-        ErrorPolicy::Halt => (Some(ToolErrors::Halt), None),
+        OnToolError::Continue => (Some(ToolErrors::Continue), None),
+        OnToolError::Halt => (Some(ToolErrors::Halt), None),
         decide => (None, Some(decide)),
     }
 }

@@ -86,7 +86,7 @@ impl Rerun {
 ///
 /// ```compile_fail,E0599
 /// # fn example(engine: mynah::Engine, log: mynah::log::MemoryLog) {
-/// let replay = engine.replay(&log, "r").durable_events();
+/// let replay = engine.replay(&log, "r").durable_events(true);
 /// # }
 /// ```
 #[must_use = "a replay does nothing unless it is awaited"]
@@ -100,6 +100,8 @@ pub struct Replay {
     allow_changed: bool,
     options: Options,
 }
+
+mynah_data::partial_debug! { Replay { run, options } }
 
 /// A replacement for the beginning of the conversation.
 enum RunChange {

@@ -95,7 +95,7 @@ pub async fn restore_turn<L: Log>(log: &L, run: impl AsRef<str>) -> Result<Resto
 /// The call that a run is, or that last continued it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct KeptCall {
+pub struct RecordedCall {
     /// How far it goes.
     pub extent: Extent,
     /// The whole conversation with which it began, whichever runs hold it.
@@ -125,7 +125,7 @@ pub struct KeptCall {
 /// # let log = MemoryLog::new();
 /// let run = engine.chat("pay").record(&log).await?.run_id.unwrap();
 ///
-/// let waiting = mynah::kept_call(&log, &run).await?.waiting.unwrap();
+/// let waiting = mynah::recorded_call(&log, &run).await?.waiting.unwrap();
 /// let call = &waiting.manual_tool_calls()[0];
 /// assert_eq!((&*call.name, &call.arguments), ("pay", &json!({"euros": 7})));
 /// # Ok(()) }
@@ -133,12 +133,12 @@ pub struct KeptCall {
 ///
 /// # Errors
 /// A run that is missing or corrupt, lacks what was removed, or was written by a custom loop.
-pub async fn kept_call<L: Log>(log: &L, run: impl AsRef<str>) -> Result<KeptCall> {
+pub async fn recorded_call<L: Log>(log: &L, run: impl AsRef<str>) -> Result<RecordedCall> {
     let run = run.as_ref();
     let loaded = Loaded::read(log, run).await?;
     let (_, EngineSegment { extent, .. }) = loaded.stretches();
     let (waiting, digests) = (loaded.waiting(), loaded.digests());
-    Ok(KeptCall { extent, thread: loaded.thread_of_call(), waiting, digests })
+    Ok(RecordedCall { extent, thread: loaded.thread_of_call(), waiting, digests })
 }
 
 /// The session that a turn left.

@@ -28,8 +28,8 @@ use crate::{
 mod approved;
 mod inbox;
 
-const UNCERTAIN: &str =
-    "it waits for the outcome of its uncertain tools; give results, or choose rerun or fail";
+const UNCERTAIN: &str = "the outcome of some of its calls is unknown, because the process died while they ran; decide with Run::decide, \
+     give results with Resume::tool_result, or choose a policy with Resume::on_uncertain";
 
 /// What a worker has of a run.
 pub(crate) struct Claimed {
@@ -74,7 +74,9 @@ pub struct Resume {
     options: Options,
 }
 
-option_setters!(Resume, self => self.options; model tools chat call live data key tool_code approval chat_code keep);
+mynah_data::partial_debug! { Resume { run, options } }
+
+option_setters!(Resume, self => self.options; model tools chat call live data key tool_code approval chat_code park keep);
 
 impl Engine {
     /// Resumes a run that has no end: at the exact point where its process ended, or where it
@@ -95,7 +97,7 @@ impl Engine {
     ///
     /// A run that waits is refused (`invalid_status`) without what it waits for. The error's
     /// metadata has it: `pending_question`, `manual_tool_calls` with names and arguments, or the
-    /// ids of `uncertain_tool_calls`. [`kept_call`](crate::kept_call) returns it without an engine.
+    /// ids of `uncertain_tool_calls`. [`recorded_call`](crate::recorded_call) returns it without an engine.
     ///
     /// ```
     /// # use mynah::{Engine, Tool, ToolOutcome, testing::Scripted};
@@ -245,7 +247,7 @@ impl Resume {
     /// Approves a call that the run waits for if it has this digest with this engine's tool,
     /// regardless of the recorded one.
     ///
-    /// [`kept_call`](crate::kept_call) returns the digests of the calls that a run waits for. The error `approval_stale` has that of a tool
+    /// [`recorded_call`](crate::recorded_call) returns the digests of the calls that a run waits for. The error `approval_stale` has that of a tool
     /// that changed since, as `digest` in its metadata, and the recorded one as `recorded_digest`.
     pub fn approve_digest(mut self, id: impl Into<String>, digest: Hash) -> Self {
         let id = id.into();
@@ -553,7 +555,10 @@ impl Resume {
     }
 
     fn has_ended(&self) -> Error {
-        let message = format!("log error: sealed: run {} has ended; fork it to continue", self.run);
+        let message = format!(
+            "log error: sealed: run {} has ended; fork it to continue (mynah::fork_run)",
+            self.run
+        );
         Error::log(LogReason::Sealed).with_message(message).with("run_id", self.run.as_str())
     }
 
@@ -574,11 +579,11 @@ impl Resume {
         let refused = |why: &str| self.refused(status, why);
         match &self.message {
             None if end.reason == HaltReason::AskUser => {
-                return Err(refused("it waits for an answer"));
+                return Err(refused("it waits for an answer; give it with Resume::answer"));
             }
             Some(_) if matches!(end.reason, HaltReason::CrashLoop | HaltReason::Sleeping) => {
                 return Err(refused(
-                    "it waits for no answer; resume it, with a message if you like",
+                    "it waits for no answer; resume it without one, or add a Resume::message",
                 ));
             }
             Some(message) if message.role() != Role::User => {
@@ -603,7 +608,7 @@ impl Resume {
             let waits = match end.reason {
                 HaltReason::UncertainTools => UNCERTAIN.to_owned(),
                 _ => format!(
-                    "it waits for the calls {}; give a tool_result for each, approve or reject it",
+                    "it waits for the calls {}; decide about each with Run::decide, or with Resume::approve, reject or tool_result",
                     missing.join(", ")
                 ),
             };

@@ -90,6 +90,7 @@ pub struct ToolEntry {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Default)]
+#[must_use = "a registry does nothing unless an engine is made with it"]
 pub struct EngineRegistry {
     adapters: HashMap<String, Arc<dyn Adapter>>,
     handlers: HashMap<String, Arc<dyn Handler>>,
@@ -196,7 +197,7 @@ impl Engine {
                 _ => tool,
             })
         };
-        if let Some(Err(why)) = spec.retry.as_ref().map(RetryPolicy::from_json) {
+        if let Some(Err(why)) = spec.retry.as_ref().map(RetryPolicy::deserialize) {
             return Err(Error::engine(EngineReason::InvalidEngine)
                 .with_message(format!("engine error: invalid_engine: retry: {why}"))
                 .with("field", RETRY));

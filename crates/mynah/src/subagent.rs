@@ -322,7 +322,7 @@ fn continued(run: Run, resume: Resume, context: ToolContext) -> BoxFuture<Result
 fn answered(run: &Run, answer: String) -> Result<std::result::Result<Resume, String>> {
     Ok(Ok(match run.waiting() {
         Some(Waiting::Question(_)) => run.resumption()?.answer(answer),
-        Some(Waiting::Approval(calls) | Waiting::Unknown(calls)) => {
+        Some(Waiting::Approval(calls) | Waiting::Uncertain(calls)) => {
             match approvals::decisions(&answer, &calls) {
                 Ok(decisions) => {
                     let mut decisions = decisions.into_iter();
@@ -353,11 +353,11 @@ fn outcome(run: &Run, state: Asked) -> Outcome {
         Some(Waiting::Time(time)) => Outcome::Sleeps { until_ms: millis(since_1970(time)), state },
         Some(Waiting::Question(question)) => asks(question, hints_of(run)),
         Some(Waiting::Approval(calls)) => about(&calls, false),
-        Some(Waiting::Unknown(calls)) => about(&calls, true),
+        Some(Waiting::Uncertain(calls)) => about(&calls, true),
         Some(Waiting::CrashLoop) => {
             asks("The agent's process died again and again. Continue?".to_owned(), Metadata::new())
         }
-        None => match &run.result().halted_reason {
+        Some(Waiting::Other) | None => match &run.result().halted_reason {
             HaltReason::Completed => Outcome::Answer(run.result().text().into_owned()),
             reason => {
                 let error = run.result().error();

@@ -60,7 +60,7 @@ use crate::{
 #[must_use = "a turn does nothing unless it is awaited or streamed"]
 pub struct Turn(pub(crate) PendingTurn);
 
-option_setters!(Turn, self => self.0.options; options prompt model tools chat call live new data key tool_code approval chat_code record keep queue);
+option_setters!(Turn, self => self.0.options; options prompt model tools chat call live new data key tool_code approval chat_code record park keep queue);
 
 impl Turn {
     /// Starts a run of its own from this session value, even if another turn has continued the session or a run waits for this

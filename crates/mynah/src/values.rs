@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::{
     ContextPolicy,
     code::HALT_WHEN,
-    run::{ErrorPolicy, OnUnknownTool},
+    run::{OnToolError, OnUnknownTool},
 };
 
 /// Names that belong to the engine or to the call itself. As options of a call they never reach a provider.
@@ -49,7 +49,7 @@ pub(crate) enum ToolErrors {
     Halt,
 }
 
-impl From<ToolErrors> for ErrorPolicy {
+impl From<ToolErrors> for OnToolError {
     fn from(policy: ToolErrors) -> Self {
         match policy {
             ToolErrors::Continue => Self::Continue,
@@ -169,7 +169,7 @@ values! {
     context_policy: ContextPolicy, read, "invalid_shape";
     side_effect_errors: SideEffectErrors, read, "unknown";
     require_raw_response_hash: bool, read, "not_a_boolean";
-    retry: RetryPolicy, retry, "invalid_shape";
+    retry: RetryPolicy, read, "invalid_shape";
     emit_text_deltas: bool, read, "not_a_boolean";
     emit_tool_deltas: bool, read, "not_a_boolean";
     include_raw_chunks: bool, read, "not_a_boolean";
@@ -225,10 +225,6 @@ fn prompt_cache(value: Value, code: &str) -> Read<PromptCache> {
     }
 }
 
-fn retry(value: Value, code: &str) -> Read<RetryPolicy> {
-    RetryPolicy::from_json(&value).map(Some).map_err(|_| vec![broken(code)])
-}
-
 /// Only merging uses them, and it ignores values that are not maps.
 fn params(value: Value, _: &str) -> Read<Metadata> {
     match value {
@@ -253,6 +249,15 @@ impl Values {
             return;
         }
         self.provider.insert(name.to_owned(), value);
+    }
+
+    /// Sets an option of the adapter. Options are recorded, so a key is refused when the call is made.
+    pub(crate) fn set_adapter_option(&mut self, name: &str, value: Value) {
+        if name == "api_key" {
+            self.invalid.push((name.to_owned(), FieldError::new(name, "known_option")));
+            return;
+        }
+        self.adapter_opts.get_or_insert_default().insert(name.to_owned(), value);
     }
 
     /// Refuses values that do not fit, all at once.
@@ -289,7 +294,7 @@ impl Values {
         let advice: Vec<String> = known
             .map(|error| {
                 let name = error.path_text();
-                format!("{name} is an option of Mynah; set it as such, not as a provider option")
+                format!("{name} is an option of Mynah; set it with its own setter")
             })
             .collect();
         Err(Error::validation(ValidationReason::InvalidOptions, errors).because(&advice))

@@ -101,12 +101,12 @@ impl Signal {
 pub async fn deliver<L: Log + ?Sized>(
     log: &L,
     run: impl AsRef<str>,
-    message_id: &str,
+    message_id: impl AsRef<str>,
     signal: &Signal,
 ) -> Result<bool> {
     let payload = serde_json::to_vec(signal)
         .map_err(|why| Error::invalid_option("signal", "not_json").with_message(why.to_string()))?;
-    log.deliver(run.as_ref(), message_id, payload).await
+    log.deliver(run.as_ref(), message_id.as_ref(), payload).await
 }
 
 impl Chat {
@@ -135,7 +135,7 @@ impl Chat {
 /// let run = engine.chat("Hi!").record(&log).run_id("greeting-1").enqueue().await?;
 ///
 /// let shutdown = tokio::time::sleep(Duration::from_millis(500)); // a program waits for SIGTERM
-/// Worker::new(&log).agent("support", engine).concurrency(64).run(shutdown).await?;
+/// Worker::new(&log).agent("support", engine).max_concurrency(64).run(shutdown).await?;
 /// assert_eq!(log.run(&run).await?.unwrap().status, RunStatus::Completed);
 /// # Ok(()) }
 /// ```
@@ -158,6 +158,8 @@ pub struct Worker {
     on_run: Option<Arc<OnRun>>,
 }
 
+mynah_data::partial_debug! { Worker { queues, concurrency, drain } }
+
 /// Sees a run begin. What it returns is held until the run is done.
 type OnRun = dyn Fn(&RunId, &CancelHandle) -> Box<dyn Any + Send> + Send + Sync;
 
@@ -170,7 +172,7 @@ pub struct WorkerReport {
     /// How often a run could not be performed.
     pub failed: u64,
     /// How many runs it released unfinished at the end.
-    pub released: usize,
+    pub released: u64,
 }
 
 /// Why a worker looks around.
@@ -211,11 +213,11 @@ impl Worker {
 
     /// Performs runs of this agent with this engine. An only agent also performs runs that name none.
     pub fn agent(self, name: impl Into<String>, engine: Engine) -> Self {
-        self.agent_made_by(name, move |_, _| Box::pin(ready(Ok(engine.clone()))))
+        self.agent_with(name, move |_, _| Box::pin(ready(Ok(engine.clone()))))
     }
 
     /// Performs runs of this agent, each with an engine that is made for it.
-    pub fn agent_made_by(
+    pub fn agent_with(
         mut self,
         name: impl Into<String>,
         make: impl Fn(Arc<dyn Log>, RunId) -> BoxFuture<Result<Engine>> + Send + Sync + 'static,
@@ -249,13 +251,13 @@ impl Worker {
         self
     }
 
-    /// How many runs it performs at once.
-    pub fn concurrency(mut self, runs: usize) -> Self {
+    /// How many runs it performs at once. By default 16.
+    pub fn max_concurrency(mut self, runs: usize) -> Self {
         self.concurrency = runs.max(1);
         self
     }
 
-    /// How long runs may continue after shutdown.
+    /// How long runs may continue after shutdown. By default 30 seconds.
     pub fn drain(mut self, limit: Duration) -> Self {
         self.drain = limit;
         self
@@ -318,7 +320,7 @@ impl Worker {
                 Woken::Tick => {}
             }
             if deadline.is_some_and(|end| runs.tasks.is_empty() || Instant::now() >= end) {
-                runs.report.released = runs.tasks.len();
+                runs.report.released = runs.tasks.len() as u64;
                 runs.tasks.shutdown().await;
                 return Ok(runs.report);
             }

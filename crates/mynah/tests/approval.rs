@@ -10,9 +10,9 @@ use std::sync::{
 use kept::{calls, copy, kinds, says};
 use mynah::{
     Approval, ChatResult, Engine, Event, Message, OnUncertain, ReplayStatus, Resume, Tool,
-    ToolCall, ToolMode, ToolOutcome, Tools, kept_call,
+    ToolCall, ToolMode, ToolOutcome, Tools,
     log::{Fact, Hash, Log, MemoryLog},
-    replay_run,
+    recorded_call, replay_run,
     testing::{Script, Scripted, collect, crash_everywhere},
 };
 use serde_json::{Value, json};
@@ -39,12 +39,12 @@ async fn another_process_knows_what_a_run_waits_for() -> mynah::Result<()> {
         let run = result.run_id.clone().unwrap_or_default();
         let refused = some.resume(&log, &run).await.expect_err("it waits");
         assert_eq!((refused.reason(), &refused.metadata()[told]), ("invalid_status", &expected));
-        assert_eq!(kept_call(&log, &run).await?.waiting, Some(result));
+        assert_eq!(recorded_call(&log, &run).await?.waiting, Some(result));
     }
     let engine = calls(["c0"])?.tool(pick().manual());
     let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
     engine.resume(&log, &run).approve("c0").await?;
-    assert_eq!(kept_call(&log, &run).await?.waiting, None);
+    assert_eq!(recorded_call(&log, &run).await?.waiting, None);
     Ok(())
 }
 
@@ -115,7 +115,7 @@ async fn an_approved_call_is_not_run_twice_unasked_whenever_its_process_dies() -
     let log = copy(&log, &run, scheduled as u64 + 1).await;
     let engine = engine.adapter(Scripted::new([says("done")])?);
     let waiting = engine.resume(&log, &*run).await?;
-    assert_eq!(kept_call(&log, &run).await?.waiting, Some(waiting));
+    assert_eq!(recorded_call(&log, &run).await?.waiting, Some(waiting));
     assert_eq!(engine.resume(&log, &*run).approve("c0").await?.text(), "done");
     Ok(())
 }
@@ -416,7 +416,7 @@ async fn an_approval_does_not_count_for_a_tool_that_changed_since_it_was_asked_f
     let chat = engine.chat("go").record(&log).run_id("r");
     let started = chat.start_or_resume().await?;
     let call = started.result().manual_tool_calls().remove(0);
-    let recorded = kept_call(&log, "r").await?.digests["c0"];
+    let recorded = recorded_call(&log, "r").await?.digests["c0"];
     assert_eq!(started.digest(&call), Some(recorded));
 
     let before = log.head("r").await?;

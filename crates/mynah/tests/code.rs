@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mynah::{
-    Adapter, BoxFuture, EncodeError, Engine, HandlerExecutor, ModelCall, ModelStream, OnToolError,
-    Options, Request, Tool, ToolContext, ToolExecutor, ToolOutcome, ToolResultEncoder,
+    Adapter, BoxFuture, EncodeError, Engine, HandlerExecutor, ModelCall, ModelStream, Options,
+    Request, Tool, ToolContext, ToolErrorDecision, ToolExecutor, ToolOutcome, ToolResultEncoder,
     log::{Append, Log, MemoryLog, RunStatus},
     replay_run,
     testing::Scripted,
@@ -125,8 +125,8 @@ type Code = (&'static str, Value, fn() -> Options);
 fn codes() -> [Code; 3] {
     [
         ("on_tool_error", json!(true), || {
-            Options::new().on_tool_error(mynah::ErrorPolicy::decide(|_, _| {
-                OnToolError::Continue(json!("fine"))
+            Options::new().on_tool_error(mynah::OnToolError::decide(|_, _| {
+                ToolErrorDecision::Continue(json!("fine"))
             }))
         }),
         ("tool_executor", json!("loud"), || Options::new().tool_executor(Loud)),

@@ -15,7 +15,7 @@ use common::{
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah::{
     AdapterReason, Chat, Engine, EngineReason, Error, ErrorKind, Event, FinishReason, HaltReason,
-    Message, OnToolError, OnUnknownTool, Options, Result, Thread, Tool, ToolCall, ToolMode,
+    Message, OnUnknownTool, Options, Result, Thread, Tool, ToolCall, ToolErrorDecision, ToolMode,
     ToolOutcome, ValidationReason, testing::names,
 };
 use serde_json::{Value, json};
@@ -141,7 +141,7 @@ async fn c11_to_c15_what_ends_a_chat_first() -> Result<()> {
     let cases: [(&str, Value, Set); 8] = [
         ("ask_user", call("c0", "ask"), plain),
         ("plan", call("c0", "plan"), plain),
-        ("tool_error", call("c0", "boom"), |chat| chat.on_tool_error(mynah::ErrorPolicy::Halt)),
+        ("tool_error", call("c0", "boom"), |chat| chat.on_tool_error(mynah::OnToolError::Halt)),
         ("manual_tool_calls", call("c0", "echo"), manual),
         ("manual_tool_calls", both("echo", "hand_over"), plain),
         ("error", json!([{"error": "overloaded"}]), plain),
@@ -517,14 +517,14 @@ async fn c35_a_missing_key_is_the_callers_error_with_the_places_that_were_search
 
 #[tokio::test]
 async fn c39_a_policy_for_tool_errors_works_alike_on_both_paths() -> Result<()> {
-    for decision in [OnToolError::Continue(json!("never mind")), OnToolError::Halt] {
+    for decision in [ToolErrorDecision::Continue(json!("never mind")), ToolErrorDecision::Halt] {
         let chat = || {
             let decision = decision.clone();
             chat([both("boom", "echo"), says("done")])
-                .on_tool_error(mynah::ErrorPolicy::decide(move |_, _| decision.clone()))
+                .on_tool_error(mynah::OnToolError::decide(move |_, _| decision.clone()))
         };
         let result = chat().await?;
-        let halts = decision == OnToolError::Halt;
+        let halts = decision == ToolErrorDecision::Halt;
         assert_eq!(result.is_halted(), halts);
         assert_eq!(result.steps.len(), if halts { 1 } else { 2 });
         let seen = events(chat().stream()).await;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use common::{Canned, boom, call, echo, fixtures::stopped, map, refusal, says, scripted, tool};
 use mynah::{
-    AdapterReason, CancelHandle, Engine, Error, ErrorKind, HaltReason, ModelRef, OnToolError,
-    OnUnknownTool, Options, Request, ResponseFormat, Result, RetryPolicy, ToolCall, ToolChoice,
+    AdapterReason, CancelHandle, Engine, Error, ErrorKind, HaltReason, ModelRef, OnUnknownTool,
+    Options, Request, ResponseFormat, Result, RetryPolicy, ToolCall, ToolChoice, ToolErrorDecision,
     ToolMode,
 };
 use serde_json::json;
@@ -25,7 +25,7 @@ async fn c31_c32_the_model_gets_the_providers_options_and_nothing_of_the_loops()
         .param("max_turns", 3)
         .param("on_tool_error", "halt")
         .param("engine_x", 1)
-        .adapter_opt("base_url", "http://localhost")
+        .adapter_option("base_url", "http://localhost")
         .context("user", 7);
     let cancel = CancelHandle::new();
     let chat = engine
@@ -34,7 +34,7 @@ async fn c31_c32_the_model_gets_the_providers_options_and_nothing_of_the_loops()
         .mode(ToolMode::Auto)
         .halt_when("test", |_| false)
         .on_event(|_| {})
-        .on_tool_error(mynah::ErrorPolicy::decide(|_, _| OnToolError::Halt))
+        .on_tool_error(mynah::OnToolError::decide(|_, _| ToolErrorDecision::Halt))
         .on_unknown_tool(OnUnknownTool::Answer)
         .emit_text_deltas(false)
         .emit_tool_deltas(false)
@@ -50,7 +50,7 @@ async fn c31_c32_the_model_gets_the_providers_options_and_nothing_of_the_loops()
         .structured_finalize(true)
         .structured_finalize_nudge("go")
         .cancel_handle(&cancel)
-        .adapter_opts(map(json!({"organization": "o"})))
+        .adapter_option("organization", "o")
         .param("request_timeout", 1000)
         .param("stream_timeout", 500)
         .temperature(0.5)
@@ -112,43 +112,43 @@ async fn c31_options_that_do_not_fit_are_refused_all_at_once() {
 #[tokio::test]
 async fn of_two_policies_for_tool_errors_the_newer_counts() -> Result<()> {
     let chat = || Engine::new(scripted([call("c0", "boom"), says("on")])).tool(boom()).chat("hi");
-    let replace = |_: &ToolCall, _: &Error| OnToolError::Continue(json!("fine"));
-    let halt = || Options::new().on_tool_error(mynah::ErrorPolicy::Halt);
+    let replace = |_: &ToolCall, _: &Error| ToolErrorDecision::Continue(json!("fine"));
+    let halt = || Options::new().on_tool_error(mynah::OnToolError::Halt);
     let tell = || Options::new().param("on_tool_error", "continue");
     let cases = [
         (
             chat()
-                .on_tool_error(mynah::ErrorPolicy::decide(replace))
-                .on_tool_error(mynah::ErrorPolicy::Halt),
+                .on_tool_error(mynah::OnToolError::decide(replace))
+                .on_tool_error(mynah::OnToolError::Halt),
             "tool_error",
             "",
         ),
         (
-            chat().on_tool_error(mynah::ErrorPolicy::decide(replace)).options(halt()),
+            chat().on_tool_error(mynah::OnToolError::decide(replace)).options(halt()),
             "tool_error",
             "",
         ),
         (
-            chat().on_tool_error(mynah::ErrorPolicy::decide(replace)).options(tell()),
+            chat().on_tool_error(mynah::OnToolError::decide(replace)).options(tell()),
             "completed",
             "kaboom",
         ),
         (
             chat()
-                .on_tool_error(mynah::ErrorPolicy::Halt)
-                .on_tool_error(mynah::ErrorPolicy::decide(replace)),
+                .on_tool_error(mynah::OnToolError::Halt)
+                .on_tool_error(mynah::OnToolError::decide(replace)),
             "completed",
             "fine",
         ),
         (
             chat()
                 .options(halt())
-                .options(Options::new().on_tool_error(mynah::ErrorPolicy::decide(replace))),
+                .options(Options::new().on_tool_error(mynah::OnToolError::decide(replace))),
             "completed",
             "fine",
         ),
         (
-            chat().on_tool_error(mynah::ErrorPolicy::decide(replace)).options(Options::new()),
+            chat().on_tool_error(mynah::OnToolError::decide(replace)).options(Options::new()),
             "completed",
             "fine",
         ),

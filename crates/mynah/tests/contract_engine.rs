@@ -118,7 +118,7 @@ fn a_stored_engine_may_have_its_retry_policy_as_a_field() {
     };
     for policy in [json!(false), json!("default"), json!({"max_attempts": 5})] {
         let engine = read(policy.clone()).unwrap();
-        let policy = json!(RetryPolicy::from_json(&policy).unwrap());
+        let policy = json!(serde_json::from_value::<RetryPolicy>(policy).unwrap());
         assert_eq!(engine.resolve_params(&Options::new())["retry"], policy);
         assert_eq!(engine.spec().unwrap().retry, Some(policy));
     }
@@ -171,8 +171,8 @@ fn a_resolved_model_has_what_the_catalog_knows_of_it() {
 #[tokio::test]
 async fn g07_the_calls_adapter_options_win_over_the_engines() {
     let model = scripted([says("hi")]);
-    let engine = Engine::new(model.clone()).adapter_opt("x", 1).adapter_opt("y", 1);
-    engine.chat("hello").adapter_opts(map(json!({"x": 2}))).await.unwrap();
+    let engine = Engine::new(model.clone()).adapter_option("x", 1).adapter_option("y", 1);
+    engine.chat("hello").adapter_option("x", 2).await.unwrap();
     let given = model.model_calls().remove(0).adapter_opts;
     assert_eq!(Value::Object(given), json!({"x": 2, "y": 1}));
 }
@@ -421,7 +421,7 @@ fn whole_engine() -> (Engine, EngineRegistry) {
         .with_capability("vision", true)
         .with_pricing(Pricing::new(0.15, 0.6));
     let engine = Engine::new(model)
-        .adapter_opt("endpoint", "responses")
+        .adapter_option("endpoint", "responses")
         .model(name)
         .tools([echo, Tool::new("pick", "", json!({})).manual()])
         .tool_executor(Loud)

@@ -111,7 +111,7 @@ async fn f03_f04_a_conversation_that_was_suspended_or_stopped_gets_no_form() -> 
     let plain = |chat: Chat| chat;
     let cases: [(&str, Value, Set); 7] = [
         ("ask_user", call("c0", "ask"), plain),
-        ("tool_error", call("c0", "boom"), |chat| chat.on_tool_error(mynah::ErrorPolicy::Halt)),
+        ("tool_error", call("c0", "boom"), |chat| chat.on_tool_error(mynah::OnToolError::Halt)),
         ("manual_tool_calls", call("c0", "echo"), manual),
         ("manual_tool_calls", call("c0", "hand_over"), plain),
         ("plan", call("c0", "plan"), plain),

@@ -91,7 +91,9 @@ async fn each_try_may_be_silent_for_as_long_as_the_first() {
         let model = Slow(scripted([says("lost"), says("hi")]), [5_000, 400]);
         let heard = model.0.clone();
         let begun = Instant::now();
-        let policy = RetryPolicy::from_json(&json!({"max_attempts": retries + 1, "jitter_ms": 0}));
+        let policy = serde_json::from_value::<RetryPolicy>(
+            json!({"max_attempts": retries + 1, "jitter_ms": 0}),
+        );
         let call = Engine::new(model).generate("hello").retry(policy.unwrap());
         let outcome = call.param("stream_timeout", 500).await;
         let told = outcome.map(|response| response.text().into_owned());
@@ -122,14 +124,15 @@ async fn a_wait_beyond_the_policys_bound_is_not_begun() {
         assert_eq!((outcome.is_ok(), model.calls()), (calls == 2, calls), "{asked}");
         assert_eq!(begun.elapsed().is_zero(), calls == 1, "{asked}");
     }
-    let policy = RetryPolicy::from_json(&json!({"max_retry_after_ms": 1})).unwrap();
+    let policy = serde_json::from_value::<RetryPolicy>(json!({"max_retry_after_ms": 1})).unwrap();
     let limited = Error::adapter(AdapterReason::RateLimited).with("retry_after_ms", 2);
     assert_eq!(policy.delay(1, &limited, &Chance::LEAST), None);
 }
 
 #[test]
 fn y03_a_wait_that_the_provider_asks_for_can_be_ignored() {
-    let policy = RetryPolicy::from_json(&json!({"respect_retry_after": false})).unwrap();
+    let policy =
+        serde_json::from_value::<RetryPolicy>(json!({"respect_retry_after": false})).unwrap();
     let limited = Error::adapter(AdapterReason::RateLimited).with("retry_after_ms", 2000);
     assert_eq!(policy.delay(1, &limited, &Chance::LEAST), Some(Duration::from_millis(500)));
 }

@@ -193,7 +193,7 @@ async fn d19_a_mid_stream_error_fails_the_session_and_not_the_call() {
 async fn d20_a_failing_tool_fails_the_session_when_the_policy_halts() {
     let (engine, _) = engine([call("c0", "boom")]);
     let (session, result) =
-        engine.start("hi").on_tool_error(mynah::ErrorPolicy::Halt).await.unwrap();
+        engine.start("hi").on_tool_error(mynah::OnToolError::Halt).await.unwrap();
     assert_eq!(result.halted_reason.as_str(), "tool_error");
     assert_eq!(session.status(), Status::Error);
     assert_eq!(result.error().expect("an error").reason(), "failed");

@@ -12,8 +12,8 @@ use common::{
     scripted, sleepy, step, tool, transcript,
 };
 use mynah::{
-    EncodeError, Engine, Error, ErrorKind, Event, HaltReason, JsonEncoder, OnToolError, Result,
-    Tool, ToolContext, ToolOutcome, ToolReason, ToolResultEncoder, ValidationReason,
+    EncodeError, Engine, Error, ErrorKind, Event, HaltReason, JsonEncoder, Result, Tool,
+    ToolContext, ToolErrorDecision, ToolOutcome, ToolReason, ToolResultEncoder, ValidationReason,
     testing::names,
 };
 use serde_json::{Value, json};
@@ -41,9 +41,9 @@ async fn n22_the_result_of_a_tool_that_failed_is_marked_unless_it_was_replaced()
     let expected = [json!({}), json!({"is_error": true})];
     assert_eq!(marks(&run().await?), expected);
     assert_eq!(marks(&folded(&events(run().stream()).await)), expected);
-    assert_eq!(marks(&run().on_tool_error(mynah::ErrorPolicy::Halt).await?), expected);
-    let replaced = run().on_tool_error(mynah::ErrorPolicy::decide(|_, _| {
-        OnToolError::Continue(json!("never mind"))
+    assert_eq!(marks(&run().on_tool_error(mynah::OnToolError::Halt).await?), expected);
+    let replaced = run().on_tool_error(mynah::OnToolError::decide(|_, _| {
+        ToolErrorDecision::Continue(json!("never mind"))
     }));
     assert_eq!(marks(&replaced.await?), [json!({}), json!({})]);
     Ok(())
@@ -102,7 +102,7 @@ async fn t06_a_panic_is_told_to_the_model_and_halts_nothing() -> Result<()> {
 async fn t07_a_panic_halts_where_errors_halt_and_siblings_are_done() -> Result<()> {
     let run = || {
         step([boom(), sleepy("slow", 50)], both("boom", "slow"))
-            .on_tool_error(mynah::ErrorPolicy::Halt)
+            .on_tool_error(mynah::OnToolError::Halt)
     };
     let step = run().await?;
     let error = r#"{"error":"tool error (boom): handler_raised: kaboom"}"#;
@@ -130,10 +130,10 @@ async fn t07_a_panic_halts_where_errors_halt_and_siblings_are_done() -> Result<(
 async fn t08_a_policy_of_ones_own_can_replace_an_error() -> Result<()> {
     let asked = Seen::default();
     let policy = asked.clone();
-    let run = step([boom()], call("c0", "boom")).on_tool_error(mynah::ErrorPolicy::decide(
+    let run = step([boom()], call("c0", "boom")).on_tool_error(mynah::OnToolError::decide(
         move |call, error| {
             policy.push((call.id.clone(), error.kind()));
-            OnToolError::Continue(json!({"ok": 1}))
+            ToolErrorDecision::Continue(json!({"ok": 1}))
         },
     ));
     let seen = events(run.stream()).await;
@@ -152,7 +152,7 @@ async fn t08_a_policy_of_ones_own_can_replace_an_error() -> Result<()> {
 #[tokio::test]
 async fn t09_a_policy_of_ones_own_can_halt() -> Result<()> {
     let step = step([boom()], call("c0", "boom"))
-        .on_tool_error(mynah::ErrorPolicy::decide(|_, _| OnToolError::Halt))
+        .on_tool_error(mynah::OnToolError::decide(|_, _| ToolErrorDecision::Halt))
         .await?;
     assert_eq!(results(&step), [r#"c0: {"error":"tool error (boom): handler_raised: kaboom"}"#]);
     assert_eq!(step.halted_reason(), Some(HaltReason::ToolError));
@@ -163,7 +163,7 @@ async fn t09_a_policy_of_ones_own_can_halt() -> Result<()> {
 async fn t10_a_policy_that_panics_halts_and_its_panic_is_told() -> Result<()> {
     let asked = Counter::default();
     let counter = asked.clone();
-    let run = step([boom()], call("c0", "boom")).on_tool_error(mynah::ErrorPolicy::decide(
+    let run = step([boom()], call("c0", "boom")).on_tool_error(mynah::OnToolError::decide(
         move |_, _| {
             counter.add();
             panic!("no idea")
@@ -184,9 +184,9 @@ async fn a_replacement_that_cannot_be_encoded_halts_and_the_policy_is_not_asked_
     let asked = Counter::default();
     let counter = asked.clone();
     let run = step([boom()], call("c0", "boom")).tool_result_encoder(Picky);
-    let run = run.on_tool_error(mynah::ErrorPolicy::decide(move |_, _| {
+    let run = run.on_tool_error(mynah::OnToolError::decide(move |_, _| {
         counter.add();
-        OnToolError::Continue(json!("unspeakable"))
+        ToolErrorDecision::Continue(json!("unspeakable"))
     }));
     let step = run.await?;
     assert_eq!(
@@ -230,9 +230,9 @@ async fn t15_every_way_to_fail_has_its_reason() -> Result<()> {
         let reasons = Seen::default();
         let policy = reasons.clone();
         let run = step([bad], call("c0", "bad")).tool_result_encoder(Picky);
-        let run = run.on_tool_error(mynah::ErrorPolicy::decide(move |_, error| {
+        let run = run.on_tool_error(mynah::OnToolError::decide(move |_, error| {
             policy.push(error.reason());
-            OnToolError::Halt
+            ToolErrorDecision::Halt
         }));
         let step = run.await?;
         assert_eq!(reasons.all(), [expected]);
@@ -338,7 +338,7 @@ async fn t21_the_loops_own_reasons_are_not_for_tools() -> Result<()> {
         let told = &transcript(&result.thread)[2];
         assert!(told.contains("invalid_return") && told.contains(reason.as_str()), "{told}");
 
-        let halted = engine().chat("hi").on_tool_error(mynah::ErrorPolicy::Halt).await?;
+        let halted = engine().chat("hi").on_tool_error(mynah::OnToolError::Halt).await?;
         assert_eq!(halted.halted_reason, HaltReason::ToolError, "{reason}");
     }
     Ok(())
@@ -353,7 +353,7 @@ async fn t22_a_result_that_cannot_be_encoded_follows_the_policy() -> Result<()> 
             format!(r#"c0: {{"error":"tool error ({name}): encoding_failed: unspeakable"}}"#);
         let told = run().await?;
         assert_eq!((results(&told), told.done), (vec![content.clone()], false));
-        let halted = run().on_tool_error(mynah::ErrorPolicy::Halt).await?;
+        let halted = run().on_tool_error(mynah::OnToolError::Halt).await?;
         assert_eq!(results(&halted), [content]);
         assert_eq!(halted.halted_reason(), Some(HaltReason::ToolError));
     }

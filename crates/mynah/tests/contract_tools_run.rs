@@ -36,7 +36,7 @@ async fn t14_a_tool_that_takes_too_long_is_dropped_and_its_error_follows_the_pol
     assert_eq!((results(&told), told.done), (vec![content.to_owned()], false));
     assert_eq!(dropped.get(), 1);
 
-    let halted = run().on_tool_error(mynah::ErrorPolicy::Halt).await?;
+    let halted = run().on_tool_error(mynah::OnToolError::Halt).await?;
     assert_eq!(results(&halted), [content]);
     assert_eq!(halted.halted_reason(), Some(HaltReason::ToolError));
     assert_eq!(dropped.get(), 2);
@@ -216,7 +216,7 @@ async fn t34_arguments_that_are_not_json_or_do_not_fit_keep_the_tool_from_runnin
         let sent = told.response.tool_calls().next().expect("the call");
         assert_eq!(sent.raw_arguments, raw, "the model's own words are kept");
 
-        let halted = run().on_tool_error(mynah::ErrorPolicy::Halt).await?;
+        let halted = run().on_tool_error(mynah::OnToolError::Halt).await?;
         assert_eq!(halted.halted_reason(), Some(HaltReason::ToolError), "{raw}");
         assert_eq!(runs.get(), 0, "{raw}");
     }
@@ -286,9 +286,9 @@ async fn a_tool_that_keeps_failing_is_told_once_with_its_last_error() -> Result<
     let asked = Seen::default();
     let policy = asked.clone();
     let run = step([flaky.tool().idempotent(3)], call("c0", "flaky"));
-    let run = run.on_tool_error(mynah::ErrorPolicy::decide(move |_, error| {
+    let run = run.on_tool_error(mynah::OnToolError::decide(move |_, error| {
         policy.push(error.metadata()["error"].clone());
-        mynah::OnToolError::Halt
+        mynah::ToolErrorDecision::Halt
     }));
     let step = run.await?;
     assert_eq!(results(&step), [r#"c0: {"error":"failure 3"}"#]);

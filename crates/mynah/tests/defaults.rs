@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kept::says;
 use mynah::{
-    Engine, ErrorPolicy, OnToolError, Options, Result, Tool, log::MemoryLog, replay_run,
+    Engine, OnToolError, Options, Result, Tool, ToolErrorDecision, log::MemoryLog, replay_run,
     testing::Scripted,
 };
 use serde_json::json;
@@ -21,7 +21,7 @@ fn failing() -> Result<Engine> {
 
 #[tokio::test]
 async fn an_engine_has_a_policy_for_errors_of_tools_and_a_call_may_have_another() -> Result<()> {
-    let soften = || ErrorPolicy::decide(|_, _| OnToolError::Continue(json!("tomorrow")));
+    let soften = || OnToolError::decide(|_, _| ToolErrorDecision::Continue(json!("tomorrow")));
     let result = |chat: mynah::ChatResult| {
         let message = chat.thread.messages.iter().nth(2);
         message.map(|message| message.text().into_owned()).unwrap_or_default()
@@ -36,10 +36,10 @@ async fn an_engine_has_a_policy_for_errors_of_tools_and_a_call_may_have_another(
         engine.replay(&log, "k").await?;
         let error = engine.spec().expect_err("a function cannot be stored");
         assert_eq!(error.metadata()["field"], "on_tool_error");
-        let chat = engine.chat("go").on_tool_error(ErrorPolicy::Halt).await?;
+        let chat = engine.chat("go").on_tool_error(OnToolError::Halt).await?;
         assert_eq!(chat.halted_reason.as_str(), "tool_error");
     }
-    let halts = failing()?.on_tool_error(soften()).on_tool_error(ErrorPolicy::Halt);
+    let halts = failing()?.on_tool_error(soften()).on_tool_error(OnToolError::Halt);
     assert_eq!(halts.chat("go").await?.halted_reason.as_str(), "tool_error");
     Ok(())
 }
@@ -52,7 +52,7 @@ async fn what_belongs_to_a_call_is_refused_on_an_engine_and_not_dropped() -> Res
         ("halt_when", failing()?.defaults(Options::new().halt_when("v1", |_| true))),
         ("on_event", failing()?.defaults(Options::new().on_event(|_| {}))),
         ("api_key", failing()?.defaults(Options::new().api_key("sk-1"))),
-        ("api_key", failing()?.adapter_opt("api_key", "sk-1")),
+        ("api_key", failing()?.adapter_option("api_key", "sk-1")),
     ] {
         let error = engine.chat("go").await.expect_err("a refusal");
         assert!(error.is_validation() && error.to_string().contains(name), "{error}");

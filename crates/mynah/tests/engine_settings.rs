@@ -66,6 +66,9 @@ async fn an_option_of_mynah_is_refused_among_those_of_the_provider() -> Result<(
         let refused = engine.chat("hi").provider_option(name, 1).await.unwrap_err();
         assert_eq!(refused.field_errors()[0].to_string(), format!("{name}: known_option"));
     }
+    let refused = engine.chat("hi").adapter_option("api_key", "sk-1").await.unwrap_err();
+    assert_eq!(refused.field_errors()[0].to_string(), "api_key: known_option");
+    assert!(!refused.to_string().contains("sk-1"), "{refused}");
     engine.chat("hi").provider_option("metadata", json!({"user": 1})).await?;
     assert_eq!(model.requests()[0].options["metadata"], json!({"user": 1}));
     Ok(())

@@ -67,8 +67,13 @@ fn tool(name: &str) -> Tool {
 }
 
 async fn models() -> Texts {
-    let keyless = HttpAdapter::named("anthropic").unwrap();
-    let keyless = Engine::new(keyless.with_keys(Keys::new().with_environment(|_| None)));
+    let without = |name: &str| {
+        let keys = Keys::new().with_environment(|_| None);
+        HttpAdapter::named(name).unwrap().with_keys(keys)
+    };
+    let keyless = Engine::new(without("anthropic"));
+    let neither = mynah::Fallback::new(without("anthropic")).or(without("openai"), "gpt-5.4-mini");
+    let neither = Engine::new(neither).model("claude-sonnet-5");
     let nowhere = Engine::named("ollama:llama3.2").unwrap().base_url("http://localhost:9");
     let nowhere = nowhere.retry(mynah::RetryPolicy::never());
     let limited = Error::adapter(AdapterReason::RateLimited).with_message("Slow down");
@@ -77,11 +82,22 @@ async fn models() -> Texts {
         ("an unknown provider", text(Engine::named("antropic:claude-sonnet-5"))),
         ("a model without its provider", text(Engine::named("claude-sonnet-5"))),
         ("no key", text(keyless.model("claude-sonnet-5").generate("hi").await)),
+        ("no key, nor one for the fallback", text(neither.generate("hi").await)),
         ("a server that is not there", text(nowhere.generate("hi").await)),
         ("a provider that limits calls", text(limited.generate("hi").await)),
         (
             "an option in the wrong place",
             text(engine([]).provider_option("max_turns", 3).chat("hi").await),
+        ),
+        (
+            "a conversation among the options",
+            text(
+                Engine::named("ollama:llama3.2")
+                    .unwrap()
+                    .provider_option("messages", json!([]))
+                    .chat("hi")
+                    .await,
+            ),
         ),
     ]
 }
@@ -143,6 +159,10 @@ async fn ends() -> Texts {
         ("a chat that waits for tools", ended(manual.chat("Soup.")).await),
         ("an answer that does not fit its type", text(bird)),
         ("a reply to a session that waits for tools", text(engine([]).reply(&session, "hi").await)),
+        (
+            "tool results for a session that waits for none",
+            text(Session::from("hi").with_id("s-1").submit_tool_result("c0", "soup")),
+        ),
     ]
 }
 
@@ -155,6 +175,12 @@ async fn runs() -> Texts {
     let held = hello().chat("hi").record(&log).run_id("run-3").stream();
     let mut held = Box::pin(held);
     held.next().await.unwrap().unwrap();
+    let hangs = tool("order").handler(async |_, _| std::future::pending::<Value>().await);
+    let hangs = engine(vec![calls("order", json!({"count": 1}))]).tool(hangs);
+    let mut dies = hangs.chat("Soup.").record(&log).run_id("run-4").stream();
+    while !matches!(dies.next().await, Some(Ok(Event::ToolExecutionStarted { .. }))) {}
+    drop(dies);
+    hangs.resume(&log, "run-4").await.unwrap();
     let session = Session::from("hi").with_id("s-1");
     let (session, _) = hello().start(session).record(&log).await.unwrap();
     hello().reply(&session, "one").record(&log).await.unwrap();
@@ -175,6 +201,10 @@ async fn runs() -> Texts {
         (
             "a run that waits for tools, resumed without them",
             text(waits.resume(&log, "run-2").await),
+        ),
+        (
+            "a run whose process died in a tool, resumed without a decision",
+            text(hangs.resume(&log, "run-4").await),
         ),
         ("another agent than the run's", text(other.resume(&log, "run-2").approve("c0").await)),
         ("a replay by another agent", text(other.replay(&log, "run-1").await)),

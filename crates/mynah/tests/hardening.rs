@@ -203,7 +203,7 @@ async fn numbers_that_are_none_are_refused() -> Result<()> {
         field(engine.chat("go").temperature(f64::NAN).await.err()),
         Some(json!("temperature"))
     );
-    let stored = serde_json::to_string(&engine.adapter_opt("api_key", "sk-1").spec()?)?;
+    let stored = serde_json::to_string(&engine.adapter_option("api_key", "sk-1").spec()?)?;
     assert!(!stored.contains("sk-1"));
     Ok(())
 }
@@ -227,7 +227,7 @@ async fn a_value_too_deep_to_be_read_again_is_a_failed_tool() -> Result<()> {
 #[tokio::test]
 async fn a_result_too_large_to_be_recorded_is_a_tool_that_finished_and_any_other_can_be_exported()
 -> Result<()> {
-    let large = mynah::MAX_RESULT;
+    let large = 15 << 20;
     for (value, fits) in [
         (json!("x".repeat(large - 2)), true),
         (json!("x".repeat(large - 1)), false),

@@ -13,8 +13,9 @@ use std::{
 };
 
 use mynah::{
-    Approval, Engine, OnUncertain, Result, Tool, kept_call,
+    Approval, Engine, OnUncertain, Result, Tool,
     log::SqliteLog,
+    recorded_call,
     testing::{Script, Scripted},
 };
 use serde_json::{Value, json};
@@ -28,7 +29,7 @@ async fn a_run_killed_while_it_waits_or_in_the_approved_call_goes_on_elsewhere()
     let folder = folder.path();
     kill_when_told(start(folder, "ask"), "waits");
     let log = SqliteLog::open(folder.join("log.db"))?;
-    let kept = kept_call(&log, "r").await?;
+    let kept = recorded_call(&log, "r").await?;
     let waiting = kept.waiting.expect("it waits");
     assert_eq!(waiting.manual_tool_calls()[0].arguments, json!({"euros": 700}));
     assert_eq!(kept.digests.len(), 1);

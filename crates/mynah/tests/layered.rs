@@ -27,7 +27,7 @@ async fn a_replay_is_equal_whatever_is_cached_then() {
     let runs = Arc::new(AtomicUsize::new(0));
     let engine = |cache: Cache| {
         let roll = Tool::new("roll", "", json!({"type": "object"}));
-        let roll = roll.handler_with(runs.clone(), async |runs, _, context| {
+        let roll = roll.handler_with_state(runs.clone(), async |runs, _, context| {
             runs.fetch_add(1, Relaxed);
             context.random().await
         });

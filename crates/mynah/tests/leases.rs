@@ -341,9 +341,7 @@ async fn a_loop_that_lost_its_run_starts_no_tool_that_waited_for_a_place() -> my
             "slept"
         }
     });
-    let mut config = Config::new(&log, "run").tools([nap]);
-    config.world = Arc::new(Tokio::new());
-    config.max_concurrency = 1;
+    let config = Config::new(&log, "run").tools([nap]).world(Tokio::new()).max_concurrency(1);
     let context = Context::new(config)?;
     let thread = Thread::from("go");
     context.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await?;
@@ -363,8 +361,7 @@ async fn a_loop_that_lost_its_run_starts_no_tool_that_waited_for_a_place() -> my
 #[tokio::test(start_paused = true)]
 async fn a_loop_that_lost_its_run_does_no_side_effect() -> mynah::Result<()> {
     let log = Arc::new(MemoryLog::new());
-    let mut config = Config::new(&log, "run");
-    config.world = Arc::new(Tokio::new());
+    let config = Config::new(&log, "run").world(Tokio::new());
     let context = Context::new(config)?;
     let thread = Thread::from("go");
     context.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await?;

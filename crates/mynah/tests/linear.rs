@@ -7,7 +7,7 @@ mod kept;
 use std::{future::IntoFuture as _, sync::Arc};
 
 use kept::{copy, says};
-use mynah::{Engine, Result, Tool, kept_call, log::MemoryLog, replay_run, testing::Scripted};
+use mynah::{Engine, Result, Tool, log::MemoryLog, recorded_call, replay_run, testing::Scripted};
 use serde_json::{Value, json};
 
 /// An engine that calls a tool in so many turns, and is done.
@@ -39,7 +39,7 @@ fn costs(turns: usize) -> Result<[u64; 3]> {
         measure(&|| {
             runtime.block_on(replay_run(&log, &*run).into_future()).expect("equal");
         }),
-        measure(&|| drop(runtime.block_on(kept_call(&log, &*run)).expect("a run"))),
+        measure(&|| drop(runtime.block_on(recorded_call(&log, &*run)).expect("a run"))),
     ])
 }
 

@@ -14,7 +14,7 @@ use std::{
 
 use kept::says;
 use mynah::{
-    AdapterReason, BoxFuture, Budget, Engine, Error, ErrorPolicy, Result, Session, Tool,
+    AdapterReason, BoxFuture, Budget, Engine, Error, OnToolError, Result, Session, Tool,
     ToolContext, ToolExecutor, ToolOutcome,
     log::{Log, MemoryLog},
     restore_session,
@@ -192,7 +192,7 @@ async fn a_tool_that_fails_as_a_provider_does_is_no_outage_and_no_tool_is_repeat
     let engine = Engine::new(model).tool(tool("pay")).tool(tool("call"));
     let engine = engine.tool_executor(Remote(Arc::clone(&paid)));
     let log = MemoryLog::new();
-    let chat = engine.chat("go").on_tool_error(ErrorPolicy::Halt).record(&log).run_id("k").await?;
+    let chat = engine.chat("go").on_tool_error(OnToolError::Halt).record(&log).run_id("k").await?;
     assert_eq!(chat.halted_reason.as_str(), "tool_error");
     assert_eq!(engine.resume(&log, "k").await.expect_err("an end").reason(), "sealed");
     assert_eq!(paid.load(Ordering::Relaxed), 2);

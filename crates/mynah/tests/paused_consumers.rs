@@ -124,9 +124,9 @@ async fn what_happened_in_a_loop_of_ones_own_is_in_the_log_though_the_loop_ended
     let context = Context::new(Config::new(&log, "own").adapter(model).budget(budget))?;
     let begun = Fact::RunStarted { thread: "go".into(), extent: Extent::Chat, about: None };
     context.emit(begun).await?;
-    context.llm_call("go".into()).await?;
+    context.call_model("go".into()).await?;
     context.random().await?;
-    context.llm_call("go".into()).await.expect_err("one turn is all that is allowed");
+    context.call_model("go".into()).await.expect_err("one turn is all that is allowed");
     drop(context);
     tokio::time::sleep(10 * Busy::PAUSE).await;
     let records = log.read("own", 1, usize::MAX).await?;

@@ -66,9 +66,10 @@ async fn one_of_several_models_is_enough() -> Result<()> {
     let neither = Engine::new(Fallback::new(adapter()).or(adapter(), "small")).model("large");
     let refused = neither.chat("hi").stream().refusal().cloned();
     assert_eq!(refused.clone(), neither.chat("hi").await.err());
-    let earlier = refused.map(|error| error.metadata()["earlier"].clone());
-    let first = json!({"provider": "keyed", "model": "large", "error": missing()});
-    assert_eq!(earlier, Some(json!([first])));
+    // The first model is the one whose key a user sets.
+    let others = refused.map(|error| error.metadata()["fallbacks"].clone());
+    let second = json!({"provider": "keyed", "model": "small", "error": missing()});
+    assert_eq!(others, Some(json!([second])));
     Ok(())
 }
 

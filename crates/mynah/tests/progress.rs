@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 
 /// A tool that reports, waits for a permit, reports more than anyone can read, and waits for another.
 fn digger(permits: &Arc<Semaphore>) -> Tool {
-    Tool::new("dig", "Digs", json!({"type": "object"})).handler_with(
+    Tool::new("dig", "Digs", json!({"type": "object"})).handler_with_state(
         Arc::clone(permits),
         async |permits, _, context| {
             context.progress(ToolProgress::new(1.0).total(100.0).message("sand"));

@@ -10,7 +10,7 @@ mod param;
 use param::Param as _;
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -82,7 +82,14 @@ async fn a_run_that_died_after_any_record_is_resumed_and_comes_to_the_same() -> 
         let answered = kinds[..cut].iter().filter(|kind| *kind == "assistant_completed").count();
         let log = copy(&log, "k", cut as u64).await;
         let (engine, model, _) = rolls(answered)?;
-        let resumed = testing::collect(engine.chat("go").record(&log).run_id("k").stream()).await?;
+        let observed = Arc::new(Mutex::new(Vec::new()));
+        let observe = Arc::clone(&observed);
+        let chat = engine.chat("go").record(&log).run_id("k");
+        let chat = chat.on_event(move |event| observe.lock().expect("a list").push(event.clone()));
+        let resumed = testing::collect(chat.stream()).await?;
+        // An observer sees what the stream has: each recorded piece once, and then the new ones.
+        let observed = std::mem::take(&mut *observed.lock().expect("a list"));
+        assert_eq!(testing::text(&observed), testing::text(&live), "cut at {cut}");
         assert_eq!(testing::names(&resumed), testing::names(&live), "cut at {cut}");
         assert_eq!(resumed.last(), live.last(), "cut at {cut}");
         assert_eq!(model.model_calls().len(), 2 - answered, "cut at {cut}");

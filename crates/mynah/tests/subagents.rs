@@ -9,7 +9,7 @@ use std::{
 
 use futures_util::StreamExt as _;
 use mynah::{
-    AdapterReason, Approval, CancelHandle, ErrorPolicy, Event, Options, Waiting, cancel_run,
+    AdapterReason, Approval, CancelHandle, Event, OnToolError, Options, Waiting, cancel_run,
     log::{RunStatus, verify_run},
     prelude::*,
     testing::{Entry, Script, Scripted, crash_everywhere},
@@ -234,7 +234,7 @@ async fn an_agent_gets_what_is_left_of_the_budget() {
     let log = MemoryLog::new();
     let engine = editor(researcher([calls("none", json!({})), says("They can.")]));
     let chat = engine.chat("x").budget(Budget::new().max_turns(2)).record(&log).run_id("p");
-    let result = chat.on_tool_error(ErrorPolicy::Continue).await.unwrap();
+    let result = chat.on_tool_error(OnToolError::Continue).await.unwrap();
     let runs = log.runs(Default::default()).await.unwrap().runs;
     let child = runs.iter().find(|run| run.run_id.starts_with("p+")).unwrap();
     assert_eq!(child.totals.turns, 1, "{:?}", result.halted_reason);
@@ -275,7 +275,7 @@ async fn agents_of_one_answer_share_what_is_left_of_the_budget() {
         let log = MemoryLog::new();
         let engine = two_agents((0..9).map(|_| looks()));
         let chat = engine.chat("x").budget(Budget::new().max_turns(turns)).record(&log).run_id("p");
-        let result = chat.on_tool_error(ErrorPolicy::Continue).await.unwrap();
+        let result = chat.on_tool_error(OnToolError::Continue).await.unwrap();
         assert_eq!(result.halted_reason, HaltReason::BudgetExceeded, "{turns}");
         let mut agents = agents_of(&log).await;
         agents.sort_by_key(|agent| std::cmp::Reverse(*agent));
@@ -342,7 +342,7 @@ fn nested(depth: u32) -> Engine {
     let mut engine = researcher([says("At the bottom.")]);
     for _ in 0..depth {
         let model = Scripted::play([calls("research", json!({"task": "go"})), says("up")]);
-        let defaults = Options::new().on_tool_error(ErrorPolicy::Halt);
+        let defaults = Options::new().on_tool_error(OnToolError::Halt);
         let tool = engine.as_tool("research", "Looks facts up.");
         engine = Engine::new(model).tool(tool).defaults(defaults);
     }

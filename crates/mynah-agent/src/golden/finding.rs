@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mynah::{Error, step::differences};
+use mynah::{Error, differences};
 use serde::Serialize;
 use serde_json::{Value, json};
 

@@ -4,10 +4,10 @@ use std::{io::Write, sync::Arc};
 
 use futures_util::StreamExt as _;
 use mynah::{
-    ChatResult, EngineReason, Error, ErrorKind, Event, KeptCall, LogReason, Message, Metadata,
-    Options, Replay, Result, SessionReason, StepResult, Thread, decode, fork_run, kept_call,
+    ChatResult, EngineReason, Error, ErrorKind, Event, LogReason, Message, Metadata, Options,
+    RecordedCall, Replay, Result, SessionReason, StepResult, Thread, decode, fork_run,
     log::{Extent, Fact, Log as _, RunFilter, verify_run},
-    replay_run, restore_turn,
+    recorded_call, replay_run, restore_turn,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -69,7 +69,7 @@ impl<W: Write> Stage<'_, W> {
         options: Metadata,
         watch: Watch,
     ) -> Result<Outcome, Stop> {
-        let options = self.options_of(log, run, options, &kept_call(log, run).await?).await?;
+        let options = self.options_of(log, run, options, &recorded_call(log, run).await?).await?;
         let replay = replay.options(options);
         if !watch.is_needed() {
             return Ok(self.kept(replay.await?));
@@ -106,7 +106,7 @@ impl<W: Write> Stage<'_, W> {
             on_uncertain,
             allow_changed_engine,
         } = go_on;
-        let call = kept_call(log, run).await?;
+        let call = recorded_call(log, run).await?;
         let options = self.options_of(log, run, options, &call).await?;
         let mut thread = call.thread.clone();
         if watch.take.is_some() {
@@ -187,7 +187,7 @@ impl<W: Write> Stage<'_, W> {
         log: &Ledger,
         run: &str,
         mut said: Metadata,
-        call: &KeptCall,
+        call: &RecordedCall,
     ) -> Result<Options> {
         if let Some(tools) = self.tools.get(run) {
             said.entry("tools").or_insert_with(|| tools.clone());

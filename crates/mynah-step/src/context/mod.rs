@@ -31,8 +31,9 @@ pub use self::{
     tools::{CallTool, ToolResult},
 };
 use crate::{
-    Config, DEFAULT_MAX_CONCURRENCY, Journal, JournalState, MetricsSink, RecordedFact, Recorder,
-    ReplayCursor, RunMode, Spent, WallClock, active,
+    Config, Journal, JournalState, MetricsSink, RecordedFact, Recorder, ReplayCursor, RunMode,
+    Spent, WallClock, active,
+    config::DEFAULT_MAX_CONCURRENCY,
     cursor::{self, CHECKPOINT, MODEL_CALL, SLEEP},
     effects::Effects,
     journal::{Query, lock},
@@ -258,7 +259,7 @@ impl Context {
     /// The effect's own error, live and in a replay; see
     /// [`SideEffectErrors`](crate::SideEffectErrors). A value that cannot be recorded: nested
     /// deeper than 96 levels, without JSON, or not readable again, such as NaN. The reserved name
-    /// `model_call`, under which [`Context::llm_call`] records its failures. A request to the run
+    /// `model_call`, under which [`Context::call_model`] records its failures. A request to the run
     /// from inside an effect. A new run with the id of another, before anything is done. Also those
     /// of [`Context::now`].
     #[doc(alias = "SideEffect")]

@@ -50,7 +50,7 @@ impl Context {
     /// # }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
     /// let context = Context::new(Config::new(&Arc::new(MemoryLog::new()), "run-1").adapter(Parrot))?;
-    /// let answer = context.run("Hello?", async |cx| cx.llm_call(Request::from("Hello?")).await).await?;
+    /// let answer = context.run("Hello?", async |cx| cx.call_model(Request::from("Hello?")).await).await?;
     /// assert_eq!((answer.turn, &*answer.response.text()), (1, "Hello!"));
     /// # Ok(()) }
     /// ```
@@ -61,12 +61,12 @@ impl Context {
     /// `unknown_price`, which is not. A new run with the id of another, before the model is called.
     /// Also those of [`Context::now`].
     #[doc(alias = "LLMCall")]
-    pub async fn llm_call(&self, request: Request) -> Result<ModelAnswer> {
+    pub async fn call_model(&self, request: Request) -> Result<ModelAnswer> {
         // The future is large, and a loop may hold several of them.
-        Box::pin(self.call_model(request)).await
+        Box::pin(self.answer_of(request)).await
     }
 
-    async fn call_model(&self, request: Request) -> Result<ModelAnswer> {
+    async fn answer_of(&self, request: Request) -> Result<ModelAnswer> {
         let config = &self.0.config;
         let adapter = config.adapter.clone().ok_or_else(|| {
             Error::engine(EngineReason::MissingAdapter)

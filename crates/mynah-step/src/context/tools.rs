@@ -20,26 +20,25 @@ use crate::{
     uncertain::is_uncertain,
 };
 
-/// A tool to be called.
+/// A tool to be called. A call without an id gets one.
 ///
 /// A replay or a resumed run finds the record of a call without an id by its turn, name and
 /// arguments. Identical calls are matched in their order. If several tasks make them concurrently,
 /// that order may change, and the run differs. Explicit ids avoid it.
 #[doc(alias = "ToolCall")]
 #[derive(Clone)]
-#[non_exhaustive]
+#[must_use = "a tool is not called unless a context does it"]
 pub struct CallTool {
-    /// The call. One without an id gets one.
-    pub call: ToolCall,
-    /// The turn whose answer asked for it.
-    pub turn: Option<u32>,
-    /// The number of attempts, if the tool itself sets none and is idempotent.
-    pub tries: Option<(bool, u32)>,
-    /// The pause after a failed attempt.
-    pub backoff: Option<Backoff>,
+    call: ToolCall,
+    turn: Option<u32>,
+    /// The number of attempts, if the call is idempotent.
+    max_attempts: Option<u32>,
+    backoff: Option<Backoff>,
     /// How many calls of the run had the same id before.
     earlier: u64,
 }
+
+mynah_data::partial_debug! { CallTool { call, turn, max_attempts } }
 
 impl CallTool {
     /// The same, asked for in this turn.
@@ -48,10 +47,10 @@ impl CallTool {
         self
     }
 
-    /// Sets the number of attempts after transient failures, like [`Tool::idempotent`]. A tool that
-    /// is not idempotent has one attempt.
-    pub fn tries(mut self, idempotent: bool, max_attempts: u32) -> Self {
-        self.tries = Some((idempotent, max_attempts));
+    /// Declares that this call may run twice without harm, and sets the number of attempts after transient failures, as
+    /// [`Tool::idempotent`] does for all calls of a tool.
+    pub fn idempotent(mut self, max_attempts: u32) -> Self {
+        self.max_attempts = Some(max_attempts);
         self
     }
 
@@ -64,7 +63,7 @@ impl CallTool {
 
 impl From<ToolCall> for CallTool {
     fn from(call: ToolCall) -> Self {
-        Self { call, turn: None, tries: None, backoff: None, earlier: 0 }
+        Self { call, turn: None, max_attempts: None, backoff: None, earlier: 0 }
     }
 }
 
@@ -98,7 +97,7 @@ impl Context {
     /// others.
     ///
     /// # Errors
-    /// A tool that fails under [`ErrorPolicy::Halt`](crate::ErrorPolicy::Halt), after the others have ended. Arguments that are not JSON, an id of a call that has no outcome yet (before anything is recorded), `budget_exceeded` (before any is announced), and as
+    /// A tool that fails under [`OnToolError::Halt`](crate::OnToolError::Halt), after the others have ended. Arguments that are not JSON, an id of a call that has no outcome yet (before anything is recorded), `budget_exceeded` (before any is announced), and as
     /// [`Context::now`].
     #[doc(alias = "CallTools")]
     pub async fn call_tools(
@@ -194,12 +193,12 @@ impl Context {
         begun: Announced,
         places: &Semaphore,
     ) -> Result<ToolResult> {
-        let CallTool { call, tries, backoff, earlier, .. } = called;
+        let CallTool { call, max_attempts, backoff, earlier, .. } = called;
         let (config, call) = (&self.0.config, Arc::new(call));
         let call_id = call.id.clone();
         let tool = config.tools.get(&call.name).cloned();
-        let tool = tool.map(|tool| match tries {
-            Some((idempotent, max_attempts)) => tool.tried(idempotent, max_attempts),
+        let tool = tool.map(|tool| match max_attempts {
+            Some(max_attempts) => tool.idempotent(max_attempts),
             None => tool,
         });
         let (attempt, from_record) = self.recorded_try(&call, tool.as_ref());

@@ -20,8 +20,7 @@ pub struct ClientError {
     pub code: String,
     /// What failed, and what to do.
     pub detail: String,
-    /// More about it.
-    pub metadata: Box<Metadata>,
+    metadata: Box<Metadata>,
     cause: Option<Arc<reqwest::Error>>,
 }
 
@@ -63,6 +62,11 @@ impl ClientError {
                 Self { status, ..Self::local("unexpected_answer", start) }
             }
         }
+    }
+
+    /// Facts for programs, as [`Error::metadata`] has them.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
     }
 
     /// Whether the same request may succeed later.

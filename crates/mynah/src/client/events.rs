@@ -20,6 +20,7 @@ const SILENCE: Duration = Duration::from_secs(45);
 ///
 /// If the connection breaks or the server is restarted, it connects again and continues after the last event, so each event comes once.
 #[derive(Debug)]
+#[must_use = "no event is read unless it is asked for"]
 pub struct Events {
     client: Client,
     run: RunId,

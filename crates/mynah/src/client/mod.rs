@@ -5,7 +5,7 @@
 //!
 //! # async fn example() -> mynah::Result<()> {
 //! let client = Client::new("http://127.0.0.1:7878")?;
-//! let run = client.start("Refund order 17").key("order-17").send().await?;
+//! let run = client.start("Refund order 17").run_id("order-17").send().await?;
 //! let mut events = client.events(&run.summary.run_id, None);
 //! while let Some(event) = events.next().await? {
 //!     println!("{} {:?}", event.id, event.event);
@@ -26,7 +26,7 @@ use mynah_data::{Error, HaltReason, Metadata, RunId, ToolCall};
 use mynah_log::{RunStatus, RunSummary};
 use reqwest::{Method, RequestBuilder, Response, Url, header};
 use secrecy::{ExposeSecret as _, SecretString};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 pub use self::{
@@ -34,7 +34,7 @@ pub use self::{
     events::Events,
     runs::{DamagedRun, ListedRun, RunList, RunQuery, TextMatch},
 };
-use crate::{EventId, Signal};
+use crate::{EventId, Signal, Waiting};
 
 type Result<T> = std::result::Result<T, ClientError>;
 
@@ -62,8 +62,8 @@ pub struct RunInfo {
     #[serde(default)]
     pub error: Option<Error>,
     /// What it waits for, if it is suspended.
-    #[serde(default)]
-    pub waiting: Option<WaitsFor>,
+    #[serde(default, deserialize_with = "waiting")]
+    pub waiting: Option<Waiting>,
     /// The agent of the server that performs it.
     #[serde(default)]
     pub agent: Option<String>,
@@ -91,40 +91,42 @@ pub struct RunEnd {
     pub duration_ms: Option<u64>,
 }
 
-/// What a suspended run waits for.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+/// What a suspended run waits for, as servers write it.
+#[derive(Deserialize)]
 #[serde(tag = "for", rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum WaitsFor {
-    /// The answer to a question.
-    #[non_exhaustive]
+enum WaitsFor {
     Answer {
-        /// The question.
         question: Option<String>,
     },
-    /// Decisions about calls.
-    #[non_exhaustive]
     Approval {
-        /// The calls.
         calls: Vec<ToolCall>,
     },
-    /// The outcome of calls whose process died while they ran.
-    #[non_exhaustive]
     Outcome {
-        /// The calls.
         calls: Vec<ToolCall>,
     },
-    /// To be resumed, after its processes died several times.
     Resume,
-    /// A time.
-    #[non_exhaustive]
     Time {
-        /// When it comes, in milliseconds since 1970.
         wake_at_ms: Option<u64>,
     },
-    /// Something that this version does not know.
     #[serde(other)]
     Unknown,
+}
+
+impl From<WaitsFor> for Waiting {
+    fn from(waits: WaitsFor) -> Self {
+        match waits {
+            WaitsFor::Answer { question } => Self::Question(question.unwrap_or_default()),
+            WaitsFor::Approval { calls } => Self::Approval(calls),
+            WaitsFor::Outcome { calls } => Self::Uncertain(calls),
+            WaitsFor::Resume => Self::CrashLoop,
+            WaitsFor::Time { wake_at_ms } => Self::at(wake_at_ms.unwrap_or_default()),
+            WaitsFor::Unknown => Self::Other,
+        }
+    }
+}
+
+fn waiting<'de, D: Deserializer<'de>>(told: D) -> std::result::Result<Option<Waiting>, D::Error> {
+    Ok(Option::<WaitsFor>::deserialize(told)?.map(Waiting::from))
 }
 
 /// The result of a verification or a replay.
@@ -241,29 +243,23 @@ impl Client {
         self.post(&["v1", "runs", run.as_ref(), "signals"], None, &body).await
     }
 
-    /// The next turn of a session, or its first, with an agent; the only one if none is named.
-    ///
-    /// # Errors
-    /// The session's last turn has no end, or the server cannot be reached.
-    pub async fn say(
-        &self,
-        session: impl AsRef<str>,
-        agent: Option<&str>,
-        text: &str,
-    ) -> Result<RunInfo> {
-        let mut body = json!({"text": text});
-        if let Some(agent) = agent {
-            body["agent"] = Value::from(agent);
-        }
-        self.post(&["v1", "sessions", session.as_ref(), "messages"], None, &body).await
+    /// The next turn of a session, or its first, with this text of the user.
+    pub fn say(&self, session: impl Into<String>, text: impl Into<String>) -> Say<'_> {
+        let body = SayBody { text: text.into(), agent: None };
+        Say { client: self, session: session.into(), body }
     }
 
     /// Copies a run up to a record into a new run with this id.
     ///
     /// # Errors
     /// There is no such run or record, the id is taken, or the server cannot be reached.
-    pub async fn fork(&self, run: impl AsRef<str>, at: u64, key: &str) -> Result<RunInfo> {
-        let body = json!({"at": at, "key": key});
+    pub async fn fork(
+        &self,
+        run: impl AsRef<str>,
+        at: u64,
+        run_id: impl Into<RunId>,
+    ) -> Result<RunInfo> {
+        let body = json!({"at": at, "key": run_id.into()});
         self.post(&["v1", "runs", run.as_ref(), "fork"], None, &body).await
     }
 
@@ -374,9 +370,9 @@ impl StartRun<'_> {
         self
     }
 
-    /// The id of the run. A second start with the same key and input attaches to the run.
-    pub fn key(mut self, key: impl Into<RunId>) -> Self {
-        self.body.key = Some(key.into());
+    /// The id of the run. A second start with the same id and input attaches to the run.
+    pub fn run_id(mut self, id: impl Into<RunId>) -> Self {
+        self.body.key = Some(id.into());
         self
     }
 
@@ -398,5 +394,43 @@ impl StartRun<'_> {
     /// The server refuses it or cannot be reached.
     pub async fn send(self) -> Result<RunInfo> {
         self.client.post(&["v1", "runs"], self.wait, &self.body).await
+    }
+}
+
+#[derive(Serialize)]
+struct SayBody {
+    text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<String>,
+}
+
+/// A turn of a session to be started; see [`Client::say`].
+#[derive(Debug)]
+#[must_use = "a turn is not started before it is sent"]
+pub struct Say<'c> {
+    client: &'c Client,
+    session: String,
+    body: SayBody,
+}
+
+impl std::fmt::Debug for SayBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SayBody").field("agent", &self.agent).finish_non_exhaustive()
+    }
+}
+
+impl Say<'_> {
+    /// The agent; needed if the server has several.
+    pub fn agent(mut self, name: impl Into<String>) -> Self {
+        self.body.agent = Some(name.into());
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// The session's last turn has no end, or the server cannot be reached.
+    pub async fn send(self) -> Result<RunInfo> {
+        self.client.post(&["v1", "sessions", &self.session, "messages"], None, &self.body).await
     }
 }

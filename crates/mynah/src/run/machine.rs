@@ -7,7 +7,7 @@ use mynah_data::{
     RunId, StepResult, StepThread, StreamReason, ToolCall,
 };
 use mynah_log::{Effect, End, Extent, Fact, Hash, Plan, Resolution, SUMMARY_STARTED, cbor};
-use mynah_step::{ErrorPolicy, IncomingAnswer, Journal, Settled, prompt_tokens, settle, uncertain};
+use mynah_step::{IncomingAnswer, Journal, OnToolError, Settled, prompt_tokens, settle, uncertain};
 use serde_json::json;
 
 use super::{
@@ -510,7 +510,7 @@ impl Machine {
         let policy = match setup.policy.tool(&call.name, self.state.conversation.is_some()) {
             Some(_) => &setup.on_tool_error,
             // By the caller's choice, the model gets an error for tools that do not exist.
-            None => &ErrorPolicy::Continue,
+            None => &OnToolError::Continue,
         };
         let remembered = self.watched || self.recorded;
         let mut fact = settle(call, settled, setup.encoder.as_ref(), policy, remembered);

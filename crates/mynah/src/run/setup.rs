@@ -9,7 +9,7 @@ use mynah_step::{
     ToolResultEncoder, World,
 };
 
-use super::{ErrorPolicy, Policy};
+use super::{OnToolError, Policy};
 use crate::{in_flight::InFlight, mailbox::Reader, replay::Rerun};
 
 /// Sees every event of the model, regardless of filters.
@@ -28,7 +28,7 @@ pub(crate) struct Setup {
     pub(crate) world: Arc<dyn World>,
     pub(crate) executor: Arc<dyn ToolExecutor>,
     pub(crate) encoder: Arc<dyn ToolResultEncoder>,
-    pub(crate) on_tool_error: ErrorPolicy,
+    pub(crate) on_tool_error: OnToolError,
     /// What every tool gets; each with its own call.
     pub(crate) tool_context: ToolContext,
     pub(crate) tool_limits: ToolLimits,

@@ -3,9 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use mynah::{
-    Adapter, Chat, Engine, Event, FinishReason, Generate, Image, Message, OnToolError,
-    OnUnknownTool, Options, Part, ResponseFormat, Step, Thread, Tool, ToolCall, ToolMode,
-    ToolOutcome,
+    Adapter, Chat, Engine, Event, FinishReason, Generate, Image, Message, OnUnknownTool, Options,
+    Part, ResponseFormat, Step, Thread, Tool, ToolCall, ToolErrorDecision, ToolMode, ToolOutcome,
 };
 use serde_json::{Value, json};
 
@@ -74,12 +73,12 @@ pub(crate) fn fixtures() -> Vec<Fixture> {
         Fixture::new("custom halt", [call("c0", "plan")]),
         Fixture::new("on_tool_error function continue", [call("c0", "boom"), says("done")])
             .options(|o| {
-                o.on_tool_error(mynah::ErrorPolicy::decide(|_, _| {
-                    OnToolError::Continue(json!({"ok": 1}))
+                o.on_tool_error(mynah::OnToolError::decide(|_, _| {
+                    ToolErrorDecision::Continue(json!({"ok": 1}))
                 }))
             }),
         Fixture::new("on_tool_error halt", [call("c0", "boom")])
-            .options(|options| options.on_tool_error(mynah::ErrorPolicy::Halt)),
+            .options(|options| options.on_tool_error(mynah::OnToolError::Halt)),
         Fixture::new("vision thread", [says("a bird")]).thread(Message::user_parts([
             Part::text("what is this?"),
             Part::image(Image::from_url("https://example.com/bird.png")),
@@ -91,9 +90,9 @@ pub(crate) fn fixtures() -> Vec<Fixture> {
         Fixture::new("two halts, the first is slow", [both("slow_plan", "ask")]),
         Fixture::new("halt beside a manual call", [both("ask", "hand_over")]),
         Fixture::new("halt beside an error", [both("boom", "plan")])
-            .options(|options| options.on_tool_error(mynah::ErrorPolicy::Halt)),
+            .options(|options| options.on_tool_error(mynah::OnToolError::Halt)),
         Fixture::new("on_tool_error panics", [call("c0", "boom")])
-            .options(|o| o.on_tool_error(mynah::ErrorPolicy::decide(|_, _| panic!("no idea")))),
+            .options(|o| o.on_tool_error(mynah::OnToolError::decide(|_, _| panic!("no idea")))),
         Fixture::new("unknown tool in turn 2", [echo_call("c0"), both("echo", "nope")]),
         Fixture::new("unknown tool, answered", [both("echo", "nope"), says("done")])
             .options(|o| o.on_unknown_tool(OnUnknownTool::Answer)),
