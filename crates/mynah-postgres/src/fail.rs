@@ -59,7 +59,7 @@ pub(crate) fn failure(error: tokio_postgres::Error) -> Error {
         code if *code == SqlState::INVALID_CATALOG_NAME => {
             (LogReason::Unusable, "create the database, or give another name")
         }
-        code if ["53", "57", "08", "40", "55", "58"]
+        code if ["53", "57", "08", "25", "40", "55", "58"]
             .iter()
             .any(|class| code.code().starts_with(class)) =>
         {

@@ -95,17 +95,34 @@ pub(crate) async fn records(
     Ok(records)
 }
 
+/// The runs that a query finds, with the places of their seals.
+async fn find(
+    client: &Client,
+    conditions: &str,
+    values: &[(&(dyn ToSql + Sync), Type)],
+) -> Result<Vec<(Row, Result<Known, Corrupt>)>> {
+    let select = format!("{SELECT} WHERE {conditions}");
+    let mut placed = HashSet::new();
+    loop {
+        let rows = client.query_typed(&select, values).await.map_err(failure)?;
+        let found: Vec<_> = rows.into_iter().map(|row| (Known::read(&row), row)).collect();
+        let sealed = found.iter().filter_map(|(known, _)| known.as_ref().ok());
+        let sealed = sealed.filter(|known| known.is_unplaced);
+        let new: Vec<RunId> = sealed.map(|known| known.entry.summary.run_id.clone()).collect();
+        let before = placed.len();
+        placed.extend(new);
+        // One that has no place after its seal was looked for has no seal.
+        if placed.len() == before {
+            return Ok(found.into_iter().map(|(known, row)| (row, known)).collect());
+        }
+        place_seals(client).await?;
+    }
+}
+
 /// The run, with the place of its seal.
 pub(crate) async fn run(client: &Client, run: &str) -> Result<Option<Known>> {
-    let select = format!("{SELECT} WHERE r.id = $1");
-    loop {
-        let rows = client.query_typed(&select, &[(&run, Type::TEXT)]).await.map_err(failure)?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let known = Known::read(row).map_err(Error::from)?;
-        if !known.is_unplaced || place_seals(client).await? == 0 {
-            return Ok(Some(known));
-        }
-    }
+    let mut found = find(client, "r.id = $1", &[(&run, Type::TEXT)]).await?;
+    found.pop().map(|(_, known)| known.map_err(Error::from)).transpose()
 }
 
 pub(crate) async fn runs(client: &Client, filter: &RunFilter) -> Result<RunPage> {
@@ -154,50 +171,34 @@ pub(crate) async fn runs(client: &Client, filter: &RunFilter) -> Result<RunPage>
         Box::new(limit),
         Type::INT8,
     );
-    let select = format!("{SELECT} WHERE {conditions}");
     let values: Vec<(&(dyn ToSql + Sync), Type)> = values
         .iter()
         .map(|(value, type_)| (&**value as &(dyn ToSql + Sync), type_.clone()))
         .collect();
-    loop {
-        let rows = client.query_typed(&select, &values).await.map_err(failure)?;
-        let known: Vec<_> = rows.iter().map(Known::read).collect();
-        let is_unplaced =
-            |known: &Result<Known, Corrupt>| known.as_ref().is_ok_and(|k| k.is_unplaced);
-        if known.iter().any(is_unplaced) && place_seals(client).await? > 0 {
-            continue;
-        }
-        let mut found = Vec::new();
-        for (row, known) in rows.iter().zip(known) {
-            let place =
-                mynah_log::backend::Place { started: get(row, 4, "")?, key: get(row, 1, "")? };
-            found.push((
-                place,
-                known.map(|known: Known| -> RunSummary { known.entry.to_summary() }),
-            ));
-        }
-        return Ok(RunPage::cut(found, size));
+    let mut found = Vec::new();
+    for (row, known) in find(client, &conditions, &values).await? {
+        let place =
+            mynah_log::backend::Place { started: get(&row, 4, "")?, key: get(&row, 1, "")? };
+        found.push((place, known.map(|known: Known| -> RunSummary { known.entry.to_summary() })));
     }
+    Ok(RunPage::cut(found, size))
 }
 
-/// Gives seals that have no place yet the next ones, in the order in which they came, and returns how many it gave. Those who do
-/// this take turns; those who append do not wait for them.
-pub(crate) async fn place_seals(client: &Client) -> Result<u64> {
+/// Gives seals that have no place yet the next ones, in the order in which they came. Those who do this take turns; those who
+/// append do not wait for them.
+async fn place_seals(client: &Client) -> Result<()> {
     let select = "SELECT 1 FROM mynah_seals WHERE place IS NULL LIMIT 1";
     if client.query_typed(select, &[]).await.map_err(failure)?.is_empty() {
-        return Ok(0);
+        return Ok(());
     }
-    // The lock comes first, in a statement of its own: the next one then sees what others placed.
-    let place = "BEGIN; SELECT next FROM mynah_turns WHERE name = 'seals' FOR UPDATE; \
+    // The statements of one message are one transaction. The lock comes first, in a statement of its own: the next one then sees
+    // what others placed.
+    let place = "SELECT next FROM mynah_turns WHERE name = 'seals' FOR UPDATE; \
         WITH u AS (SELECT n, row_number() OVER (ORDER BY n) AS i FROM mynah_seals WHERE place IS NULL), \
         p AS (UPDATE mynah_seals s SET place = t.next + u.i - 1 FROM u, mynah_turns t \
         WHERE s.n = u.n AND t.name = 'seals' RETURNING 1) \
-        UPDATE mynah_turns SET next = next + (SELECT count(*) FROM p) WHERE name = 'seals'; COMMIT";
-    if let Err(error) = client.batch_execute(place).await {
-        let _ = client.batch_execute("ROLLBACK").await;
-        return Err(failure(error));
-    }
-    Ok(1)
+        UPDATE mynah_turns SET next = next + (SELECT count(*) FROM p) WHERE name = 'seals'";
+    client.batch_execute(place).await.map_err(failure)
 }
 
 pub(crate) async fn seals(client: &Client, from: u64, limit: usize) -> Result<Vec<SealedRun>> {
