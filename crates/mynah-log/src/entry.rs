@@ -196,11 +196,14 @@ impl IndexEntry {
         self.holder.as_ref().is_some_and(|holder| holder.until > now)
     }
 
+    /// Whether this owner holds the run.
+    pub fn is_held_by(&self, owner: &str) -> bool {
+        self.holder.as_ref().is_some_and(|holder| holder.owner == owner)
+    }
+
     /// Whether a part of the answer after this record may be kept for the holder of a lease.
     pub fn admits_part(&self, lease: &Lease, seq: u64) -> bool {
-        self.summary.records == seq
-            && self.token == lease.token
-            && self.holder.as_ref().is_some_and(|holder| holder.owner == lease.owner)
+        self.summary.records == seq && self.token == lease.token && self.is_held_by(&lease.owner)
     }
 
     /// What changed, as a log returns it.
@@ -237,6 +240,18 @@ impl IndexEntry {
     /// A violation, as the log returns it.
     pub fn lease(&mut self, owner: &str, term: Duration, now: i64) -> Result<Lease> {
         self.give(owner, term, now, |holder| holder.until <= now)
+    }
+
+    /// Leases the run to an owner that claims it. A run that the owner has is from a claim whose answer was lost, and gets a new
+    /// token.
+    ///
+    /// # Errors
+    /// A violation, as the log returns it.
+    pub fn claim(&mut self, owner: &str, term: Duration, now: i64) -> Result<Lease> {
+        if self.is_held_by(owner) {
+            self.holder = None;
+        }
+        self.lease(owner, term, now)
     }
 
     /// Leases the run to an owner, if its holder has not renewed its lease since this
@@ -321,8 +336,7 @@ impl IndexEntry {
     /// Takes the run back from a lease.
     pub fn release(&mut self, lease: &Lease) {
         // A caller that failed to start a run under a taken id has a lease with the same token.
-        let is_holder = |holder: &Holder| holder.owner == lease.owner;
-        if self.token == lease.token && self.holder.as_ref().is_some_and(is_holder) {
+        if self.token == lease.token && self.is_held_by(&lease.owner) {
             self.holder = None;
         }
     }

@@ -127,6 +127,9 @@ pub trait Log: Send + Sync + 'static {
     /// without such a time, if it is neither suspended nor ended. The greatest priority comes first, then the oldest run. Limits of
     /// [concurrency keys](Queue::concurrency) are kept. Whether an owner lives is judged by the log's time, as by
     /// [`lease`](Self::lease).
+    ///
+    /// An owner also gets the runs that it has, with new tokens. So a caller that did not get an answer claims again with the same
+    /// name, and one that has runs to perform takes another name for the next claim. A claim that is dropped gives its runs back.
     fn claim(
         &self,
         owner: &str,

@@ -187,7 +187,7 @@ impl State {
         let (mut ready, mut held) = (Vec::new(), HashMap::<String, u32>::new());
         for run in self.order.values().filter_map(|id| self.runs.get(id)) {
             let Some(queue) = &run.entry.summary.queue else { continue };
-            if run.entry.is_held(now) {
+            if run.entry.is_held(now) && !run.entry.is_held_by(owner) {
                 if let Some(key) = &queue.key {
                     *held.entry(key.clone()).or_default() += 1;
                 }
@@ -211,7 +211,7 @@ impl State {
                 }
                 *held += 1;
             }
-            leases.push(self.lease_by(&run, |entry| entry.lease(owner, term, now))?);
+            leases.push(self.lease_by(&run, |entry| entry.claim(owner, term, now))?);
         }
         Ok(leases)
     }

@@ -222,7 +222,7 @@ pub(crate) const BYTES: Type = Type::BYTEA_ARRAY;
 
 #[cfg(test)]
 #[path = "../tests/server/mod.rs"]
-mod server;
+pub(crate) mod server;
 
 #[cfg(test)]
 mod tests {

@@ -38,7 +38,10 @@ use mynah_log::{
 };
 use tokio::{
     runtime::{Builder, Handle},
-    sync::{Mutex as AsyncMutex, mpsc, oneshot},
+    sync::{
+        Mutex as AsyncMutex, mpsc,
+        oneshot::{self, error::RecvError},
+    },
     time::timeout,
 };
 use tokio_postgres::Client;
@@ -144,7 +147,10 @@ impl PostgresLog {
         }
     }
 
-    async fn answered(&self, answer: oneshot::Receiver<Result<Reply>>) -> Result<Reply> {
+    async fn answered(
+        &self,
+        answer: impl Future<Output = Result<Result<Reply>, RecvError>> + Send,
+    ) -> Result<Reply> {
         let stopped = |_| {
             unavailable(format!(
                 "{}: the thread that writes has ended; open the log again",
@@ -198,6 +204,21 @@ impl Reader {
         let client = Arc::new(this.connector.connect().await?);
         this.client = Some(Arc::clone(&client));
         Ok(client)
+    }
+}
+
+/// A claim whose leases are given back if the caller is gone before it has them.
+struct PendingClaim<'a> {
+    log: &'a PostgresLog,
+    answer: oneshot::Receiver<Result<Reply>>,
+}
+
+impl Drop for PendingClaim<'_> {
+    fn drop(&mut self) {
+        self.answer.close();
+        if let Ok(Ok(Reply::Leases(leases))) = self.answer.try_recv() {
+            leases.iter().for_each(|lease| self.log.release(lease));
+        }
     }
 }
 
@@ -340,7 +361,8 @@ impl Log for PostgresLog {
         let queues: Vec<String> = queues.iter().map(|&queue| queue.to_owned()).collect();
         Box::pin(async move {
             let job = Job::Claim { owner, term, queues, limit };
-            match self.answered(self.ask(None, job)).await? {
+            let mut claim = PendingClaim { log: self, answer: self.ask(None, job) };
+            match self.answered(&mut claim.answer).await? {
                 Reply::Leases(leases) => Ok(leases),
                 other => Err(strange(&other)),
             }

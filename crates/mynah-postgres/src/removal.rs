@@ -20,7 +20,8 @@ pub(crate) async fn perform(
     writer: &mut Writer,
     checked: &mut Checked,
 ) -> Result<Result<Head>, Failed> {
-    begin(writer, "BEGIN").await?;
+    // A process that stops in the middle must not keep its locks.
+    begin(writer, "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '10s'").await?;
     let done = remove(writer, checked).await;
     let end = if matches!(done, Ok(Ok(_))) { "COMMIT" } else { "ROLLBACK" };
     begin(writer, end).await?;

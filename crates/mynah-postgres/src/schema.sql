@@ -35,7 +35,8 @@ CREATE TABLE mynah_runs (
 CREATE INDEX mynah_runs_by_start   ON mynah_runs (started, key);
 CREATE INDEX mynah_runs_by_status  ON mynah_runs (status, started, key);
 CREATE INDEX mynah_runs_by_session ON mynah_runs (session, started) WHERE session IS NOT NULL;
-CREATE INDEX mynah_runs_in_queue   ON mynah_runs (queue, wake) WHERE queue IS NOT NULL AND status < 2;
+CREATE INDEX mynah_runs_ready      ON mynah_runs (queue, priority DESC, started, key) WHERE queue IS NOT NULL AND wake <= 0;
+CREATE INDEX mynah_runs_asleep     ON mynah_runs (queue, wake) WHERE queue IS NOT NULL AND wake > 0 AND status < 2;
 CREATE INDEX mynah_runs_held       ON mynah_runs (shared) WHERE shared IS NOT NULL AND owner IS NOT NULL;
 
 -- The records; `writer` and `no` say by which connection and in which order they came.
@@ -98,7 +99,7 @@ CREATE TABLE mynah_seals (
 CREATE INDEX mynah_seals_to_place ON mynah_seals (n) WHERE place IS NULL;
 CREATE UNIQUE INDEX mynah_seals_by_run ON mynah_seals (id) WHERE id <> 'log:maintenance';
 
--- Rows that are locked by those who assign places, and by those who claim runs.
+-- `seals` is locked by those who assign places. `claims` counts the claims of runs that have a limit.
 CREATE TABLE mynah_turns (
     name text PRIMARY KEY,
     next bigint NOT NULL

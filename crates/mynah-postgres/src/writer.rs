@@ -18,7 +18,7 @@ use tokio::{
 
 use crate::{
     batch::{Batch, Message},
-    claim,
+    claim::{self, Claim},
     connection::{Connector, Line, PATIENCE, TEXTS},
     fail::{failure, is_conflict, is_refusal, unavailable},
     pending, removal,
@@ -81,13 +81,25 @@ pub(crate) struct Ask {
 }
 
 impl Ask {
-    fn answer(mut self, result: Result<Reply>) {
+    /// Returns the leases that the caller did not take because it is gone.
+    fn answer(mut self, result: Result<Reply>) -> Vec<Lease> {
         // Waiters read the current rows.
         self.pending = None;
-        if let Some(reply) = self.reply.take() {
-            // The caller may be gone.
-            let _ = reply.send(result);
+        match self.reply.take().map(|reply| reply.send(result)) {
+            Some(Err(Ok(Reply::Leases(leases)))) => leases,
+            _ => Vec::new(),
         }
+    }
+
+    /// A lease is given back, and no caller waits for that.
+    fn release(lease: Lease) -> Self {
+        Self { job: Job::Release(lease), reply: None, pending: None }
+    }
+
+    /// Whether it gives something that no caller would take.
+    fn is_moot(&self) -> bool {
+        let is_gone = self.reply.as_ref().is_none_or(oneshot::Sender::is_closed);
+        is_gone && matches!(self.job, Job::Claim { .. })
     }
 
     /// Whether the writer itself retries it, because no caller does.
@@ -176,6 +188,7 @@ impl Writer {
     /// Does the jobs of a group in one commit, and answers.
     async fn perform(&mut self, mut group: Vec<Ask>) {
         let mut forced = false;
+        group.retain(|ask| !ask.is_moot());
         for attempt in 1.. {
             if group.is_empty() {
                 return;
@@ -183,9 +196,14 @@ impl Writer {
             let failed = match self.attempt(&mut group, forced).await {
                 Ok(results) => {
                     let pairs = group.into_iter().zip(results);
+                    let mut left = Vec::new();
                     for (ask, result) in pairs {
                         self.tell(&ask.job);
-                        ask.answer(result);
+                        left.extend(ask.answer(result).into_iter().map(Ask::release));
+                    }
+                    if !left.is_empty() {
+                        // At once: what is asked next may be a claim.
+                        Box::pin(self.perform(left)).await;
                     }
                     return;
                 }
@@ -220,7 +238,7 @@ impl Writer {
                         self.line = None;
                         self.owed.extend(group.extract_if(.., |ask| ask.is_owed()));
                     }
-                    group.into_iter().for_each(|ask| ask.answer(Err(error.clone())));
+                    group.into_iter().for_each(|ask| drop(ask.answer(Err(error.clone()))));
                     return;
                 }
             }
@@ -249,8 +267,8 @@ impl Writer {
         let work = async {
             match group {
                 [Ask { job: Job::Claim { owner, term, queues, limit }, .. }] => {
-                    let claimed = claim::perform(self, owner, *term, queues, *limit).await?;
-                    Ok(vec![Ok(Reply::Leases(claimed))])
+                    let claim = Claim { owner, term: *term, queues, limit: *limit };
+                    Ok(vec![Ok(Reply::Leases(claim::perform(self, &claim).await?))])
                 }
                 [Ask { job: Job::Append(checked), .. }] if !checked.tombstones.is_empty() => {
                     Ok(vec![removal::perform(self, checked).await?.map(Reply::Head)])

@@ -6,7 +6,7 @@ use std::{
     env,
     process::{Child, Command},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicI64, Ordering::SeqCst},
     },
     time::Duration,
@@ -48,12 +48,29 @@ async fn append(log: &PostgresLog, batch: &Append) -> Head {
 struct Budget {
     left: [AtomicI64; 2],
     went: [AtomicI64; 2],
+    /// How many messages to the server are left before everything stands still; none for any number.
+    messages: Mutex<Option<usize>>,
 }
 
 impl Budget {
     fn set(&self, to_server: i64, to_client: i64) {
         self.left[0].store(to_server, SeqCst);
         self.left[1].store(to_client, SeqCst);
+    }
+
+    /// Takes one of the messages that are left, or never returns: the client is frozen.
+    async fn message(&self) {
+        let is_left = match &mut *self.messages.lock().expect("a lock") {
+            Some(0) => false,
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+            None => true,
+        };
+        if !is_left {
+            std::future::pending::<()>().await;
+        }
     }
 }
 
@@ -82,6 +99,9 @@ async fn proxy(port: u16, budget: Arc<Budget>) -> u16 {
 async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, budget: &Budget, way: usize) {
     let mut bytes = [0; 4096];
     while let Ok(count @ 1..) = from.read(&mut bytes).await {
+        if way == 0 {
+            budget.message().await;
+        }
         let left = budget.left[way].load(SeqCst);
         let count = if left < 0 { count } else { count.min(left as usize) };
         if to.write_all(&bytes[..count]).await.is_err() {
@@ -189,6 +209,77 @@ async fn a_server_that_crashes_under_load_loses_nothing_that_was_confirmed() {
         cursor = changes.cursor;
     }
     assert!(runs.iter().all(|run| seen.get(run.run_id()) == Some(&run.head())), "each is followed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_freezes_in_a_claim_holds_up_no_other() {
+    let Some(server) = server::start() else { return };
+    let budget = Arc::new(Budget::default());
+    budget.set(-1, -1);
+    let port = proxy(server.port, Arc::clone(&budget)).await;
+    server.sql("CREATE SCHEMA frozen");
+    let other = PostgresLog::open(&server.url("frozen", server.port)).expect("a URL");
+    for messages in 0..8 {
+        let run = format!("run-{messages}");
+        let queue = Queue::new("q").concurrency("customer", 1_000);
+        append(&other, &Sample::new(run, 0).batch().queue(queue)).await;
+        let frozen = PostgresLog::open(&server.url("frozen", port)).expect("a URL");
+        frozen.beat("frozen", Duration::ZERO).await.expect("a connection");
+        *budget.messages.lock().expect("a lock") = Some(messages);
+        let claim = tokio::spawn(async move {
+            // Without a term, so that it keeps no run that it got.
+            frozen.claim("frozen", Duration::ZERO, &["q"], 9).await.map(drop)
+        });
+        while !claim.is_finished() && *budget.messages.lock().expect("a lock") != Some(0) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // What it sent last is in progress.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let claimed = other.claim("other", Duration::ZERO, &["q"], 9).await;
+        let claimed = claimed.expect("a log that is available").len();
+        assert_eq!(claimed, messages + 1, "after {messages} messages");
+        claim.abort();
+        *budget.messages.lock().expect("a lock") = None;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_whose_answer_is_cut_off_loses_no_run() {
+    let Some(server) = server::start() else { return };
+    let budget = Arc::new(Budget::default());
+    budget.set(-1, -1);
+    let port = proxy(server.port, Arc::clone(&budget)).await;
+    server.sql("CREATE SCHEMA cut");
+    let log = PostgresLog::open(&server.url("cut", port)).expect("a URL");
+    append(&log, &Sample::new("run", 0).batch().queue(Queue::new("q"))).await;
+    let hour = Duration::from_secs(3_600);
+    let before = budget.went[1].load(SeqCst);
+    let lease = log.claim("p/0", hour, &["q"], 9).await.expect("a log")[0].clone();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let down = budget.went[1].load(SeqCst) - before;
+    log.release(&lease);
+    let mut lost = 0;
+    for cut in 0..=down {
+        let owner = format!("p/{}", cut + 1);
+        while log.beat("p", hour).await.is_err() {}
+        budget.set(-1, cut);
+        let claimed = log.claim(&owner, hour, &["q"], 9).await;
+        budget.set(-1, -1);
+        let leases = match claimed {
+            Ok(leases) => leases,
+            // Who has no answer asks again by the same name, and its process lives.
+            Err(_) => loop {
+                let held = server.sql("SELECT count(owner) FROM cut.mynah_runs");
+                lost += u32::from(held == "1");
+                if let Ok(leases) = log.claim(&owner, hour, &["q"], 9).await {
+                    break leases;
+                }
+            },
+        };
+        assert_eq!(leases.len(), 1, "cut after {cut} of {down} bytes");
+        log.release(&leases[0]);
+    }
+    assert!(lost > 0, "some were committed, and the answer was cut");
 }
 
 /// How many records a worker's run has before its end.

@@ -1,10 +1,12 @@
 //! Rows of messages and of beats, runs that can be claimed, and runs that changed.
 
+use std::{cmp::Reverse, collections::BTreeSet};
+
 use mynah_log::{
     Changes, Corrupt, InboxMessage, MAINTENANCE, Queue, Record,
     backend::{invalid_cursor, nanos},
 };
-use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::{
     Answer,
@@ -103,38 +105,57 @@ pub(crate) fn check(connection: &Connection) -> Answer<()> {
     }))
 }
 
-/// The runs of some queues that can continue at this time and that no living owner holds, those to be claimed first before others.
+/// The runs of some queues that can continue at this time and that no other living owner holds, at most this many, those to be
+/// claimed first before others.
 pub(crate) fn ready(
     connection: &Connection,
     queues: &[String],
+    owner: &str,
     now: i64,
+    limit: usize,
 ) -> Answer<Vec<(String, Queue)>> {
-    let select = format!(
-        "SELECT id, queue, priority, shared, at_most FROM runs \
-         WHERE queue IN ({}) AND status < 2 AND wake <= ? AND (owner IS NULL OR {} <= ?) \
-         ORDER BY priority DESC, started, key",
-        vec!["?"; queues.len()].join(", "),
-        runs::UNTIL,
-    );
-    let mut select = connection.prepare_cached(&select)?;
-    let queues = queues.iter().map(|queue| Value::from(queue.clone()));
-    let mut rows = select.query(params_from_iter(queues.chain([now.into(), now.into()])))?;
+    let mut select = connection.prepare_cached(&ready_select())?;
+    let count = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
-        let run = lossy(row, 0);
-        let Some(queue) = attempt!(sound(runs::queue(row, 1), &run, 0)?) else { continue };
-        found.push((run, queue));
+    for queue in queues.iter().collect::<BTreeSet<_>>() {
+        let mut rows = select.query(params![queue, owner, now, count])?;
+        while let Some(row) = rows.next()? {
+            let run = lossy(row, 0);
+            let Some(queue) = attempt!(sound(runs::queue(row, 1), &run, 0)?) else { continue };
+            let age: (i64, i64) = attempt!(sound((|| Ok((row.get(5)?, row.get(6)?)))(), &run, 0)?);
+            found.push((Reverse(queue.priority), age, run, queue));
+        }
     }
-    Ok(Ok(found))
+    found.sort_by_key(|(priority, age, ..)| (*priority, *age));
+    found.truncate(limit);
+    Ok(Ok(found.into_iter().map(|(.., run, queue)| (run, queue)).collect()))
 }
 
-/// How many runs with this concurrency key have a living owner.
-pub(crate) fn held(connection: &Connection, key: &str, now: i64) -> rusqlite::Result<i64> {
+/// Those that can continue at once are in an index of their order; those whose time has come are few.
+fn ready_select() -> String {
+    let runs = format!(
+        "SELECT id, queue, priority, shared, at_most, started, key FROM runs \
+         WHERE queue = ?1 AND status < 2 AND (owner IS NULL OR owner = ?2 OR {} <= ?3)",
+        runs::UNTIL,
+    );
+    format!(
+        "SELECT * FROM ({runs} AND wake <= 0 ORDER BY priority DESC, started, key LIMIT ?4) \
+         UNION ALL {runs} AND wake > 0 AND wake <= ?3"
+    )
+}
+
+/// How many runs with this concurrency key other living owners have.
+pub(crate) fn held(
+    connection: &Connection,
+    key: &str,
+    owner: &str,
+    now: i64,
+) -> rusqlite::Result<i64> {
     let select = format!(
-        "SELECT count(*) FROM runs WHERE shared = ?1 AND owner IS NOT NULL AND {} > ?2",
+        "SELECT count(*) FROM runs WHERE shared = ?1 AND owner IS NOT NULL AND owner <> ?2 AND {} > ?3",
         runs::UNTIL
     );
-    connection.prepare_cached(&select)?.query_row(params![key, now], |row| row.get(0))
+    connection.prepare_cached(&select)?.query_row(params![key, owner, now], |row| row.get(0))
 }
 
 /// The runs with records or messages after those of a cursor: the keys of the last record and of the last message.
@@ -185,4 +206,23 @@ pub(crate) fn changes(
         }
     }
     Ok(Ok(Changes::new(found, format!("{record}.{message}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_reads_runs_in_the_order_of_an_index() {
+        let connection = Connection::open_in_memory().expect("SQLite");
+        connection.execute_batch(include_str!("schema.sql")).expect("tables");
+        let explain = format!("EXPLAIN QUERY PLAN {}", ready_select());
+        let mut plan = connection.prepare(&explain).expect("a plan");
+        let steps = plan.query_map(params!["q", "me", 0, 9], |row| row.get::<_, String>(3));
+        let steps: Vec<String> = steps.expect("rows").map(|step| step.expect("a text")).collect();
+        for index in ["runs_ready", "runs_asleep"] {
+            assert!(steps.iter().any(|step| step.contains(index)), "{index}: {steps:?}");
+        }
+        assert!(!steps.iter().any(|step| step.contains("ORDER BY")), "{steps:?}");
+    }
 }

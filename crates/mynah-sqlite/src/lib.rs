@@ -284,9 +284,8 @@ impl Log for SqliteLog {
     }
 
     fn release(&self, lease: &Lease) {
-        if let Some(writer) = &self.0.writer {
-            let (run, lease) = (lease.run_id.clone(), lease.clone());
-            writer.leave(run, move |work| work.release(&lease));
+        if let Some(Ok(jobs)) = self.0.writer.as_ref().map(Writer::jobs) {
+            jobs.release(lease.clone());
         }
     }
 
@@ -302,7 +301,11 @@ impl Log for SqliteLog {
         Box::pin(async move {
             let now = self.1.now();
             let job = move |work: &mut Work<'_>| work.claim(&owner, term, &queues, limit, now);
-            self.writer()?.perform(RunId::from(""), None, job).await
+            let jobs = self.writer()?.jobs()?.clone();
+            let give_back = move |leases: Vec<Lease>| {
+                leases.into_iter().for_each(|lease| jobs.release(lease));
+            };
+            self.writer()?.perform_or(RunId::from(""), None, job, give_back).await
         })
     }
 

@@ -19,8 +19,8 @@ CREATE TABLE runs (
 CREATE INDEX runs_by_start   ON runs (started);
 CREATE INDEX runs_by_status  ON runs (status, started);
 CREATE INDEX runs_by_session ON runs (session, started) WHERE session IS NOT NULL;
-
-CREATE INDEX runs_in_queue   ON runs (queue, wake) WHERE queue IS NOT NULL AND status < 2;
+CREATE INDEX runs_ready      ON runs (queue, priority DESC, started, key) WHERE queue IS NOT NULL AND wake <= 0;
+CREATE INDEX runs_asleep     ON runs (queue, wake) WHERE queue IS NOT NULL AND wake > 0 AND status < 2;
 CREATE INDEX runs_held       ON runs (shared) WHERE shared IS NOT NULL AND owner IS NOT NULL;
 
 -- Until when the last sign of life of a process counts, which keeps all runs whose owner's name begins with its own and a slash.

@@ -10,8 +10,8 @@ use std::{
 
 use mynah_data::RunId;
 use mynah_log::{
-    AnswerPart, Append, Corrupt, Durability, Head, InboxMessage, Lease, MAINTENANCE, Removed,
-    RunSummary, Stripped, Tombstone,
+    AnswerPart, Append, Corrupt, Durability, Head, InboxMessage, Lease, MAINTENANCE, Queue,
+    Removed, RunSummary, Stripped, Tombstone,
     backend::{self as entry, Checked, Holder, IndexEntry, previous_run},
 };
 use rusqlite::Connection;
@@ -279,17 +279,43 @@ impl Work<'_> {
         limit: usize,
         now: i64,
     ) -> Answer<Vec<Lease>> {
-        let mut held = HashMap::<String, i64>::new();
-        let mut leases = Vec::new();
-        for (run, queue) in attempt!(inbox::ready(self.connection, queues, now)?) {
-            if leases.len() == limit {
+        // Limits may rule out some of those that come first.
+        let mut looked_at = limit.saturating_mul(4).max(64);
+        let chosen = loop {
+            let ready = attempt!(inbox::ready(self.connection, queues, owner, now, looked_at)?);
+            let is_all = ready.len() < looked_at;
+            let chosen = self.choose(ready, owner, limit, now)?;
+            if is_all || chosen.len() == limit {
+                break chosen;
+            }
+            looked_at = looked_at.saturating_mul(8);
+        };
+        let mut leases = Vec::with_capacity(chosen.len());
+        for run in chosen {
+            let lease = self.lease(&run, now, |entry| entry.claim(owner, term, now))?;
+            leases.push(attempt!(lease));
+        }
+        Ok(Ok(leases))
+    }
+
+    /// The first runs that the limits of concurrency keys admit.
+    fn choose(
+        &self,
+        ready: Vec<(String, Queue)>,
+        owner: &str,
+        limit: usize,
+        now: i64,
+    ) -> rusqlite::Result<Vec<String>> {
+        let (mut held, mut chosen) = (HashMap::<String, i64>::new(), Vec::new());
+        for (run, queue) in ready {
+            if chosen.len() == limit {
                 break;
             }
             if let Some(key) = queue.key {
                 let held = match held.entry(key) {
                     Occupied(held) => held.into_mut(),
                     Vacant(new) => {
-                        let count = inbox::held(self.connection, new.key(), now)?;
+                        let count = inbox::held(self.connection, new.key(), owner, now)?;
                         new.insert(count)
                     }
                 };
@@ -298,10 +324,9 @@ impl Work<'_> {
                 }
                 *held += 1;
             }
-            let lease = self.lease(&run, now, |entry| entry.lease(owner, term, now))?;
-            leases.push(attempt!(lease));
+            chosen.push(run);
         }
-        Ok(Ok(leases))
+        Ok(chosen)
     }
 
     pub(crate) fn deliver(&mut self, run: &str, message: &InboxMessage) -> Answer<bool> {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use mynah_data::{Error, Result, RunId};
-use mynah_log::{Durability, backend::Waiters};
+use mynah_log::{Durability, Lease, backend::Waiters};
 use rusqlite::Connection;
 use tokio::sync::{
     Notify,
@@ -41,12 +41,41 @@ const SOON: Duration = Duration::from_micros(100);
 
 pub(crate) struct Writer {
     /// None once it is closed.
-    jobs: Option<mpsc::Sender<Box<dyn Job>>>,
+    jobs: Option<Jobs>,
     thread: Option<JoinHandle<()>>,
     /// The default durability of a commit.
     durability: Durability,
     commits: Arc<AtomicU64>,
     left: Arc<AbandonedWrites>,
+}
+
+/// Where jobs are sent to the thread.
+#[derive(Clone)]
+pub(crate) struct Jobs {
+    sender: mpsc::Sender<Box<dyn Job>>,
+    left: Arc<AbandonedWrites>,
+}
+
+impl Jobs {
+    /// Does some work on a run as a part of a later commit, without a waiting caller. It is retried
+    /// with the next commit while the file cannot be written.
+    pub(crate) fn leave(
+        &self,
+        run: RunId,
+        job: impl FnMut(&mut Work<'_>) -> Answer<()> + Send + 'static,
+    ) {
+        // Without a receiver it is work that was left from the beginning.
+        let (reply, left) = (Some(oneshot::channel().0), Arc::clone(&self.left));
+        left.add(&run);
+        let (durability, result, unclaimed) = (Durability::Relaxed, None, drop);
+        let job = Task { run, durability, job, result, reply, unclaimed, left, is_owed: true };
+        // Where the thread has stopped, there is nothing to be done about it.
+        let _ = self.sender.send(Box::new(job));
+    }
+
+    pub(crate) fn release(&self, lease: Lease) {
+        self.leave(lease.run_id.clone(), move |work| work.release(&lease));
+    }
 }
 
 /// Runs with abandoned writes, and how many.
@@ -79,24 +108,33 @@ impl AbandonedWrites {
 }
 
 /// A caller that waits for a job. If it is dropped, the job is still done.
-struct PendingJob<'w, T> {
+struct PendingJob<'w, T, U: Fn(T)> {
     run: RunId,
     answer: oneshot::Receiver<Result<T>>,
     left: &'w AbandonedWrites,
+    unclaimed: U,
     is_over: bool,
 }
 
-impl<T> Drop for PendingJob<'_, T> {
+impl<T, U: Fn(T)> Drop for PendingJob<'_, T, U> {
     fn drop(&mut self) {
-        if self.is_over || !matches!(self.answer.try_recv(), Err(TryRecvError::Empty)) {
+        if self.is_over {
             return;
+        }
+        match self.answer.try_recv() {
+            Err(TryRecvError::Empty) => {}
+            result => {
+                let _ = result.map(|result| result.map(&self.unclaimed));
+                return;
+            }
         }
         // From here on the worker sees that the caller is gone, unless the job was done just
         // before.
         self.left.add(&self.run);
         self.answer.close();
-        if self.answer.try_recv().is_ok() {
+        if let Ok(result) = self.answer.try_recv() {
             self.left.remove(&self.run);
+            let _ = result.map(&self.unclaimed);
         }
     }
 }
@@ -120,7 +158,8 @@ impl Writer {
         let thread = thread.spawn(move || state.serve(&jobs));
         let thread = thread
             .map_err(|e| unavailable(format!("no thread to write with: {e}")).caused_by(e))?;
-        let (jobs, thread, left) = (Some(sender), Some(thread), Arc::default());
+        let left = Arc::default();
+        let (jobs, thread) = (Some(Jobs { sender, left: Arc::clone(&left) }), Some(thread));
         Ok(Self { jobs, thread, durability, commits, left })
     }
 
@@ -136,36 +175,38 @@ impl Writer {
         durability: Option<Durability>,
         job: impl FnMut(&mut Work<'_>) -> Answer<T> + Send + 'static,
     ) -> Result<T> {
+        self.perform_or(run, durability, job, drop).await
+    }
+
+    /// Does some work as `perform` does. If the caller is gone by then, `unclaimed` gets the result.
+    pub(crate) async fn perform_or<T: Send + 'static>(
+        &self,
+        run: RunId,
+        durability: Option<Durability>,
+        job: impl FnMut(&mut Work<'_>) -> Answer<T> + Send + 'static,
+        unclaimed: impl Fn(T) + Clone + Send + 'static,
+    ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
-        let stopped = || unusable("the thread that writes has stopped; open the log again");
         let durability = durability.unwrap_or(self.durability);
         let (reply, left) = (Some(reply), Arc::clone(&self.left));
-        let mut asking = PendingJob { run: run.clone(), answer, left: &self.left, is_over: false };
-        let job =
-            Box::new(Task { run, durability, job, result: None, reply, left, is_owed: false });
-        let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
-        jobs.send(job).map_err(|_| stopped())?;
+        let mut asking = PendingJob {
+            run: run.clone(),
+            answer,
+            left: &self.left,
+            unclaimed: unclaimed.clone(),
+            is_over: false,
+        };
+        let (result, is_owed) = (None, false);
+        let job = Box::new(Task { run, durability, job, result, reply, unclaimed, left, is_owed });
+        self.jobs()?.sender.send(job).map_err(|_| stopped())?;
         let answer = (&mut asking.answer).await;
         asking.is_over = true;
         answer.map_err(|_| stopped())?
     }
 
-    /// Does some work on a run as a part of a later commit, without a waiting caller. It is retried
-    /// with the next commit while the file cannot be written.
-    pub(crate) fn leave(
-        &self,
-        run: RunId,
-        job: impl FnMut(&mut Work<'_>) -> Answer<()> + Send + 'static,
-    ) {
-        // Without a receiver it is work that was left from the beginning.
-        let (reply, left) = (Some(oneshot::channel().0), Arc::clone(&self.left));
-        left.add(&run);
-        let (durability, result) = (Durability::Relaxed, None);
-        let job = Task { run, durability, job, result, reply, left, is_owed: true };
-        if let Some(jobs) = &self.jobs {
-            // Where the thread has stopped, there is nothing to be done about it.
-            let _ = jobs.send(Box::new(job));
-        }
+    /// Where jobs go that no caller waits for.
+    pub(crate) fn jobs(&self) -> Result<&Jobs> {
+        self.jobs.as_ref().ok_or_else(stopped)
     }
 
     /// Waits until what was left to be written of a run is written, or has failed.
@@ -178,6 +219,10 @@ impl Writer {
             less.await;
         }
     }
+}
+
+fn stopped() -> Error {
+    unusable("the thread that writes has stopped; open the log again")
 }
 
 impl Drop for Writer {
@@ -200,17 +245,18 @@ trait Job: Send {
     fn is_owed(&self) -> bool;
 }
 
-struct Task<J, T> {
+struct Task<J, T, U> {
     run: RunId,
     durability: Durability,
     job: J,
     result: Option<Result<T>>,
     reply: Option<oneshot::Sender<Result<T>>>,
+    unclaimed: U,
     left: Arc<AbandonedWrites>,
     is_owed: bool,
 }
 
-impl<J, T> Drop for Task<J, T> {
+impl<J, T, U> Drop for Task<J, T, U> {
     fn drop(&mut self) {
         if self.reply.take().is_some_and(|reply| reply.is_closed()) {
             self.left.remove(&self.run);
@@ -218,7 +264,12 @@ impl<J, T> Drop for Task<J, T> {
     }
 }
 
-impl<T: Send, J: FnMut(&mut Work<'_>) -> Answer<T> + Send> Job for Task<J, T> {
+impl<T, J, U> Job for Task<J, T, U>
+where
+    T: Send,
+    J: FnMut(&mut Work<'_>) -> Answer<T> + Send,
+    U: Fn(T) + Send,
+{
     fn perform(&mut self, work: &mut Work<'_>) -> rusqlite::Result<()> {
         self.result = Some((self.job)(work)?);
         Ok(())
@@ -235,8 +286,9 @@ impl<T: Send, J: FnMut(&mut Work<'_>) -> Answer<T> + Send> Job for Task<J, T> {
     fn finish(&mut self, committed: Result<()>) {
         let result = self.result.take().unwrap_or_else(|| Err(unavailable("it was not done")));
         if let Some(reply) = self.reply.take()
-            && reply.send(committed.and(result)).is_err()
+            && let Err(result) = reply.send(committed.and(result))
         {
+            let _ = result.map(&self.unclaimed);
             self.left.remove(&self.run);
         }
     }

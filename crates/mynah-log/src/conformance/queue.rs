@@ -148,6 +148,39 @@ pub(super) async fn runs_of_a_queue_are_claimed_once_by_priority_and_age(log: &d
     assert_eq!((count, got.len()), (20, 20), "each once");
 }
 
+pub(super) async fn a_claim_whose_answer_is_lost_keeps_no_run_from_others(log: &dyn Log) {
+    let queue = Queue::new("q").concurrency("customer", 2);
+    for n in 0..3 {
+        let batch = Sample::new(format!("run-{n}"), n).batch().queue(queue.clone());
+        log.append(batch).await.expect("a new run");
+    }
+    let first = log.claim("p/lost", HOUR, &["q"], 9).await.expect("an answer");
+    assert_eq!(first.len(), 2);
+    // Its process lives, and so others do not get them. Who asks again by the same name does.
+    assert_eq!(claimed(log, "p/other", &["q"], 9).await, [""; 0]);
+    let again = log.claim("p/lost", HOUR, &["q"], 9).await.expect("an answer");
+    let runs =
+        |leases: &[Lease]| leases.iter().map(|lease| lease.run_id.clone()).collect::<Vec<_>>();
+    assert_eq!(runs(&first), runs(&again), "its own do not count against the limit");
+    assert!(first.iter().zip(&again).all(|(old, new)| old.token < new.token), "{again:?}");
+    // What the first answer gave is over: it can neither write nor give back.
+    first.iter().for_each(|lease| log.release(lease));
+    assert_eq!(claimed(log, "p/other", &["q"], 9).await, [""; 0]);
+    again.iter().for_each(|lease| log.release(lease));
+    // A claim that is dropped is given back, whether it was made or not.
+    for n in 0..20 {
+        let owner = format!("p/dropped-{n}");
+        let mut claim = log.claim(&owner, HOUR, &["q"], 9);
+        let done = begin(&mut claim).await;
+        drop(claim);
+        done.into_iter().flatten().flatten().for_each(|lease| log.release(&lease));
+    }
+    let mut leases = Vec::new();
+    while leases.len() < 2 {
+        leases = log.claim("p/last", HOUR, &["q"], 9).await.expect("an answer");
+    }
+}
+
 pub(super) async fn runs_that_wait_are_claimed_when_they_can_continue(log: &dyn Log) {
     let mut run = Sample::new("run", 0);
     log.append(run.batch().queue(Queue::new("q"))).await.expect("a new run");
