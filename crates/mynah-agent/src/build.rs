@@ -102,6 +102,28 @@ impl AgentFile {
         self
     }
 
+    /// Replaces the model. Its fallbacks stay, and so does its server if the adapter is the same. Agents that take the model of this one
+    /// have the new one too.
+    ///
+    /// ```
+    /// use mynah_agent::AgentFile;
+    ///
+    /// let file = AgentFile::parse("agent.toml", "model = 'openai:gpt-5.4'")?;
+    /// assert_eq!(file.with_model("openai:gpt-5.4-mini").model(), "openai:gpt-5.4-mini");
+    /// # Ok::<(), mynah_agent::FileError>(())
+    /// ```
+    pub fn with_model(mut self, model: impl Into<String>) -> Self {
+        let model = model.into();
+        let adapter = |name: &str| name.split_once(':').map(|(adapter, _)| adapter.to_owned());
+        self.spec.model = match self.spec.model {
+            Model::Table(table) if adapter(&table.name) == adapter(&model) => {
+                Model::Table(ModelTable { name: model, ..table })
+            }
+            _ => Model::Short(model),
+        };
+        self
+    }
+
     /// The agent's name.
     pub fn name(&self) -> String {
         let stem = || self.source.file.file_stem().map(|stem| stem.to_string_lossy().into_owned());

@@ -61,6 +61,9 @@ pub(crate) struct VarArgs {
     /// Set a variable of the agent file's prompt; may be repeated.
     #[arg(long = "var", value_name = "NAME=VALUE", value_parser = var)]
     vars: Vec<(String, String)>,
+    /// Another model than that of the file.
+    #[arg(skip)]
+    model: Option<String>,
 }
 
 fn var(said: &str) -> Result<(String, String), String> {
@@ -69,6 +72,11 @@ fn var(said: &str) -> Result<(String, String), String> {
 }
 
 impl VarArgs {
+    /// The same, with another model than that of the file.
+    pub(crate) fn with_model(self, model: Option<&str>) -> Self {
+        Self { model: model.map(str::to_owned), ..self }
+    }
+
     /// The flags that set the same variables.
     pub(crate) fn flags(&self) -> String {
         let flag = |(name, value): &(String, String)| {
@@ -109,6 +117,9 @@ async fn read(
     let mut agent = AgentFile::read(file)?;
     for (name, value) in &vars.vars {
         agent = agent.var(name, value);
+    }
+    if let Some(model) = &vars.model {
+        agent = agent.with_model(model);
     }
     let scripted = |file: &AgentFile| match script(file.model()) {
         Some(script) => {
