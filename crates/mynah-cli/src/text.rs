@@ -8,6 +8,8 @@ use std::{
     sync::LazyLock,
 };
 
+use unicode_width::UnicodeWidthChar as _;
+
 /// A moment, in nanoseconds since 1970, as people write it.
 #[derive(Clone, Copy)]
 pub(crate) struct Moment(pub(crate) i64);
@@ -148,13 +150,29 @@ pub(crate) fn line(text: &str) -> String {
     plain(text).replace(['\n', '\t'], " ")
 }
 
-/// The beginning of a text, on one line.
+/// The beginning of a text, on one line: at most this many columns, and a mark if there is more.
 pub(crate) fn short(text: &str, limit: usize) -> String {
     let line = line(text);
-    match line.char_indices().nth(limit) {
+    let mut taken = 0;
+    let end = line.char_indices().find(|(_, c)| {
+        taken += columns(*c);
+        taken > limit
+    });
+    match end {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
     }
+}
+
+/// The columns that a character takes in a terminal.
+pub(crate) fn columns(c: char) -> usize {
+    // The selector makes the character before it an image, which is wider.
+    if c == '\u{fe0f}' { 1 } else { c.width().unwrap_or(0) }
+}
+
+/// The columns that a text takes in a terminal.
+pub(crate) fn width(text: &str) -> usize {
+    text.chars().map(columns).sum()
 }
 
 /// A word of a command, quoted for a shell.
@@ -268,5 +286,6 @@ mod tests {
         assert_eq!(line("one\n\ttwo"), "one  two");
         assert_eq!(short("one\ntwo three", 7), "one two…");
         assert_eq!(short("äöü", 3), "äöü");
+        assert_eq!(short("鳥と猫", 5), "鳥と…");
     }
 }

@@ -77,9 +77,7 @@ impl Markdown {
     fn take(&mut self, line: &str, columns: usize, done: &mut Vec<String>) {
         let trimmed = line.trim();
         if let Some((mark, highlighter)) = &mut self.fence {
-            if trimmed.starts_with(mark.as_str())
-                && trimmed.trim_start_matches(['`', '~']).is_empty()
-            {
+            if fence(line).is_some_and(|(end, rest)| rest.is_empty() && end.starts_with(&**mark)) {
                 self.fence = None;
             } else {
                 let rows = code_rows(highlighter.line(line), columns);
@@ -87,12 +85,11 @@ impl Markdown {
             }
             return;
         }
-        if let Some(mark) = ["```", "~~~"].into_iter().find(|mark| trimmed.starts_with(mark)) {
+        if let Some((mark, language)) = fence(line) {
             self.end_block(columns, done);
             if std::mem::replace(&mut self.has_rows, true) {
                 done.push(String::new());
             }
-            let language = trimmed.trim_start_matches(['`', '~']);
             let language = language.split([' ', ',', '{']).next().unwrap_or_default();
             self.fence = Some((mark.to_owned(), Highlighter::new(language)));
             return;
@@ -126,6 +123,15 @@ impl Markdown {
         }
         done.extend(rows.iter().map(|row| painted(row, self.colours)));
     }
+}
+
+/// The mark of a code fence and what stands behind it, if a line is one.
+pub(super) fn fence(line: &str) -> Option<(&str, &str)> {
+    let line = line.trim();
+    let mark = line.chars().next().filter(|c| "`~".contains(*c))?;
+    let rest = line.trim_start_matches(mark);
+    let is_fence = line.len() - rest.len() >= 3 && !(mark == '`' && rest.contains('`'));
+    is_fence.then(|| (&line[..line.len() - rest.len()], rest.trim()))
 }
 
 /// Whether a text begins with an item of a list.
@@ -394,6 +400,9 @@ mod tests {
                 40,
                 &["  fn main() {}", "  ", "  // x", "", "After"],
             ),
+            ("````md\n```\ncode\n```\n````\nAfter", 40, &["  ```", "  code", "  ```", "", "After"]),
+            ("```inline``` code", 40, &["inline code"]),
+            ("a\tb", 40, &["a b"]),
             ("[Rust](https://rust-lang.org)", 60, &["Rust (https://rust-lang.org)"]),
             ("| a | bb |\n|---|---|\n| ccc | d |", 40, &["a    bb", "───  ──", "ccc  d"]),
             (

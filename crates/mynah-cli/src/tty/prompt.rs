@@ -20,7 +20,7 @@ use rustyline::{
 };
 use tokio::sync::oneshot;
 
-use super::Looks;
+use super::{Looks, markdown::fence};
 use crate::Failure;
 
 /// What a person entered.
@@ -196,8 +196,13 @@ impl Completer for Words {
 impl Validator for Words {
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
         let text = context.input();
-        let fences = text.lines().filter(|line| line.trim_start().starts_with("```")).count();
-        let is_open = self.is_message && (text.ends_with('\\') || fences % 2 == 1);
+        let in_fence =
+            text.lines().fold(None, |open: Option<&str>, line| match (open, fence(line)) {
+                (None, found) => found.map(|(mark, _)| mark),
+                (Some(open), Some((end, ""))) if end.starts_with(open) => None,
+                _ => open,
+            });
+        let is_open = self.is_message && (text.ends_with('\\') || in_fence.is_some());
         Ok(if is_open { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
     }
 }

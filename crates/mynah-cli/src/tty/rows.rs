@@ -1,32 +1,34 @@
 //! Text in styles, as rows that fit the terminal.
 
 use anstyle::Style;
-use unicode_width::UnicodeWidthChar as _;
+
+use crate::text::columns;
 
 /// A row: characters with their styles.
 pub(crate) type Row = Vec<(char, Style)>;
 
-/// A text in one style.
+/// A text in one style. How far a tab reaches depends on the terminal, so it becomes a space.
 pub(crate) fn styled(text: &str, style: Style) -> impl Iterator<Item = (char, Style)> + '_ {
-    text.chars().map(move |c| (c, style))
+    text.chars().map(move |c| (if c == '\t' { ' ' } else { c }, style))
 }
 
 /// The columns that a row takes.
 pub(crate) fn width(row: &[(char, Style)]) -> usize {
-    row.iter().map(|(c, _)| c.width().unwrap_or(0)).sum()
+    row.iter().map(|(c, _)| columns(*c)).sum()
 }
 
 /// Breaks a text into rows of at most this width: at spaces, and within words that are longer than a row.
 pub(crate) fn wrapped(text: impl IntoIterator<Item = (char, Style)>, limit: usize) -> Vec<Row> {
     let limit = limit.max(2);
-    let (mut rows, mut row, mut space) = (Vec::new(), Row::new(), None);
+    let (mut rows, mut row, mut taken, mut space) = (Vec::new(), Row::new(), 0, None);
     for (c, style) in text {
         if c == '\n' {
             rows.push(std::mem::take(&mut row));
-            space = None;
+            (taken, space) = (0, None);
             continue;
         }
-        if width(&row) + c.width().unwrap_or(0) > limit {
+        taken += columns(c);
+        if taken > limit {
             let rest = match space.take() {
                 _ if c == ' ' => Row::new(),
                 Some(place) => {
@@ -37,9 +39,11 @@ pub(crate) fn wrapped(text: impl IntoIterator<Item = (char, Style)>, limit: usiz
                 None => Row::new(),
             };
             rows.push(std::mem::replace(&mut row, rest));
+            taken = width(&row);
             if c == ' ' {
                 continue;
             }
+            taken += columns(c);
         }
         if c == ' ' {
             space = Some(row.len());
@@ -48,6 +52,21 @@ pub(crate) fn wrapped(text: impl IntoIterator<Item = (char, Style)>, limit: usiz
     }
     rows.push(row);
     rows
+}
+
+/// A painted row, without what does not fit.
+pub(crate) fn cut(row: &str, limit: usize) -> String {
+    let (mut text, mut taken, mut is_style) = (String::new(), 0, false);
+    for c in row.chars() {
+        is_style |= c == '\x1b';
+        taken += if is_style { 0 } else { columns(c) };
+        // Styles behind the end still apply: one of them is the reset.
+        if is_style || taken <= limit {
+            text.push(c);
+        }
+        is_style &= c != 'm';
+    }
+    text
 }
 
 /// A row as the terminal takes it.
