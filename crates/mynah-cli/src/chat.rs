@@ -2,16 +2,15 @@
 
 mod message;
 
-use std::{collections::HashMap, env, path::PathBuf, pin::pin, process::Command, sync::Arc};
+use std::{collections::HashMap, env, fs, path::PathBuf, pin::pin, process::Command, sync::Arc};
 
 use clap::Args;
 use futures_util::future::{Either, select};
 use mynah::{
-    CancelHandle, Catalog, ChatResult, Engine, Message, Options, Role, RunId, Session, Tool,
-    adapters::http::HttpAdapter,
+    CancelHandle, ChatResult, Engine, Error, Message, Options, Role, RunId, Session, Tool,
     cancel_run,
-    log::{Log as _, RunFilter, Totals},
-    recorded_call, restore_session, restore_turn,
+    log::{Fact, Log as _, RunFilter, Totals},
+    restore_session, restore_turn,
 };
 use mynah_agent::default_context;
 
@@ -43,17 +42,21 @@ A message ends with Enter. Alt-Enter, or \\ at the end of a line, begins another
 Questions and calls that need approval are answered in place. Ctrl-C stops an answer and keeps the conversation; Ctrl-D leaves.
 Exit codes: 0 done; 1 a call failed in a pipe; 2 wrong usage, a bad agent file, no key; 3 a run waits; 4 a log, file or server that could not be used.";
 
+/// The member of a session's metadata that names the agent file.
+const AGENT: &str = "agent_file";
+
 /// How much of the last message and answer is shown when a conversation continues.
 const RECAP: usize = 160;
 
 /// The commands, with what they do.
-const COMMANDS: [(&str, &str); 12] = [
+const COMMANDS: [(&str, &str); 13] = [
     ("/help", "list the commands"),
     ("/cost", "show what this conversation used"),
     ("/model", "show the model, or use another: /model ADAPTER:MODEL"),
     ("/retry", "take the last message back and send it again"),
     ("/undo", "take the last message and its answer back"),
     ("/fork", "continue in a new conversation, and keep this one: /fork [NAME]"),
+    ("/result", "show the last result of a tool in full"),
     ("/runs", "list the runs of this conversation"),
     ("/show", "show the last run: /show [OPTIONS], as of `mynah show`"),
     ("/verify", "verify the last run"),
@@ -76,7 +79,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
     /// The agent file, or a scenario.
-    #[arg(required_unless_present = "model", conflicts_with = "model")]
+    #[arg(conflicts_with = "model")]
     agent: Option<PathBuf>,
     /// A model without tools: ADAPTER:MODEL.
     #[arg(long, short, value_name = "ADAPTER:MODEL")]
@@ -95,11 +98,20 @@ pub(crate) struct Arguments {
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: place, agent, model, session, resumes, vars, call } = arguments;
+    let who = match (agent, model) {
+        (Some(agent), _) => Who::File(agent, vars),
+        (None, Some(model)) => Who::Model(model, Box::new(call)),
+        (None, None) => {
+            let model = "mynah chat -m anthropic:claude-sonnet-5-5";
+            let why = format!("name an agent file, or a model with -m, such as\n  {model}");
+            return Err(Failure::input(why));
+        }
+    };
     let log = Arc::new(Ledger::new(LogLocation::parse(&place.log)?.open()?));
     runtime()?.block_on(async {
         let named = match session {
             Some(name) => Some(name),
-            None if resumes => Some(newest(&log).await?),
+            None if resumes => Some(newest(&log, who.file().as_deref()).await?),
             None => None,
         };
         let restored = match &named {
@@ -114,25 +126,14 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             Some(run) => resume::answers(&log, run).await?,
             None => Vec::new(),
         };
-        let (engine, catalog) = match (&agent, &model) {
-            (Some(agent), _) => (agent::load(agent, &vars, &answers).await?, None),
-            (None, model) => {
-                let engine =
-                    call.engine(model.as_deref().unwrap_or_default(), &Tries::default())?;
-                let catalog = call.catalog()?;
-                (fitting(engine.defaults(call.options()), &catalog), Some(catalog))
-            }
-        };
+        let engine = who.engine(None, &answers).await?;
         let screen = Screen::new(place.json);
-        let who = match (&agent, &model) {
-            (Some(agent), _) => quoted(&agent.to_string_lossy()),
-            (None, model) => format!("-m {}", quoted(model.as_deref().unwrap_or_default())),
-        };
         let mut chat = Chat {
             engine,
-            catalog,
+            who,
             id: named.unwrap_or_else(new_id),
             before: Vec::new(),
+            unsent: None,
             session,
             branches: false,
             agents: HashMap::new(),
@@ -146,41 +147,99 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let waits = waits?;
         let (id, has_session) = (chat.id.clone(), chat.session.is_some());
         if let Some(run) = waits {
-            let Some(agent) = agent else { return Ok(()) };
+            let Who::File(agent, vars) = chat.who else { return Ok(()) };
             return resume::Arguments::new(place, run.clone(), agent, vars)
                 .judge(&chat.log, &run)
                 .await;
         }
         if has_session && !place.json {
-            let flags = format!("{}{}", vars.flags(), log_flag(&place.log));
-            let id = quoted(&id);
-            chat.screen.hint(&format!("continue with: mynah chat {who} --session {id}{flags}"));
+            let (who, flags) = chat.who.words();
+            let (id, log) = (quoted(&id), log_flag(&place.log));
+            chat.screen
+                .hint(&format!("continue with: mynah chat {who} --session {id}{flags}{log}"));
         }
         Ok(())
     })
 }
 
-/// The engine of a model, with requests that fit its context window.
-fn fitting(engine: Engine, catalog: &Catalog) -> Engine {
-    let policy = default_context(catalog, engine.get_model());
-    engine.context_policy(policy)
+/// Who answers.
+enum Who {
+    /// An agent file, or a scenario.
+    File(PathBuf, VarArgs),
+    /// A model without tools.
+    Model(String, Box<CallArgs>),
+}
+
+impl Who {
+    /// The engine, with its own model or another one. A scripted model continues after these answers.
+    async fn engine(
+        &self,
+        model: Option<&str>,
+        answers: &[Vec<Arc<Message>>],
+    ) -> Result<Engine, Failure> {
+        match self {
+            Self::File(file, _) if model.is_some() && !agent::is_agent_file(file) => {
+                Err(Failure::input("the model of a scenario cannot be changed"))
+            }
+            Self::File(file, vars) => {
+                agent::load(file, &vars.clone().with_model(model), answers).await
+            }
+            Self::Model(own, call) => {
+                let name = model.unwrap_or(own);
+                let adapter =
+                    |name: &str| name.split_once(':').map(|(adapter, _)| adapter.to_owned());
+                // The flags are about the server of one provider.
+                let elsewhere = call.elsewhere();
+                let call = if adapter(name) == adapter(own) { call } else { &elsewhere };
+                let engine = call.engine(name, &Tries::default())?.defaults(call.options());
+                let policy = default_context(&call.catalog()?, engine.get_model());
+                Ok(engine.context_policy(policy))
+            }
+        }
+    }
+
+    /// The agent file, from the root.
+    fn file(&self) -> Option<String> {
+        let Self::File(file, _) = self else { return None };
+        let path = fs::canonicalize(file).unwrap_or_else(|_| file.clone());
+        Some(path.to_string_lossy().into_owned())
+    }
+
+    /// The words and the flags that name it on the command line.
+    fn words(&self) -> (String, String) {
+        match self {
+            Self::File(file, vars) => (quoted(&file.to_string_lossy()), vars.flags()),
+            Self::Model(model, call) => (format!("-m {}", quoted(model)), call.flags()),
+        }
+    }
 }
 
 fn new_id() -> String {
     format!("chat-{:x}", now())
 }
 
-/// The name of the newest conversation of a log.
-async fn newest(log: &Arc<Ledger>) -> Result<String, Failure> {
+/// The name of the newest conversation of a log that this agent file, or no file, began.
+async fn newest(log: &Arc<Ledger>, file: Option<&str>) -> Result<String, Failure> {
     let mut filter = RunFilter::new().limit(256);
     loop {
         let page = log.runs(filter.clone()).await?;
-        let mut ids = page.runs.iter().filter_map(|run| run.session_id.as_deref());
-        if let Some(id) = ids.next() {
-            return Ok(id.to_owned());
+        for run in &page.runs {
+            let Some(id) = &run.session_id else { continue };
+            let first = log.read(&run.run_id, 1, 1).await?;
+            let fact = first.first().map(store::fact).transpose()?.flatten();
+            let began = match &fact {
+                Some(Fact::RunStarted { about: Some(about), .. }) => {
+                    about.session.as_ref().and_then(|link| link.metadata.get(AGENT))
+                }
+                _ => None,
+            };
+            if began.is_none_or(|began| began.as_str() == file) {
+                return Ok(id.to_string());
+            }
         }
         let Some(next) = page.next else {
-            return Err(Failure::input("there is no conversation in this log to continue"));
+            let why = "there is no conversation of this agent in the log to continue";
+            return Err(Failure::input(why));
         };
         filter = filter.after(next);
     }
@@ -201,8 +260,7 @@ async fn found(log: &Arc<Ledger>, id: &str) -> Result<Option<StoredSession>, Fai
 
 struct Chat {
     engine: Engine,
-    /// What is known of models, if there is no agent file that says how requests are shortened.
-    catalog: Option<Catalog>,
+    who: Who,
     log: Arc<Ledger>,
     /// The address of the log.
     place: String,
@@ -211,6 +269,8 @@ struct Chat {
     session: Option<Session>,
     /// The sessions before the turns that this process made, with the message of each turn.
     before: Vec<(Option<Session>, Message)>,
+    /// The same of the turn that has no answer: it is under way, it failed, or it was stopped.
+    unsent: Option<(Option<Session>, Message)>,
     /// Whether a turn was left behind, so that the next one starts beside it.
     branches: bool,
     /// What the agents of each run used when the run had so many records.
@@ -267,6 +327,9 @@ impl Chat {
             Some("/help lists the commands".to_owned()),
         ];
         let mut told = parts.into_iter().flatten().collect::<Vec<_>>().join(" · ");
+        // The last words of a turn that waits are its question, which is asked again or was answered.
+        let last = self.session.as_ref().and_then(|session| session.last_run.as_ref());
+        let waits = last.is_some_and(|last| last.waits);
         let mut recap = Vec::new();
         for message in self.session.iter().flat_map(|session| session.messages().iter().rev()) {
             let text = short(&message.text(), RECAP);
@@ -275,7 +338,7 @@ impl Chat {
                     recap.push(format!("\nyou: {text}"));
                     break;
                 }
-                Role::Assistant if recap.is_empty() && !text.is_empty() => {
+                Role::Assistant if recap.is_empty() && !text.is_empty() && !waits => {
                     recap.push(format!("\nanswer: {text}"));
                 }
                 _ => {}
@@ -287,39 +350,17 @@ impl Chat {
 
     /// Continues a turn that was interrupted by the end of its process, or asks again what it waits for.
     async fn catch_up(&mut self, unfinished: Option<RunId>) -> Result<Next, Failure> {
-        if let Some(run) = unfinished {
+        if unfinished.is_some() {
             self.screen.note("the last turn was interrupted; it continues");
-            let cancel = CancelHandle::new();
-            let resume = self.engine.resume(&self.log, &*run).cancel_handle(&cancel);
-            let mut stream = match resume.stream().started().await {
-                Ok(stream) => stream,
-                Err(error) => return self.ended(Err(Stop::Refused(error)), Some(run)).await,
-            };
-            let followed = Followed {
-                engine: &self.engine,
-                log: &self.log,
-                cancel: cancel.clone(),
-                prompt: Some(&self.prompt),
-            };
-            let done = stoppable(&cancel, self.screen.follow(&mut stream, &followed)).await;
-            return self.ended(done, Some(run)).await;
         }
-        let last = self.session.as_ref().and_then(|session| session.last_run.clone());
-        let Some(last) = last.filter(|last| last.waits) else { return Ok(Next::Continue) };
-        let Some(mut result) = recorded_call(&self.log, &last.run_id).await?.waiting else {
-            return Ok(Next::Continue);
-        };
-        result.run_id.get_or_insert_with(|| last.run_id.clone());
+        let last = self.session.as_ref().and_then(|session| session.last_run.as_ref());
+        let waits = last.filter(|last| last.waits).map(|last| last.run_id.clone());
+        let Some(run) = unfinished.or(waits) else { return Ok(Next::Continue) };
         let cancel = CancelHandle::new();
-        let followed = Followed {
-            engine: &self.engine,
-            log: &self.log,
-            cancel: cancel.clone(),
-            prompt: Some(&self.prompt),
-        };
-        let settled = self.screen.settle(result, &followed, &self.prompt);
-        let settled = stoppable(&cancel, async { settled.await.map(Some) }).await;
-        self.ended(settled, Some(last.run_id)).await
+        let resume = |run: &RunId| self.engine.resume(&self.log, run).cancel_handle(&cancel);
+        let followed = Followed { resume: &resume, prompt: Some(&self.prompt) };
+        let done = stoppable(&cancel, self.screen.resume(&self.log, &run, &followed)).await;
+        self.ended(done, Some(run)).await
     }
 
     async fn line(&mut self, line: &str) -> Result<Next, Failure> {
@@ -333,7 +374,10 @@ impl Chat {
                 Ok(Next::Continue)
             }
             _ => match message(line) {
-                Ok(message) => self.turn(message).await,
+                Ok((message, notes)) => {
+                    notes.iter().for_each(|note| self.screen.note(note));
+                    self.turn(message).await
+                }
                 Err(failure) => {
                     self.screen.remark(BAD, failure.message());
                     Ok(Next::Continue)
@@ -354,12 +398,17 @@ impl Chat {
                 self.screen.note(&used(&totals));
             }
             "/runs" => self.runs().await?,
-            "/model" => self.model(rest),
+            "/result" => self.screen.unfold(),
+            "/model" => self.model(rest).await,
             "/undo" => {
                 self.undo().await?;
             }
             "/retry" => {
-                if let Some(message) = self.undo().await? {
+                let message = match self.unsent.take() {
+                    Some((_, message)) => Some(message),
+                    None => self.undo().await?,
+                };
+                if let Some(message) = message {
                     return self.turn(message).await;
                 }
             }
@@ -371,7 +420,7 @@ impl Chat {
             }
             "/clear" => {
                 (self.id, self.session, self.branches) = (new_id(), None, false);
-                self.before.clear();
+                (self.before, self.unsent) = (Vec::new(), None);
                 self.screen.note(&format!("a new conversation begins: {}", self.id));
             }
             "/export" if rest.is_empty() => self.screen.note("name a file: /export FILE"),
@@ -387,20 +436,23 @@ impl Chat {
     /// Says something to the agent, and shows what it does.
     async fn turn(&mut self, message: Message) -> Result<Next, Failure> {
         self.log.begin(None).await;
-        self.before.push((self.session.clone(), message.clone()));
+        self.unsent = Some((self.session.clone(), message.clone()));
         let turn = match &self.session {
             Some(session) => self.engine.continue_session(session, Some(message)),
-            None => self.engine.start(Session::new().append(message).with_id(&*self.id)),
+            None => {
+                let session = Session::new().append(message).with_id(&*self.id);
+                let file = self.who.file();
+                self.engine.start(match file {
+                    Some(file) => session.with_metadata(AGENT, file),
+                    None => session,
+                })
+            }
         };
         let turn = if std::mem::take(&mut self.branches) { turn.branch() } else { turn };
         let cancel = CancelHandle::new();
         let mut stream = turn.record(&self.log).cancel_handle(&cancel).stream();
-        let followed = Followed {
-            engine: &self.engine,
-            log: &self.log,
-            cancel: cancel.clone(),
-            prompt: Some(&self.prompt),
-        };
+        let resume = |run: &RunId| self.engine.resume(&self.log, run).cancel_handle(&cancel);
+        let followed = Followed { resume: &resume, prompt: Some(&self.prompt) };
         let done = stoppable(&cancel, self.screen.follow(&mut stream, &followed)).await;
         drop(stream);
         let run = self.log.written();
@@ -415,13 +467,7 @@ impl Chat {
     ) -> Result<Next, Failure> {
         let result = match done {
             Err(Stop::Failed(failure)) => return Err(failure),
-            Err(Stop::Refused(error)) => {
-                // Without a terminal, no user can retry.
-                if !self.prompt.is_terminal {
-                    return Err(failed(&error, 1));
-                }
-                return Ok(self.left(&error.to_string()));
-            }
+            Err(Stop::Refused(error)) => return self.left(&error),
             Err(Stop::Interrupted) => {
                 written(self.screen.end())?;
                 self.log.begin(None).await;
@@ -430,7 +476,9 @@ impl Chat {
                     let _ = cancel_run(&self.log, run).await;
                 }
                 self.branches = true;
-                self.screen.note("stopped; the conversation is as it was before this message");
+                self.screen.note(
+                    "stopped; the conversation is as it was before this message; /retry sends it again",
+                );
                 return Ok(Next::Continue);
             }
             Ok(None) => return Ok(Next::Continue),
@@ -438,25 +486,31 @@ impl Chat {
         };
         let Some(run) = result.run_id.clone().or(run) else { return Ok(Next::Continue) };
         if let Some(error) = result.error() {
-            return Ok(self.left(&error.to_string()));
+            return self.left(&error);
         }
         let session = restore_turn(&self.log, &run).await?.session;
         let waits = session.last_run.as_ref().is_some_and(|last| last.waits);
         self.session = Some(session);
+        self.before.extend(self.unsent.take());
         if waits {
             return Ok(Next::Waits(run));
         }
+        self.screen.left_out(&self.log, &run).await?;
         self.status(&result).await?;
         Ok(Next::Continue)
     }
 
     /// A turn that failed is left behind, and the conversation continues from before it.
-    fn left(&mut self, why: &str) -> Next {
+    fn left(&mut self, error: &Error) -> Result<Next, Failure> {
+        // Without a terminal, no user can retry.
+        if !self.prompt.is_terminal {
+            return Err(failed(error, 1));
+        }
         self.branches = true;
-        self.screen.remark(BAD, &format!("failed: {why}"));
+        self.screen.remark(BAD, &format!("failed: {error}"));
         self.screen
             .note("the conversation is as it was before this message; /retry sends it again");
-        Next::Continue
+        Ok(Next::Continue)
     }
 
     /// Shows the model, and what the conversation used so far.
@@ -504,16 +558,12 @@ impl Chat {
         Ok(())
     }
 
-    fn model(&mut self, name: &str) {
+    /// Shows the model, or changes it. The agent is built anew, so that limits and context fit the model.
+    async fn model(&mut self, name: &str) {
         if !name.is_empty() {
-            match HttpAdapter::for_model(name) {
-                Ok((adapter, model)) => {
-                    self.engine = self.engine.clone().adapter(adapter).model(model);
-                    if let Some(catalog) = &self.catalog {
-                        self.engine = fitting(self.engine.clone(), catalog);
-                    }
-                }
-                Err(error) => return self.screen.remark(BAD, &error.to_string()),
+            match self.who.engine(Some(name), &[]).await {
+                Ok(engine) => self.engine = engine,
+                Err(failure) => return self.screen.remark(BAD, failure.message()),
             }
         }
         let model = self.engine.get_model().map(ToString::to_string);
@@ -527,11 +577,14 @@ impl Chat {
         {
             self.before.push(taken);
         }
+        self.unsent = None;
         let Some((session, message)) = self.before.pop() else {
             self.screen.note("there is nothing to take back");
             return Ok(None);
         };
-        (self.session, self.branches) = (session, true);
+        // The conversation may have been forked since.
+        self.session = session.map(|session| session.with_id(&*self.id));
+        self.branches = true;
         self.screen.note(&format!("took back: {}", message.text()));
         Ok(Some(message))
     }

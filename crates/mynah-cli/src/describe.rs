@@ -1,10 +1,12 @@
 //! What a record says, in a few words.
 
 use mynah::{
-    Metadata, Response,
+    Metadata, Response, ToolCall,
     log::{About, End, Fact, Plan},
 };
-use serde_json::json;
+use serde_json::{Value, json};
+
+use crate::text::count;
 
 /// What the model reads of a call that is denied, in short.
 pub(crate) const NOT_PERMITTED: &str = "the call is not permitted";
@@ -64,6 +66,39 @@ fn marks(before: &Metadata, after: &Metadata) -> Vec<String> {
     });
     let new = after.keys().filter(|name| !before.contains_key(*name));
     old.chain(new.map(|name| format!("+{name}"))).collect()
+}
+
+/// What requests left out so that they fit, if these facts say that.
+pub(crate) fn left_out<'f>(facts: impl IntoIterator<Item = &'f Fact>) -> Option<String> {
+    let (mut messages, mut how) = (0, None);
+    for fact in facts {
+        if let Fact::ContextTruncated { messages_before, messages_after, strategy, .. } = fact {
+            messages += messages_before.saturating_sub(*messages_after);
+            how = Some(strategy.as_str());
+        }
+    }
+    how.map(|how| match (messages, how) {
+        (0, _) => "old tool results left out of requests".to_owned(),
+        (_, "summarise") => format!("{} summarised", count(messages, "older message")),
+        _ => format!("{} left out of requests", count(messages, "older message")),
+    })
+}
+
+/// The choices that the question of a run offers.
+pub(crate) fn choices(metadata: &Metadata) -> Vec<String> {
+    let choices = metadata.get("ask_user_opts").and_then(|hints| hints["choices"].as_array());
+    let text = |choice: &Value| choice.as_str().map_or_else(|| choice.to_string(), str::to_owned);
+    choices.into_iter().flatten().map(text).collect()
+}
+
+/// The name of the tool that asks, if it continues with the answer: an agent, or a server's tool.
+pub(crate) fn asker<'c>(
+    metadata: &Metadata,
+    mut calls: impl Iterator<Item = &'c ToolCall>,
+) -> Option<&'c str> {
+    let id = metadata.get("pending_tool_call_id")?.as_str()?;
+    metadata.get("ask_user_opts")?.get("continue")?;
+    calls.find(|call| call.id == id).map(|call| call.name.as_str())
 }
 
 /// The question, the limit, the error, or the calls that a run stopped for, behind the reason.

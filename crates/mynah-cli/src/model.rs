@@ -223,6 +223,19 @@ impl CallArgs {
         Ok(adapter.with_keys(keys))
     }
 
+    /// The same for another provider: its own server and key.
+    pub(crate) fn elsewhere(&self) -> Self {
+        Self {
+            base_url: None,
+            exact_base_url: false,
+            api_key_env: None,
+            dotenv: self.dotenv.clone(),
+            retries: self.retries,
+            timeout: self.timeout,
+            catalog: CatalogArgs { catalog: self.catalog.catalog.clone() },
+        }
+    }
+
     /// Refuses a prompt that was probably meant as the file of `--dotenv`.
     pub(crate) fn check_said(&self, said: &str) -> Result<(), Failure> {
         let is_file = || said.ends_with(".env") || Path::new(said).is_file();

@@ -9,9 +9,9 @@ use std::{
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use futures_util::StreamExt as _;
 use mynah::{
-    Budget, ChatResult, Engine, Error, ErrorKind, Event, HaltReason, Limit, LogReason, Message,
-    OnUncertain, RunId, SessionReason,
-    log::{End, Extent, Fact, Hash, Log, RunStatus, RunSummary},
+    Budget, ChatResult, Engine, Error, ErrorKind, Event, EventStream, HaltReason, Limit, LogReason,
+    Message, OnUncertain, Options, RecordedCall, Resume, RunId, SessionReason,
+    log::{About, End, Extent, Fact, Hash, Log, RunStatus, RunSummary},
     recorded_call,
 };
 use serde_json::{Value, json};
@@ -27,6 +27,7 @@ use crate::{
     play,
     replay::write_fields,
     runtime,
+    screen::{Followed, Screen, Stop},
     store::{self, LogLocation},
     text::{plain, quoted},
     unless_interrupted,
@@ -36,24 +37,24 @@ use crate::{
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah resume last                        continue a model call that was interrupted
-  mynah resume last --agent agent.json     continue after a crash, or after `mynah fork last --at 5`
-  mynah resume last --agent agent.json --answer two
+  mynah resume last --agent agent.toml     continue after a crash, or after `mynah fork last --at 5`
+  mynah resume last --agent agent.toml --answer two
                                            answer a question
-  mynah resume last --agent agent.json 'And in Rome?'
+  mynah resume last --agent agent.toml 'And in Rome?'
                                            add a message, after a crash or `mynah fork`
-  mynah resume last --agent agent.json --tool-result 'c1={\"celsius\": 21}'
+  mynah resume last --agent agent.toml --tool-result 'c1={\"celsius\": 21}'
                                            give the result of a tool call
-  mynah resume last --agent agent.json --approve c1 --reject 'c2=too much'
+  mynah resume last --agent agent.toml --approve c1 --reject 'c2=too much'
                                            run one call and refuse the other
-  mynah resume last --agent agent.json --approve-with 'c1={\"euros\": 7}'
+  mynah resume last --agent agent.toml --approve-with 'c1={\"euros\": 7}'
                                            run a call with other arguments
-  mynah resume last --agent agent.json --on-uncertain rerun
+  mynah resume last --agent agent.toml --on-uncertain rerun
                                            run tools again whose outcome is unknown
-  mynah resume last --agent agent.json --budget max_turns=20
+  mynah resume last --agent agent.toml --budget max_turns=20
                                            continue a run that spent its budget, with a larger one
 
-An agent is a scenario file: its engine, its tools, and the scripts that follow those already used. A run without tools needs no
-agent: the model that answered it continues. Give --base-url, --api-key-env and --dotenv again if the run was started with them.
+An agent is the agent file (.toml) that began the run, or a scenario. A run without tools needs none: the model that answered it
+continues. In a terminal, what the run waits for is asked in place. Give --base-url, --api-key-env and --dotenv again if the run was started with them.
 
 Exit codes: 0 the run is done; 1 it failed, or was changed; 2 wrong usage; 3 it waits; 4 the log or server cannot be used, or
 another process holds the run; 130 interrupted, and the run can be resumed.";
@@ -127,7 +128,7 @@ enum Policy {
     Suspend,
     /// Run them again.
     Rerun,
-    /// VerifyReport the unknown outcome to the model.
+    /// Report the unknown outcome to the model.
     Fail,
 }
 
@@ -171,7 +172,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         // In every case the run has no holder any more.
         ledger.begin(None).await;
         match resumed {
-            None => {
+            None | Some(Err(Stop::Interrupted)) => {
                 let command = arguments.command_again(&run);
                 let told = format!("interrupted; run {run} can be resumed:\n  {command}");
                 Err(Failure::interrupted(told, Some(&run)))
@@ -428,6 +429,64 @@ impl Arguments {
         Ok(Some((why, format!("{what}:\n  {command}"))))
     }
 
+    /// The options with which the run continues: its own conditions, and what the flags change.
+    fn options(&self, about: &About) -> Result<Options, Failure> {
+        let mut options = play::condition(about).overlay(self.call.options());
+        let named = self.model.as_deref().and_then(|name| name.split_once(':'));
+        let (adapter, named) =
+            named.map_or((&*about.adapter, None), |(adapter, id)| (adapter, Some(id)));
+        let opts = self.call.adapter_opts(adapter, about.options.get("adapter_opts"));
+        // An agent has its own.
+        for (name, value) in opts.filter(|_| self.agent().is_none()).into_iter().flatten() {
+            options = options.adapter_option(&name, value);
+        }
+        // What the call itself said of its model counts more than the engine.
+        if let Some(id) = named.filter(|_| about.options.contains_key("model")) {
+            options = options.model(id);
+        }
+        if !self.budget.is_empty() {
+            let known = about.options.get("budget").or(about.params.get("budget"));
+            let mut budget = known.and_then(Value::as_object).cloned().unwrap_or_default();
+            budget.extend(self.budget.iter().cloned());
+            options = options.overlay(Options::from_json(json!({"budget": budget}))?);
+        }
+        Ok(options)
+    }
+
+    /// Whether the flags answer what the run waits for.
+    fn decides(&self) -> bool {
+        let on_uncertain = !matches!(self.on_uncertain, Policy::Suspend);
+        let answers = self.answer.is_some() || self.message.is_some();
+        answers || on_uncertain || !self.named_calls().is_empty()
+    }
+
+    /// The continuation of a run with these answers and decisions.
+    fn decided(&self, mut resume: Resume) -> Resume {
+        if let Some(text) = &self.answer {
+            resume = resume.answer(text);
+        }
+        if let Some(text) = &self.message {
+            resume = resume.message(Message::user(text));
+        }
+        for (id, content) in &self.tool_results {
+            resume = resume.tool_result(id, content.clone());
+        }
+        for id in &self.approve {
+            resume = resume.approve(id);
+        }
+        for (id, arguments) in &self.approve_with {
+            resume = resume.approve_with(id, arguments.clone());
+        }
+        for (id, digest) in &self.approve_digest {
+            resume = resume.approve_digest(id, *digest);
+        }
+        for said in &self.reject {
+            let (id, why) = rejection(said);
+            resume = resume.reject(id, why);
+        }
+        resume
+    }
+
     /// The calls with a decision.
     fn named_calls(&self) -> Vec<&str> {
         let results = self.tool_results.iter().map(|(id, _)| id.as_str());
@@ -475,87 +534,65 @@ fn is_of_model(end: &End) -> bool {
     end.reason == HaltReason::Error && end.error().is_some_and(|error| error.is_resumable())
 }
 
-/// Why a run was not resumed.
-enum Stop {
-    Refused(Error),
-    Failed(Failure),
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        Self::Refused(error)
-    }
-}
-
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
-/// Resumes a run, and prints its events.
+/// Resumes a run. In a terminal, what it then waits for is answered in place.
 async fn resume(
     engine: &Engine,
     log: &Arc<Ledger>,
-    found: &mut mynah::RunId,
+    found: &mut RunId,
     arguments: &Arguments,
 ) -> Result<(), Stop> {
-    let run = found.as_str();
-    let mut resume = engine.resume(log, run).on_uncertain(arguments.on_uncertain.into());
-    let about = play::last_about(log, run).await?;
-    resume = resume.options(play::condition(&about).overlay(arguments.call.options()));
-    let named = arguments.model.as_deref().and_then(|name| name.split_once(':'));
-    let (adapter, named) =
-        named.map_or((&*about.adapter, None), |(adapter, id)| (adapter, Some(id)));
-    let opts = arguments.call.adapter_opts(adapter, about.options.get("adapter_opts"));
-    // An agent has its own.
-    for (name, value) in opts.filter(|_| arguments.agent().is_none()).into_iter().flatten() {
-        resume = resume.adapter_option(&name, value);
+    let about = play::last_about(log, found).await?;
+    let options = arguments.options(&about)?;
+    let again = |run: &RunId| {
+        let resume = engine.resume(log, run).on_uncertain(arguments.on_uncertain.into());
+        let resume = resume.options(options.clone());
+        if arguments.allow_changed_agent { resume.allow_changed_engine() } else { resume }
+    };
+    let RecordedCall { extent, waiting, .. } = recorded_call(log, &*found).await?;
+    let mut screen = Screen::new(arguments.log.json);
+    let prompt = screen.prompt().filter(|_| extent != Extent::Generate);
+    let followed = Followed { resume: &again, prompt: prompt.as_ref() };
+    if prompt.is_some() && waiting.is_some() && !arguments.decides() {
+        let result = screen.resume(log, found, &followed).await?;
+        return shown(&mut screen, log, found, result).await;
     }
-    // What the call itself said of its model counts more than the engine.
-    if let Some(id) = named.filter(|_| about.options.contains_key("model")) {
-        resume = resume.model(id);
-    }
-    if !arguments.budget.is_empty() {
-        let known = about.options.get("budget").or(about.params.get("budget"));
-        let mut budget = known.and_then(Value::as_object).cloned().unwrap_or_default();
-        budget.extend(arguments.budget.iter().cloned());
-        resume = resume.options(mynah::Options::from_json(json!({"budget": budget}))?);
-    }
-    if let Some(text) = &arguments.answer {
-        resume = resume.answer(text);
-    }
-    if let Some(text) = &arguments.message {
-        resume = resume.message(Message::user(text));
-    }
-    for (id, content) in &arguments.tool_results {
-        resume = resume.tool_result(id, content.clone());
-    }
-    for id in &arguments.approve {
-        resume = resume.approve(id);
-    }
-    for (id, arguments) in &arguments.approve_with {
-        resume = resume.approve_with(id, arguments.clone());
-    }
-    for (id, digest) in &arguments.approve_digest {
-        resume = resume.approve_digest(id, *digest);
-    }
-    for said in &arguments.reject {
-        let (id, why) = rejection(said);
-        resume = resume.reject(id, why);
-    }
-    if arguments.allow_changed_agent {
-        resume = resume.allow_changed_engine();
-    }
-    let mut stream = resume.stream().started().await?;
+    let mut stream = arguments.decided(again(found)).stream().started().await?;
     // A run that a model call ended is continued in another.
-    if let Some(continued) = stream.run_id().filter(|continued| *continued != run) {
-        eprintln!("run {run} has ended; run {continued} continues it");
+    if let Some(continued) = stream.run_id().filter(|continued| *continued != found) {
+        eprintln!("run {found} has ended; run {continued} continues it");
         *found = continued.clone();
     }
-    let run = found.as_str();
-    let extent = recorded_call(log, run).await?.extent;
-    let mut printer = EventPrinter::new(arguments.log.json, extent);
+    if prompt.is_some() {
+        let result = screen.follow(&mut stream, &followed).await?;
+        return shown(&mut screen, log, found, result).await;
+    }
+    print(&mut stream, log, found, extent, arguments.log.json).await
+}
+
+/// Ends what a terminal shows of a run.
+async fn shown(
+    screen: &mut Screen,
+    log: &Arc<Ledger>,
+    found: &mut RunId,
+    result: Option<ChatResult>,
+) -> Result<(), Stop> {
+    if let Some(run) = result.and_then(|result| result.run_id) {
+        *found = run;
+    }
+    written(screen.end())?;
+    screen.left_out(log, found).await?;
+    Ok(screen.totals(log, found).await?)
+}
+
+/// Prints the events of a run.
+async fn print(
+    stream: &mut EventStream,
+    log: &Arc<Ledger>,
+    run: &RunId,
+    extent: Extent,
+    json: bool,
+) -> Result<(), Stop> {
+    let mut printer = EventPrinter::new(json, extent);
     let mut completed: Option<Box<ChatResult>> = None;
     while let Some(event) = stream.next().await.transpose()? {
         written(printer.print(&event))?;
@@ -563,7 +600,7 @@ async fn resume(
             completed = Some(result);
         }
     }
-    if arguments.log.json {
+    if json {
         let result = match (completed, stream.last_step(), extent) {
             (Some(result), ..) => json!(result),
             (None, Some(step), Extent::Generate) => json!(step.response),
@@ -582,9 +619,7 @@ async fn resume(
     }
     written(printer.end())?;
     match stream.last_step() {
-        Some(step) if extent == Extent::Generate && !arguments.log.json => {
-            Ok(remark(&step.response)?)
-        }
+        Some(step) if extent == Extent::Generate && !json => Ok(remark(&step.response)?),
         _ => Ok(()),
     }
 }

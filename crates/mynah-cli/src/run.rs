@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::Args;
-use mynah::CancelHandle;
+use mynah::RunId;
 use serde_json::json;
 
 use crate::{
@@ -19,7 +19,6 @@ use crate::{
     screen::{Followed, Screen, Stop},
     store::LogLocation,
     text::quoted,
-    tty::Prompt,
     unless_interrupted, written,
 };
 
@@ -58,21 +57,16 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         Some(goal) => goal.to_owned(),
     };
     let log = Arc::new(Ledger::new(LogLocation::parse(&place.log)?.open()?));
-    let asks = !place.json && io::stdin().is_terminal() && io::stderr().is_terminal();
     let (json, mut screen) = (place.json, Screen::new(place.json));
-    let prompt = asks.then(|| Prompt::new(screen.looks, &[]));
+    let prompt = screen.prompt();
     let who = format!(" --agent {}{}", quoted(&agent.to_string_lossy()), vars.flags());
     let hints = [("show", ""), ("fork", &*format!(" --at N{who}"))]
         .map(|(verb, rest)| (verb, rest.to_owned()));
     runtime()?.block_on(async {
         let engine = agent::load(&agent, &vars, &[]).await?;
         let mut stream = engine.chat(goal).record(&log).stream();
-        let followed = Followed {
-            engine: &engine,
-            log: &log,
-            cancel: CancelHandle::new(),
-            prompt: prompt.as_ref(),
-        };
+        let resume = |run: &RunId| engine.resume(&log, run);
+        let followed = Followed { resume: &resume, prompt: prompt.as_ref() };
         let work = screen.follow(&mut stream, &followed);
         let done = unless_interrupted(work).await;
         drop(stream);
@@ -106,6 +100,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                     written(screen.line(&json!({"run_id": run, "ok": result})))?;
                 }
                 written(screen.end())?;
+                screen.left_out(&log, &run).await?;
                 screen.totals(&log, &run).await?;
                 resumed.judge(&log, &run).await?;
                 if !json {

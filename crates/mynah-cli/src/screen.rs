@@ -7,7 +7,7 @@ mod decisions;
 
 use std::{
     collections::HashSet,
-    io::{self, Write as _},
+    io::{self, IsTerminal as _, Write as _},
     pin::pin,
     sync::Arc,
     time::Duration,
@@ -19,17 +19,19 @@ use futures_util::{
     future::{Either, select},
 };
 use mynah::{
-    CancelHandle, Catalog, ChatResult, Engine, Event, FinishReason, HANDOFF, ModelRef, ToolOutcome,
+    Catalog, ChatResult, Event, FinishReason, HANDOFF, ModelRef, Resume, RunId, ToolOutcome,
     log::{Log as _, Totals},
+    recorded_call,
 };
 use serde_json::{Value, json};
 
 use crate::{
     Failure,
     best_effort::BestEffortWriter,
+    describe::left_out,
     ledger::Ledger,
     now, store,
-    text::{Span, count, for_stdout, line, plain, short},
+    text::{Span, count, for_stdout, line, plain, short, width},
     tty::{self, ASKS, BAD, DIM, GOOD, Live, Looks, Markdown, Prompt, painted, wrapped},
     written,
 };
@@ -39,6 +41,9 @@ const WIDTH: usize = 100;
 
 /// How many rows of a tool's result are shown in a terminal.
 const FOLDED: usize = 4;
+
+/// The shortest time between two drawings of rows that change, in nanoseconds.
+const FRAME: i64 = 50_000_000;
 
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
@@ -58,6 +63,8 @@ pub(crate) struct Screen {
     /// Since when the model has been asked and has shown nothing.
     waits_since: Option<i64>,
     frame: usize,
+    /// The last result of a tool.
+    result: String,
     /// The tools whose calls a person approved for all of the session.
     always: HashSet<String>,
     out: BestEffortWriter<io::Stdout>,
@@ -92,6 +99,7 @@ impl Screen {
             is_after_tool: false,
             waits_since: None,
             frame: 0,
+            result: String::new(),
             always: HashSet::new(),
             out: BestEffortWriter::new(io::stdout()),
         }
@@ -103,9 +111,13 @@ impl Screen {
         stream: &mut (impl Stream<Item = mynah::Result<Event>> + Unpin),
     ) -> Result<Option<ChatResult>, Stop> {
         self.waits_since = Some(now());
-        let mut result = None;
+        let (mut result, mut drawn) = (None, 0);
         loop {
-            written(self.redraw())?;
+            // An answer may come in thousands of pieces.
+            if self.live.is_empty() || now() >= drawn + FRAME {
+                written(self.redraw())?;
+                drawn = now();
+            }
             let event = match self.looks.is_rich {
                 false => stream.next().await,
                 true => {
@@ -119,7 +131,7 @@ impl Screen {
                     }
                 }
             };
-            let Some(event) = event.transpose().map_err(Stop::Refused)? else { break };
+            let Some(event) = event.transpose()? else { break };
             written(self.tell(&event))?;
             if let Event::ChatCompleted { result: completed } = event {
                 result = Some(*completed);
@@ -142,24 +154,45 @@ impl Screen {
     }
 
     /// Lets a person answer what a run waits for, until it ends or the person leaves.
-    pub(crate) async fn settle(
+    async fn settle(
         &mut self,
         mut result: ChatResult,
         followed: &Followed<'_>,
         prompt: &Prompt,
     ) -> Result<ChatResult, Stop> {
         while let Some(run) = result.run_id.clone() {
-            let resume =
-                followed.engine.resume(followed.log, &*run).cancel_handle(&followed.cancel);
-            let decided = self.decide(&result, resume, prompt).await?;
+            let decided = self.decide(&result, (followed.resume)(&run), prompt).await?;
             let Some(resume) = decided else { break };
-            let mut stream = resume.stream().started().await.map_err(Stop::Refused)?;
+            let mut stream = resume.stream().started().await?;
             match self.show(&mut stream).await? {
                 Some(next) => result = next,
                 None => break,
             }
         }
         Ok(result)
+    }
+
+    /// Continues a run, or asks what it waits for.
+    pub(crate) async fn resume(
+        &mut self,
+        log: &Arc<Ledger>,
+        run: &RunId,
+        followed: &Followed<'_>,
+    ) -> Result<Option<ChatResult>, Stop> {
+        if let (Some(mut waiting), Some(prompt)) =
+            (recorded_call(log, run).await?.waiting, followed.prompt)
+        {
+            waiting.run_id.get_or_insert_with(|| run.clone());
+            return self.settle(waiting, followed, prompt).await.map(Some);
+        }
+        let mut stream = (followed.resume)(run).stream().started().await?;
+        self.follow(&mut stream, followed).await
+    }
+
+    /// Where questions are answered: none without a person at a terminal.
+    pub(crate) fn prompt(&self) -> Option<Prompt> {
+        let asks = !self.json && io::stdin().is_terminal() && io::stderr().is_terminal();
+        asks.then(|| Prompt::new(self.looks, &[]))
     }
 
     fn tell(&mut self, event: &Event) -> io::Result<()> {
@@ -246,6 +279,8 @@ impl Screen {
         let Some(place) = self.tools.iter().position(|tool| tool.id == id) else { return Ok(()) };
         let Working { name, arguments, done, .. } = self.tools.remove(place);
         let (took, is_failed) = done.unwrap_or_default();
+        let printed = serde_json::from_str(content).map_or(content.to_owned(), |v| printed(&v));
+        self.result = plain(&printed).trim_end().replace('\t', "    ");
         if !self.looks.is_rich {
             let how = if is_failed { "failed after" } else { "took" };
             self.note(&format!("< {name} {how} {}: {}", Span(took), short(content, WIDTH)));
@@ -256,9 +291,7 @@ impl Screen {
         let columns = tty::size().0;
         let head = head(&name, &arguments, &Span(took).to_string(), columns);
         let mut rows = vec![format!("{} {head}", self.looks.paint(style, mark))];
-        let content = serde_json::from_str(content).map_or(content.to_owned(), |v| printed(&v));
-        let text = plain(&content).replace('\t', "    ");
-        let lines: Vec<&str> = text.trim_end().lines().collect();
+        let lines: Vec<&str> = self.result.lines().collect();
         for line in lines.iter().take(FOLDED) {
             let line = format!("  │ {line}");
             rows.push(self.looks.paint(DIM, &short(&line, columns.saturating_sub(1))));
@@ -268,6 +301,17 @@ impl Screen {
             rows.push(self.looks.paint(DIM, &more));
         }
         self.live.print(&mut self.out, &rows)
+    }
+
+    /// Shows the last result of a tool in full.
+    pub(crate) fn unfold(&mut self) {
+        match std::mem::take(&mut self.result) {
+            none if none.is_empty() => self.note("no tool has returned a result yet"),
+            result => {
+                self.remark(Style::new(), &result);
+                self.result = result;
+            }
+        }
     }
 
     /// Draws what changes: the block that is being written, the tools at work.
@@ -341,6 +385,16 @@ impl Screen {
         Ok(())
     }
 
+    /// Writes how many messages of the conversation the last request of a run left out.
+    pub(crate) async fn left_out(&mut self, log: &Ledger, run: &str) -> Result<(), Failure> {
+        let facts = store::facts(log, run).await?;
+        let said = left_out(facts.iter().filter_map(|(_, fact)| fact.as_ref()));
+        if let Some(said) = said.filter(|_| !self.json) {
+            self.note(&said);
+        }
+        Ok(())
+    }
+
     pub(crate) fn line(&mut self, value: &Value) -> io::Result<()> {
         writeln!(self.out, "{value}")?;
         self.out.flush()
@@ -410,7 +464,7 @@ fn brief(arguments: &Value) -> String {
 
 /// A call on one row: its name, its arguments if they fit, and the time.
 fn head(name: &str, arguments: &str, time: &str, columns: usize) -> String {
-    let (name, taken) = (line(name), name.chars().count() + time.chars().count() + 8);
+    let (name, taken) = (line(name), width(name) + width(time) + 8);
     let arguments = short(arguments, columns.saturating_sub(taken).max(8));
     format!("{name} {arguments} {time}").trim_end().to_owned()
 }
@@ -429,9 +483,8 @@ fn reached(progress: f64, total: Option<f64>, message: Option<&str>) -> String {
 
 /// What a run that is followed needs beside its stream.
 pub(crate) struct Followed<'a> {
-    pub(crate) engine: &'a Engine,
-    pub(crate) log: &'a Arc<Ledger>,
-    pub(crate) cancel: CancelHandle,
+    /// Resumes the run in the same way.
+    pub(crate) resume: &'a dyn Fn(&RunId) -> Resume,
     /// Where questions are answered; none if the run then waits.
     pub(crate) prompt: Option<&'a Prompt>,
 }
@@ -462,6 +515,12 @@ pub(crate) enum Stop {
     Interrupted,
     Refused(mynah::Error),
     Failed(Failure),
+}
+
+impl From<mynah::Error> for Stop {
+    fn from(error: mynah::Error) -> Self {
+        Self::Refused(error)
+    }
 }
 
 impl From<Failure> for Stop {

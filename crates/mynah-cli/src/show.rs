@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use crate::{
     Failure, LogArgs,
     describe::{
-        NOT_PERMITTED, UNKNOWN_OUTCOME, changes, denied, detail, other_model, refusal, waits,
+        NOT_PERMITTED, UNKNOWN_OUTCOME, changes, denied, detail, left_out, other_model, refusal,
+        waits,
     },
     generate::cut_off,
     runs, runtime,
@@ -220,6 +221,7 @@ enum Excerpt {
     Waits { end: End, says: String },
     Ended { how: Kind, end: End },
     Lost { turn: u32 },
+    LeftOut { says: String, before: u64, after: u64 },
     Redacted { kind: String },
     SubRun { run_id: String },
 }
@@ -308,6 +310,10 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
             list
         }
         Fact::TurnLost { turn, .. } => vec![Excerpt::Lost { turn }],
+        Fact::ContextTruncated { messages_before: before, messages_after: after, .. } => {
+            let says = left_out([&fact]).into_iter();
+            says.map(|says| Excerpt::LeftOut { says, before, after }).collect()
+        }
         Fact::SideEffect { ref name, .. } if name == SUB_RUN => {
             let run = fact.sub_run().map(|(run, _)| run.to_owned());
             run.into_iter().map(|run_id| Excerpt::SubRun { run_id }).collect()
@@ -317,7 +323,6 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
         | Fact::FinalizeFailed { .. }
         | Fact::ToolScheduled { .. }
         | Fact::SideEffect { .. }
-        | Fact::ContextTruncated { .. }
         | Fact::BudgetExceeded { partial: None, .. }
         | Fact::Sealed(_)
         | Fact::Removed(_) => Vec::new(),
@@ -377,6 +382,9 @@ impl Excerpt {
                 json!({"type": how.as_str(), "seq": seq, "reason": end.reason, "metadata": end.metadata})
             }
             Self::Lost { turn } => json!({"type": "turn_lost", "seq": seq, "turn": turn}),
+            Self::LeftOut { before, after, .. } => {
+                json!({"type": "left_out", "seq": seq, "messages_before": before, "messages_after": after})
+            }
             Self::Redacted { kind } => json!({"type": "redacted", "seq": seq, "kind": kind}),
             Self::SubRun { run_id } => json!({"type": "sub_run", "seq": seq, "run_id": run_id}),
         }
@@ -425,6 +433,7 @@ impl Excerpt {
             Self::Lost { turn } => {
                 writeln!(out, "-- the answer of turn {turn} was lost with its process\n")
             }
+            Self::LeftOut { says, .. } => writeln!(out, "-- {says}\n"),
             Self::Redacted { kind } => writeln!(out, "  ({kind}: redacted)\n"),
             Self::SubRun { run_id } => writeln!(out, "  - run {}\n", plain(run_id)),
         }

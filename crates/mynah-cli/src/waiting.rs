@@ -8,7 +8,7 @@ use mynah::{
 };
 
 use crate::{
-    describe::detail,
+    describe::{asker, choices, detail},
     text::{Moment, plain, quoted},
 };
 
@@ -16,21 +16,36 @@ use crate::{
 pub(crate) struct Waiting<'f> {
     end: &'f End,
     calls: Vec<Call>,
+    /// The tool that asks, if it continues with the answer.
+    asker: Option<String>,
 }
 
 struct Call {
     id: String,
     says: String,
+    /// Whether the run can make the call if a person approves it.
+    is_approvable: bool,
 }
 
 impl<'f> Waiting<'f> {
     /// What a run waits for that stopped so, after these facts.
     pub(crate) fn new(end: &'f End, facts: &[Fact]) -> Self {
+        let about = facts.iter().rev().find_map(|fact| match fact {
+            Fact::RunStarted { about, .. } | Fact::Resumed { about, .. } => about.as_deref(),
+            _ => None,
+        });
+        let tools = about.map(|about| &*about.tools).unwrap_or_default();
         let calls = end.waiting_calls(facts).into_iter().map(|call| Call {
             id: call.id.clone(),
             says: format!("{} {}", call.name, call.arguments),
+            is_approvable: tools.iter().any(|tool| tool.name == call.name && !tool.manual),
         });
-        Self { end, calls: calls.collect() }
+        let answers = facts.iter().rev().filter_map(|fact| match fact {
+            Fact::AssistantCompleted { response, .. } => Some(response.tool_calls()),
+            _ => None,
+        });
+        let asker = asker(&end.metadata, answers.flatten()).map(str::to_owned);
+        Self { end, calls: calls.collect(), asker }
     }
 
     /// What is wrong with naming these calls; nothing if they are those that are waited for, each once, or some of them
@@ -53,11 +68,21 @@ impl<'f> Waiting<'f> {
     /// What it waits for, and what to add to the command that resumes it.
     pub(crate) fn told(&self, command: &str) -> String {
         let calls: Vec<String> =
-            self.calls.iter().map(|Call { id, says }| format!("{says} [{id}]")).collect();
+            self.calls.iter().map(|Call { id, says, .. }| format!("{says} [{id}]")).collect();
         let calls = calls.join(", ");
+        let id = match &*self.calls {
+            [only] => quoted(&only.id),
+            _ => "ID".to_owned(),
+        };
+        let approvable = self.calls.iter().all(|call| call.is_approvable);
         let (what, again, for_all) = match self.end.reason {
             HaltReason::AskUser => {
-                let question = plain(&detail(self.end));
+                let who = self.asker.as_ref().map(|who| format!(" to {who}")).unwrap_or_default();
+                let choices = match choices(&self.end.metadata).join(", ") {
+                    none if none.is_empty() => none,
+                    some => format!(" (choices: {some})"),
+                };
+                let question = plain(&format!("{who}{}{choices}", detail(self.end)));
                 return format!("waits for an answer{question}\n  {command} --answer TEXT");
             }
             HaltReason::Sleeping => {
@@ -70,14 +95,20 @@ impl<'f> Waiting<'f> {
                 " again",
                 "\n  for all of them: --on-uncertain rerun, or --on-uncertain fail",
             ),
+            _ if approvable && !self.calls.is_empty() => {
+                let approve = self.calls.iter().map(|call| quoted(&call.id));
+                let approve: String = approve.map(|id| format!(" --approve {id}")).collect();
+                return format!(
+                    "waits for approval of {}\n  {command}{approve}\n  \
+                     in place of an approval: --approve-with {id}=JSON runs the call with other arguments, \
+                     --reject {id}=TEXT tells the model why not, --tool-result {id}=JSON gives the result",
+                    plain(&calls)
+                );
+            }
             _ => ("the results of", "", ""),
         };
         let results = self.calls.iter().map(|call| quoted(&format!("{}=JSON", call.id)));
         let results: String = results.map(|result| format!(" --tool-result {result}")).collect();
-        let id = match &*self.calls {
-            [only] => quoted(&only.id),
-            _ => "ID".to_owned(),
-        };
         format!(
             "waits for {what} {}\n  {command}{results}\n  \
              in place of a result: --approve {id} runs the call{again}, --approve-with {id}=JSON with other arguments, \

@@ -10,29 +10,7 @@ mod pty;
 use std::{env, fs, path::PathBuf, thread, time::Duration};
 
 use common::{Store, feed, mynah};
-use pty::Terminal;
-
-/// A log with an agent beside it whose model answers so.
-fn agent(scripts: &str, tools: &str) -> (Store, String) {
-    let store = Store::new();
-    store.file("script.json", &format!(r#"{{"scripts": [{scripts}]}}"#));
-    let agent = store.file("agent.toml", &format!("model = 'scripted:script.json'\n{tools}"));
-    (store, agent)
-}
-
-/// An answer with this text.
-fn says(text: &str) -> String {
-    format!(r#"[{{"text": {text:?}}}, {{"finish": "stop"}}]"#)
-}
-
-/// An answer that calls the shell.
-fn shell(id: &str, command: &str) -> String {
-    let call =
-        format!(r#"{{"id": "{id}", "name": "shell", "arguments": {{"command": "{command}"}}}}"#);
-    format!(r#"[{{"tool_call": {call}}}, {{"finish": "tool_calls"}}]"#)
-}
-
-const SHELL: &str = "[tools]\nshell = 'ask'\n";
+use pty::{SHELL, Terminal, agent, says, shell};
 
 #[test]
 fn an_answer_is_rendered_and_a_question_of_a_tool_is_answered_in_place() {

@@ -1,6 +1,9 @@
 //! A line that a person entered, as a message.
 
-use std::path::Path;
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 use mynah::{Message, Part};
 
@@ -12,21 +15,86 @@ pub(super) fn is_command(word: &str) -> bool {
     !rest.is_empty() && rest.chars().all(|c| c.is_ascii_lowercase()) && !Path::new(word).exists()
 }
 
-/// A message with the files that it names: images are attached, texts follow it.
-pub(super) fn message(text: &str) -> Result<Message, Failure> {
-    let (mut images, mut files) = (Vec::new(), String::new());
-    let names = text.split_whitespace().filter_map(|word| word.strip_prefix('@'));
-    for name in names.filter(|name| Path::new(name).is_file()) {
-        let bytes = input::bytes(Path::new(name))?;
-        match String::from_utf8(bytes) {
-            Ok(content) => files += &format!("\n\n{name}:\n```\n{}\n```", content.trim_end()),
-            Err(_) => images.push(Part::image(read_image(name)?)),
+/// A message with the files that it names: images are attached, texts follow it. Also says which files these are, and which names are none.
+pub(super) fn message(text: &str) -> Result<(Message, Vec<String>), Failure> {
+    let (mut images, mut files, mut notes) = (Vec::new(), String::new(), Vec::new());
+    for name in names(text) {
+        let Some(path) = file(&name) else {
+            let has_extension = Path::new(&name).extension().is_some_and(|end| end.len() <= 5);
+            if has_extension || name.contains('/') || Path::new(&name).is_dir() {
+                notes.push(format!("@{name} is not a file that can be attached"));
+            }
+            continue;
+        };
+        let name = path.to_string_lossy();
+        match String::from_utf8(input::bytes(&path)?) {
+            Ok(content) => {
+                let mut fence = "```".to_owned();
+                while content.contains(&fence) {
+                    fence.push('`');
+                }
+                files += &format!("\n\n{name}:\n{fence}\n{}\n{fence}", content.trim_end());
+            }
+            Err(_) => images.push(Part::image(read_image(&name)?)),
+        }
+        notes.push(format!("attached {name}"));
+    }
+    let text = format!("{text}{files}");
+    let message = match images.is_empty() {
+        true => Message::user(text),
+        false => Message::user_parts([vec![Part::text(text)], images].concat()),
+    };
+    Ok((message, notes))
+}
+
+/// The words behind an @. Spaces in them are escaped, or the word is in quotes.
+fn names(text: &str) -> Vec<String> {
+    let (mut names, mut rest, mut is_start) = (Vec::new(), text.chars().peekable(), true);
+    while let Some(c) = rest.next() {
+        if c == '@' && is_start {
+            let quote = rest.next_if(|c| ['"', '\''].contains(c));
+            let mut name = String::new();
+            while let Some(c) = rest.next_if(|c| quote.is_some() || !c.is_whitespace()) {
+                match c {
+                    _ if Some(c) == quote => break,
+                    // On Windows it is a part of paths.
+                    '\\' if quote.is_none() && !cfg!(windows) => name.extend(rest.next()),
+                    _ => name.push(c),
+                }
+            }
+            names.push(name);
+        }
+        is_start = c.is_whitespace();
+    }
+    names
+}
+
+/// The file of this name, without the punctuation of the sentence that names it.
+fn file(name: &str) -> Option<PathBuf> {
+    let ends = [name, name.trim_end_matches([',', '.', ';', ':', '!', '?', ')', ']', '"', '\''])];
+    let paths = ends.into_iter().map(|name| match name.strip_prefix("~/") {
+        Some(rest) => env::home_dir().unwrap_or_default().join(rest),
+        None => PathBuf::from(name),
+    });
+    paths.into_iter().find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_quoted_or_escaped() {
+        let table = [
+            ("see @a.txt, and @b/c", &["a.txt,", "b/c"][..]),
+            ("@my\\ notes.txt", &["my notes.txt"]),
+            ("@\"my notes.txt\" @'x y'.", &["my notes.txt", "x y"]),
+            ("mail a@b.example", &[]),
+        ];
+        for (text, expected) in table {
+            if !cfg!(windows) || !text.contains('\\') {
+                assert_eq!(names(text), expected, "{text}");
+            }
         }
     }
-    let mut parts = vec![Part::text(format!("{text}{files}"))];
-    parts.extend(images);
-    Ok(match parts.len() {
-        1 => Message::user(format!("{text}{files}")),
-        _ => Message::user_parts(parts),
-    })
 }

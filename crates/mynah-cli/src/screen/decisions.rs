@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::{Screen, Stop, legible};
 use crate::{
+    describe::{asker, choices},
     text::line,
-    tty::{ASKS, BAD, Entered, Prompt, Reads},
+    tty::{ASKS, BAD, Entered, Prompt, Reads, edited},
 };
 
 impl Screen {
@@ -26,8 +27,8 @@ impl Screen {
                     decisions.map(|decisions| resume.answer(by_id(&calls, decisions)))
                 }
                 None => {
-                    let question = result.pending_question.as_deref().unwrap_or_default();
-                    self.question(question, resume, prompt).await?
+                    let answer = self.question(result, prompt).await?;
+                    answer.map(|answer| resume.answer(answer))
                 }
             },
             HaltReason::ManualToolCalls => {
@@ -59,15 +60,26 @@ impl Screen {
         }
     }
 
+    /// Asks a question. A choice is answered with its number or its text.
     async fn question(
         &mut self,
-        question: &str,
-        resume: Resume,
+        result: &ChatResult,
         prompt: &Prompt,
-    ) -> Result<Option<Resume>, Stop> {
-        self.remark(ASKS, question);
-        let answer = self.asked("? ", Reads::Answer, prompt).await?;
-        Ok(answer.map(|answer| resume.answer(answer)))
+    ) -> Result<Option<String>, Stop> {
+        let who = asker(&result.metadata, calls_of(result));
+        let who = who.map(|who| format!("{} asks: ", line(who))).unwrap_or_default();
+        let question = result.pending_question.as_deref().unwrap_or_default();
+        self.remark(ASKS, &format!("{who}{question}"));
+        let choices = choices(&result.metadata);
+        let mut text = "? ".to_owned();
+        if !choices.is_empty() {
+            let rows = choices.iter().enumerate();
+            let rows = rows.map(|(index, choice)| format!("{}  {}", index + 1, line(choice)));
+            self.remark(Style::new(), &rows.collect::<Vec<_>>().join("\n"));
+            text = format!("1-{}, or an answer: ", choices.len());
+        }
+        let answer = self.asked(&text, Reads::Answer, prompt).await?;
+        Ok(answer.map(|answer| chosen(&choices, answer)))
     }
 
     /// Asks what happens with each of these calls; none if the person leaves. Calls of an agent have its name before theirs: what is approved
@@ -122,9 +134,35 @@ impl Screen {
         }))
     }
 
-    /// Lets a person change the arguments of a call until they are JSON.
+    /// Lets a person change the arguments of a call: texts of several lines in their editor, the rest as a line of JSON.
     async fn edited(&mut self, call: &ToolCall, prompt: &Prompt) -> Result<Option<Value>, Stop> {
-        let mut text = call.arguments.to_string();
+        let (mut rest, mut long) = (call.arguments.clone(), Vec::new());
+        for (name, value) in call.arguments.as_object().into_iter().flatten() {
+            match value.as_str().filter(|text| text.contains('\n')).and_then(edited) {
+                Some(Ok(text)) => long.push((name.clone(), Value::from(text))),
+                Some(Err(error)) => self.remark(BAD, &format!("the editor failed: {error}")),
+                None => {}
+            }
+        }
+        let fields = rest.as_object_mut();
+        if let Some(fields) = fields.filter(|_| !long.is_empty()) {
+            fields.retain(|name, _| long.iter().all(|(known, _)| known != name));
+        }
+        let is_all = !long.is_empty() && rest == json!({});
+        let given = if is_all { Some(rest) } else { self.edited_line(&rest, prompt).await? };
+        Ok(given.map(|mut given| {
+            given.as_object_mut().into_iter().for_each(|fields| fields.extend(long.drain(..)));
+            given
+        }))
+    }
+
+    /// Lets a person change arguments until they are JSON.
+    async fn edited_line(
+        &mut self,
+        arguments: &Value,
+        prompt: &Prompt,
+    ) -> Result<Option<Value>, Stop> {
+        let mut text = arguments.to_string();
         loop {
             let Some(said) = self.asked("arguments: ", Reads::Edit(text), prompt).await? else {
                 return Ok(None);
@@ -182,10 +220,22 @@ fn calls_of_agent(result: &ChatResult) -> Option<(String, Vec<ToolCall>, bool)> 
         "outcome" => true,
         _ => return None,
     };
-    let asks = result.pending_tool_call_id.as_deref()?;
-    let mut answers = result.thread.messages.iter().rev().flat_map(|message| message.tool_calls());
-    let agent = answers.find(|call| call.id == asks).map_or(asks, |call| call.name.as_str());
+    let agent = asker(&result.metadata, calls_of(result))?;
     (!calls.is_empty()).then(|| (line(agent), calls, may_have_run))
+}
+
+/// The calls of a conversation, those of the last answer first.
+fn calls_of(result: &ChatResult) -> impl Iterator<Item = &ToolCall> {
+    result.thread.messages.iter().rev().flat_map(|message| message.tool_calls())
+}
+
+/// The choice with this text or number, or else the answer itself.
+fn chosen(choices: &[String], answer: String) -> String {
+    let said = answer.trim();
+    let is_text = choices.iter().any(|choice| choice == said);
+    let number = said.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+    let choice = number.filter(|_| !is_text).and_then(|index| choices.get(index));
+    choice.cloned().unwrap_or(answer)
 }
 
 /// The answer to the question of an agent: a decision for each call, by its id.

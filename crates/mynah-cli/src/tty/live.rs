@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::size;
+use super::{rows::cut, size};
 
 /// The rows that may still change. The cursor is at the end of the last one.
 #[derive(Default)]
@@ -11,22 +11,29 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Writes rows that stay, above those that change.
+    /// Whether there are rows that change.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Writes rows that stay in place of those that change.
     pub(crate) fn print(&mut self, out: &mut impl Write, rows: &[String]) -> io::Result<()> {
         if rows.is_empty() {
             return Ok(());
         }
-        let below = std::mem::take(&mut self.rows);
-        erase(out, below.len())?;
-        for row in rows {
-            writeln!(out, "{row}")?;
-        }
-        self.draw(out, below)
+        erase(out, std::mem::take(&mut self.rows).len())?;
+        rows.iter().try_for_each(|row| writeln!(out, "{row}"))?;
+        out.flush()
     }
 
-    /// Replaces the rows that change. Of more rows than the terminal has, the last ones are shown.
+    /// Replaces the rows that change. Of more rows than the terminal has, the last ones are shown, and rows that are too wide are cut:
+    /// one that the terminal broke would be two.
     pub(crate) fn draw(&mut self, out: &mut impl Write, mut rows: Vec<String>) -> io::Result<()> {
-        rows.drain(..rows.len().saturating_sub(size().1 - 1));
+        let (columns, height) = size();
+        rows.drain(..rows.len().saturating_sub(height - 1));
+        for row in &mut rows {
+            *row = cut(row, columns);
+        }
         let same = self.rows.iter().zip(&rows).take_while(|(old, new)| old == new).count();
         // The row with the cursor is written again even if only rows below it are new.
         let same = same.min(rows.len().saturating_sub(1)).min(self.rows.len().saturating_sub(1));

@@ -1,6 +1,7 @@
 //! The terminal: what it can show, rows that change, Markdown, and lines that a person types.
 
 mod code;
+mod editor;
 mod live;
 mod markdown;
 mod prompt;
@@ -14,6 +15,7 @@ use std::{
 use anstyle::{AnsiColor, Style};
 
 pub(crate) use self::{
+    editor::edited,
     live::Live,
     markdown::Markdown,
     prompt::{Entered, Prompt, Reads},

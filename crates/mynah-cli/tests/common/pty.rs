@@ -26,6 +26,28 @@ use crate::common::Store;
 /// The longest that something may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A log with an agent beside it whose model answers so.
+pub(crate) fn agent(scripts: &str, tools: &str) -> (Store, String) {
+    let store = Store::new();
+    store.file("script.json", &format!(r#"{{"scripts": [{scripts}]}}"#));
+    let agent = store.file("agent.toml", &format!("model = 'scripted:script.json'\n{tools}"));
+    (store, agent)
+}
+
+/// An answer with this text.
+pub(crate) fn says(text: &str) -> String {
+    format!(r#"[{{"text": {text:?}}}, {{"finish": "stop"}}]"#)
+}
+
+/// An answer that calls the shell.
+pub(crate) fn shell(id: &str, command: &str) -> String {
+    let call =
+        format!(r#"{{"id": "{id}", "name": "shell", "arguments": {{"command": "{command}"}}}}"#);
+    format!(r#"[{{"tool_call": {call}}}, {{"finish": "tool_calls"}}]"#)
+}
+
+pub(crate) const SHELL: &str = "[tools]\nshell = 'ask'\n";
+
 /// What the terminal received: as its screen shows it, and as bytes.
 pub(crate) struct Shown {
     pub(crate) parser: vt100::Parser,

@@ -1,0 +1,364 @@
+//! Conversations in a terminal: commands, questions, files, and what is drawn.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+mod common;
+#[path = "common/pty.rs"]
+mod pty;
+
+use std::{fs, os::unix::fs::PermissionsExt as _};
+
+use common::{Store, feed, mynah};
+use pty::{SHELL, Terminal, agent, says, shell};
+
+/// An answer that calls `ask_user` with choices.
+const ASKS: &str = r#"[{"tool_call": {"id": "q0", "name": "ask_user", "arguments": {"question": "Which soup?", "choices": ["tomato", "onion"]}}}, {"finish": "tool_calls"}]"#;
+
+/// An answer that breaks off.
+const BREAKS: &str = r#"[{"text": "Well"}, {"error": "rate_limited", "message": "too fast"}]"#;
+
+/// The ids of the conversations of a log, that of the newest run first.
+fn sessions(store: &Store) -> Vec<String> {
+    let runs = store.json(&["runs"]);
+    runs.iter().filter_map(|run| run["session_id"].as_str().map(str::to_owned)).collect()
+}
+
+/// Ends a chat.
+fn leave(mut terminal: Terminal) -> String {
+    terminal.send("\x04");
+    let (code, all) = terminal.end();
+    assert_eq!(code, Some(0), "{all}");
+    all
+}
+
+#[test]
+fn wide_characters_leave_one_row_of_a_call() {
+    let command = format!("sleep 1.5; : {}", "鳥".repeat(60));
+    let (store, agent) =
+        agent(&[shell("c0", &command), says("Flown.")].join(","), "[tools]\nshell = 'allow'\n");
+    let terminal = Terminal::new(&store, &["run", &agent, "Fly."], 40, &[]);
+    let screen = terminal.wait("Flown.");
+    assert_eq!(screen.matches("sleep").count(), 1, "{screen}");
+    assert_eq!(terminal.end().0, Some(0));
+}
+
+#[test]
+fn a_long_paragraph_is_not_drawn_with_each_of_its_pieces() {
+    let piece = r#"{"text": "seventeen letters "}"#;
+    let pieces =
+        format!(r#"[{}, {{"text": "END"}}, {{"finish": "stop"}}]"#, [piece; 4000].join(","));
+    let (store, agent) = agent(&pieces, "");
+    let (code, all) = Terminal::new(&store, &["run", &agent, "Write."], 80, &[]).end();
+    assert_eq!(code, Some(0));
+    let drawn = all.matches("\x1b[J").count();
+    assert!(all.contains("END") && drawn < 2000, "{drawn} times");
+}
+
+#[test]
+fn choices_are_numbered_and_a_number_chooses() {
+    let (store, agent) =
+        agent(&[ASKS, &says("Good choice.")].join(","), "[tools]\nask_user = true\n");
+    let waits = store.run(&["run", &agent, "Soup!"]);
+    assert_eq!(waits.code, Some(3));
+    let said = "waits for an answer: Which soup? (choices: tomato, onion)\n";
+    assert!(waits.stderr.contains(said), "{}", waits.stderr);
+    let mut terminal = Terminal::new(&store, &["chat", &agent], 80, &[]);
+    terminal.wait("›");
+    terminal.send("Soup!\r");
+    let screen = terminal.wait_after("2  onion", "1-2, or an answer:");
+    assert!(screen.contains("Which soup?") && screen.contains("1  tomato"), "{screen}");
+    terminal.send("2\r");
+    terminal.wait_prompt("Good choice.");
+    leave(terminal);
+    assert!(store.ok(&["show", "last"]).contains("onion\n"), "{}", store.ok(&["show", "last"]));
+}
+
+#[test]
+fn a_question_of_an_agent_says_which_agent_asks() {
+    let front = r#"[{"tool_call": {"id": "c0", "name": "waiter", "arguments": {"task": "Order."}}}, {"finish": "tool_calls"}]"#;
+    let waiter = "[agents.waiter]\ndescription = 'Serves.'\nmodel = 'scripted:waiter.json'\ntools = { ask_user = true }\n";
+    let (store, agent) = agent(&[front, &says("Served.")].join(","), waiter);
+    let script = [ASKS, &says("Onion soup.")].join(",");
+    store.file("waiter.json", &format!(r#"{{"scripts": [{script}]}}"#));
+    let waits = store.run(&["run", &agent, "Soup!"]);
+    let said = "waits for an answer to waiter: Which soup? (choices: tomato, onion)\n";
+    assert!(waits.stderr.contains(said), "{}", waits.stderr);
+    let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "s"], 80, &[]);
+    terminal.wait("›");
+    terminal.send("Soup!\r");
+    terminal.wait_after("waiter asks: Which soup?", "or an answer:");
+    terminal.send("onion\r");
+    terminal.wait_prompt("Served.");
+    leave(terminal);
+}
+
+#[test]
+fn a_run_that_was_left_at_a_question_is_resumed_in_place() {
+    let calls = shell("c0", "echo one-$((1+0))").replace(
+        r#", {"finish""#,
+        r#", {"tool_call": {"id": "c1", "name": "shell", "arguments": {"command": "echo two"}}}, {"finish""#,
+    );
+    let scripts = [calls, shell("c2", "echo three-$((1+2))"), says("# Done")];
+    let (store, agent) = agent(&scripts.join(","), SHELL);
+    let mut terminal = Terminal::new(&store, &["run", &agent, "Count."], 80, &[]);
+    terminal.wait("why not:");
+    terminal.send("\x03");
+    let (code, all) = terminal.end();
+    assert!(code == Some(130) && all.contains("mynah resume"), "{all}");
+    // Without a terminal one command approves all.
+    let waits = store.run(&["resume", "last", "--agent", &agent]);
+    assert_eq!(waits.code, Some(3));
+    let said = "waits for approval of shell {\"command\":\"echo one-$((1+0))\"} [c0], shell";
+    assert!(waits.stderr.contains(said), "{}", waits.stderr);
+    assert!(waits.stderr.contains(" --approve c0 --approve c1\n"), "{}", waits.stderr);
+    let mut terminal = Terminal::new(&store, &["resume", "last", "--agent", &agent], 80, &[]);
+    terminal.wait_after("command: echo one", "why not:");
+    terminal.send("y\r");
+    terminal.wait_after("command: echo two", "why not:");
+    terminal.send("no\r");
+    terminal.wait_after("command: echo three", "why not:");
+    terminal.send("y\r");
+    let (code, all) = terminal.end();
+    assert_eq!(code, Some(0), "{all}");
+    for part in ["one-1", "✓", "three-3", "Done", "3 turns"] {
+        assert!(all.contains(part), "{part} in {all}");
+    }
+    assert!(!all.contains("# Done"), "the answer is rendered: {all}");
+}
+
+#[test]
+fn a_decision_on_the_command_line_is_followed_by_questions_in_place() {
+    let scripts = [shell("c0", "echo one"), shell("c1", "echo two"), says("Done.")];
+    let (store, agent) = agent(&scripts.join(","), SHELL);
+    assert_eq!(store.run(&["run", &agent, "Count."]).code, Some(3));
+    let resume = ["resume", "last", "--agent", &agent, "--approve", "c0"];
+    let mut terminal = Terminal::new(&store, &resume, 80, &[]);
+    terminal.wait_after("command: echo two", "why not:");
+    // Leaving says how to continue.
+    terminal.send("\x04");
+    let (code, all) = terminal.end();
+    assert!(code == Some(3) && all.contains("--approve c1"), "{all}");
+}
+
+#[test]
+fn taking_back_stays_in_the_forked_conversation() {
+    let scripts = ["One.", "Two.", "Three."].map(says);
+    let (store, agent) = agent(&scripts.join(","), "");
+    let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "old"], 80, &[]);
+    terminal.wait("›");
+    terminal.send("first\r");
+    terminal.wait_prompt("One.");
+    terminal.send("second\r");
+    terminal.wait_prompt("Two.");
+    terminal.send("/fork new\r");
+    terminal.wait_prompt("the conversation new now");
+    terminal.send("/undo\r");
+    terminal.wait_prompt("took back: second");
+    terminal.send("third\r");
+    terminal.wait_prompt("Three.");
+    terminal.send("/runs\r");
+    terminal.wait_after("Three.", "1 turn,");
+    leave(terminal);
+    assert_eq!(sessions(&store), ["new", "old", "old"]);
+    let shown = store.ok(&["show", "last"]);
+    assert!(shown.contains("-- 2 messages before") && shown.contains("third"), "{shown}");
+}
+
+#[test]
+fn a_failed_message_is_sent_again_and_is_not_what_undo_takes_back() {
+    let scripts = [&says("One."), BREAKS, &says("Two."), BREAKS, &says("Three.")];
+    let (store, agent) = agent(&scripts.join(","), "");
+    let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "s"], 80, &[]);
+    terminal.wait("›");
+    terminal.send("first\r");
+    terminal.wait_prompt("One.");
+    terminal.send("second\r");
+    terminal.wait_prompt("/retry sends it again");
+    terminal.send("/retry\r");
+    let screen = terminal.wait_prompt("Two.");
+    assert!(!screen.contains("took back"), "{screen}");
+    terminal.send("third\r");
+    terminal.wait_after("third", "/retry sends it again");
+    terminal.wait_after("third", "\n›");
+    terminal.send("/undo\r");
+    terminal.wait_prompt("took back: second");
+    terminal.send("fourth\r");
+    terminal.wait_prompt("Three.");
+    leave(terminal);
+    let shown = store.ok(&["show", "last"]);
+    assert!(shown.contains("-- 2 messages before"), "{shown}");
+}
+
+#[test]
+fn a_failed_call_in_a_pipe_ends_the_chat_with_its_error() {
+    let (store, agent) = agent(&[BREAKS, &says("Never.")].join(","), "");
+    let chat = feed(mynah(["chat", &agent, "--log", &store.url()]), b"hi\nagain\n");
+    assert_eq!(chat.code, Some(1), "{}", chat.stderr);
+    assert!(chat.stderr.contains("too fast") && !chat.stderr.contains("/retry"), "{}", chat.stderr);
+    assert!(!chat.stdout.contains("Never."), "{}", chat.stdout);
+}
+
+#[test]
+fn files_are_attached_by_quoted_and_escaped_names_and_others_are_named() {
+    let (store, agent) = agent(&[says("Read."), says("Hm.")].join(","), "");
+    let notes = store.file("my notes.md", "The owl sleeps.\n```\ncode\n```\n");
+    let escaped = notes.replace(' ', "\\ ");
+    let mut terminal = Terminal::new(&store, &["chat", &agent], 200, &[("HOME", "/nowhere")]);
+    terminal.wait("›");
+    // The completion escapes the space.
+    terminal.send(&format!("See @{}\t, please\r", escaped.replace("\\ notes.md", "")));
+    terminal.wait_prompt("Read.");
+    terminal.send(&format!("And @\"{notes}\", @~/gone.png and @alice\r"));
+    let screen = terminal.wait_prompt("Hm.");
+    assert_eq!(screen.matches(&format!("attached {notes}")).count(), 2, "{screen}");
+    assert!(screen.contains("@~/gone.png is not a file that can be attached"), "{screen}");
+    assert!(!screen.contains("@alice is"), "{screen}");
+    leave(terminal);
+    let shown = store.ok(&["show", "last"]);
+    assert!(shown.contains("````\nThe owl sleeps.\n```\ncode\n```\n````"), "{shown}");
+}
+
+#[test]
+fn messages_that_requests_leave_out_are_counted() {
+    let long = "word ".repeat(60);
+    let scripts: Vec<String> =
+        (1..=6).map(|turn| says(&format!("Answer {turn}. {long}"))).collect();
+    let (store, agent) =
+        agent(&scripts.join(","), "context = { max_tokens = 400, keep_turns = 1 }\n");
+    let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "s"], 80, &[]);
+    terminal.wait("›");
+    for turn in 1..=6 {
+        terminal.send(&format!("Question {turn}. {long}\r"));
+        terminal.wait_prompt(&format!("Answer {turn}."));
+        terminal.wait_after(&format!("Answer {turn}."), "tokens");
+    }
+    let screen = terminal.wait("left out of requests");
+    assert!(screen.contains(" older messages left out"), "{screen}");
+    leave(terminal);
+    let shown = store.ok(&["show", "last"]);
+    assert!(shown.contains("older messages left out of requests\n"), "{shown}");
+    let told = store.json(&["show", "last"]);
+    assert!(told.iter().any(|told| told["type"] == "left_out"), "{told:?}");
+}
+
+#[test]
+fn commands_show_export_clear_and_change_the_model() {
+    let scripts = [shell("c0", "seq 1 9"), says("Nine."), says("Again.")];
+    let (store, agent) = agent(&scripts.join(","), "[tools]\nshell = 'allow'\n");
+    store.file("other.json", r#"{"scripts": [[{"text": "Other."}, {"finish": "stop"}]]}"#);
+    let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "s"], 80, &[]);
+    terminal.wait("›");
+    terminal.send("/result\r");
+    terminal.wait_prompt("no tool has returned a result yet");
+    terminal.send("Count.\r");
+    terminal.wait_prompt("Nine.");
+    terminal.send("/result\r");
+    terminal.wait_after("Nine.", "  9\n");
+    terminal.send(&format!("/export {}\r", store.beside("out.jsonl")));
+    terminal.wait_after("/export", "\n›");
+    terminal.send("/retry\r");
+    terminal.wait_prompt("Again.");
+    terminal.send("/clear\r");
+    terminal.wait_prompt("a new conversation begins");
+    terminal.send("/model scripted:other.json\r");
+    terminal.wait_after("/model", "model: ");
+    terminal.send("Who?\r");
+    terminal.wait_prompt("Other.");
+    leave(terminal);
+    assert_eq!(common::run(["verify", &store.beside("out.jsonl")]).code, Some(0));
+    let sessions = sessions(&store);
+    assert!(sessions[0].starts_with("chat-") && sessions[1..] == ["s", "s"], "{sessions:?}");
+    let shown = store.ok(&["show", "last"]);
+    assert!(!shown.contains("before") && shown.contains("Who?"), "{shown}");
+    assert_eq!(store.run(&["verify"]).code, Some(0));
+}
+
+#[test]
+fn another_model_of_the_same_provider_is_called_at_the_same_server() {
+    use common::server::{Server, answer};
+    let (store, server) =
+        (Store::new(), Server::new([answer("One", "stop"), answer("Two", "stop")]));
+    let chat =
+        ["chat", "-m", "openai-chat:a", "--base-url", &server.url, "--api-key-env", "MY_KEY"];
+    let mut terminal = Terminal::new(&store, &chat, 80, &[("MY_KEY", "sk-mine")]);
+    terminal.wait("›");
+    terminal.send("hi\r");
+    terminal.wait_prompt("One");
+    terminal.send("/model openai-chat:b\r");
+    terminal.wait_prompt("model: openai-chat:b");
+    terminal.send("hi\r");
+    terminal.wait_prompt("Two");
+    let all = leave(terminal);
+    assert!(all.contains(&format!("--base-url {}", server.url)), "{all}");
+    let (head, body) = &server.heard()[1];
+    assert!(head.contains("sk-mine") && body["model"] == "b", "{head}{body}");
+}
+
+#[test]
+fn arguments_of_several_lines_are_edited_in_the_editor() {
+    let call = r#"[{"tool_call": {"id": "c0", "name": "write_file", "arguments": {"path": "a.txt", "content": "one\ntwo\n"}}}, {"finish": "tool_calls"}]"#;
+    let (store, agent) = agent(
+        &[call, &says("Written.")].join(","),
+        "[tools]\nfiles = { root = '.', write = 'ask' }\n",
+    );
+    let editor = store.file("editor", "#!/bin/sh\nsed -i s/two/three/ \"$2\"\n");
+    fs::set_permissions(&editor, fs::Permissions::from_mode(0o755)).unwrap();
+    let command = format!("{editor} --wait");
+    let environment = [("VISUAL", ""), ("EDITOR", &*command)];
+    let mut terminal = Terminal::new(&store, &["chat", &agent], 80, &environment);
+    terminal.wait("›");
+    terminal.send("Write.\r");
+    terminal.wait("why not:");
+    terminal.send("e\r");
+    terminal.wait("arguments: {\"path\":\"a.txt\"}");
+    terminal.send("\r");
+    terminal.wait_prompt("Written.");
+    leave(terminal);
+    assert_eq!(fs::read_to_string(store.beside("a.txt")).unwrap(), "one\nthree\n");
+}
+
+#[test]
+fn the_newest_conversation_is_that_of_the_same_agent() {
+    let (store, agent) = agent(&says("One."), "");
+    let other = store.file("other.toml", "model = 'scripted:script.json'\n");
+    for (agent, session) in [(&agent, "mine"), (&other, "theirs")] {
+        let url = store.url();
+        let chat = feed(mynah(["chat", agent, "--session", session, "--log", &url]), b"hi\n");
+        assert_eq!(chat.code, Some(0), "{}", chat.stderr);
+    }
+    let terminal = Terminal::new(&store, &["chat", &agent, "--continue"], 80, &[]);
+    terminal.wait_prompt("answer: One.");
+    assert!(leave(terminal).contains("--session mine"));
+    let model = format!("scripted:{}", store.beside("script.json"));
+    let none = store.run(&["chat", "-m", &model, "--continue"]);
+    assert_eq!(none.code, Some(2));
+    assert!(none.stderr.contains("no conversation of this agent"), "{}", none.stderr);
+}
+
+#[test]
+fn a_decided_question_is_no_answer_of_the_conversation() {
+    let front = r#"[{"tool_call": {"id": "c0", "name": "helper", "arguments": {"task": "Look."}}}, {"finish": "tool_calls"}]"#;
+    let helper = "[agents.helper]\ndescription = 'Helps.'\nmodel = 'scripted:helper.json'\ntools = { shell = 'ask' }\n";
+    let (store, agent) = agent(&[front, &says("Done.")].join(","), helper);
+    let script = [shell("s0", "sleep 60"), says("Slept.")].join(",");
+    store.file("helper.json", &format!(r#"{{"scripts": [{script}]}}"#));
+    let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "s"], 80, &[]);
+    terminal.wait("›");
+    terminal.send("go\r");
+    terminal.wait("why not:");
+    terminal.send("y\r");
+    terminal.wait("1 s");
+    terminal.child.kill().unwrap();
+    drop(terminal);
+    let terminal = Terminal::new(&store, &["chat", &agent, "--session", "s"], 80, &[]);
+    let screen = terminal.wait("the last turn was interrupted");
+    assert!(screen.contains("you: go") && !screen.contains("answer:"), "{screen}");
+}
+
+#[test]
+fn a_chat_with_nothing_to_talk_to_names_both_ways() {
+    let refused = Store::new().run(&["chat"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("an agent file") && refused.stderr.contains(" -m "));
+}
