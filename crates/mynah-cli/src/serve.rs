@@ -119,7 +119,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             }
             loaded.push((name, agent));
         }
-        let server = Server::new(place.open()?).max_concurrency(concurrency);
+        let server = Server::new(place.open()?).concurrency(concurrency);
         let server = queues.into_iter().fold(server, Server::queue);
         let server = if arguments.durable_events { server.durable_events() } else { server };
         Ok(loaded.into_iter().fold(server, |server, (_, agent)| server.agent(agent)))

@@ -66,7 +66,7 @@ fn agent(hangs: bool) -> Engine {
 }
 
 fn worker<L: Log + Clone>(log: &L, hangs: bool) -> Worker {
-    Worker::new(log).agent("agent", agent(hangs)).max_concurrency(RUNS)
+    Worker::new(log).agent("agent", agent(hangs)).concurrency(RUNS)
 }
 
 async fn recover<L: Log + Clone>(name: &str, log: L, url: &str) {

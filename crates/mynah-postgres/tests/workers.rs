@@ -91,7 +91,7 @@ fn agent(effects: &Path) -> Engine {
 /// What a worker process does until it is killed.
 async fn work(url: &str, effects: &Path) {
     let log = PostgresLog::open(url).expect("a URL");
-    let worker = Worker::new(&log).agent("agent", agent(effects)).max_concurrency(32);
+    let worker = Worker::new(&log).agent("agent", agent(effects)).concurrency(32);
     let worker = worker.park_after(Duration::from_millis(50));
     let report = worker.run(std::future::pending()).await;
     panic!("a worker ended: {report:?}");

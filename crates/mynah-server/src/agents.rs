@@ -58,7 +58,7 @@ impl Agent {
             None => self.engine.clone(),
         };
         Ok(match self.keeps_events {
-            true => engine.defaults(Options::new().durable_events(true)),
+            true => engine.defaults(Options::new().durable_events()),
             false => engine,
         })
     }

@@ -115,7 +115,7 @@ impl Server {
     }
 
     /// How many runs of its queues it performs at once. By default 64.
-    pub fn max_concurrency(mut self, runs: usize) -> Self {
+    pub fn concurrency(mut self, runs: usize) -> Self {
         self.concurrency = runs;
         self
     }

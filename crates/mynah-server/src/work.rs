@@ -18,7 +18,7 @@ pub(crate) async fn work(app: &App, queues: &[String], concurrency: usize, drain
     let performed = async {
         while !app.stopping.is_cancelled() {
             let worker = queues.iter().fold(worker(app), |worker, queue| worker.queue(queue));
-            let worker = worker.max_concurrency(concurrency).drain(drain);
+            let worker = worker.concurrency(concurrency).drain(drain);
             if let Err(error) = worker.run(app.stopping.clone().cancelled_owned()).await {
                 tracing::error!(%error, "the runs of the queues cannot be performed");
                 sleep(REST).await;

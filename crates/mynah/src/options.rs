@@ -373,13 +373,13 @@ macro_rules! setters_of {
             $self_
         }
 
-        /// Whether the answer of a recorded run is kept in its log while it streams, so that [`follow`](crate::follow) shows it in any process.
+        /// Keeps the answer of a recorded run in its log while it streams, so that [`follow`](crate::follow) shows it in any process.
         ///
         /// Its events are written in groups, every 50 ms or 4 KiB, without waiting for the disk and outside the chain of records. They
         /// are deleted when the answer is recorded. A reader that follows the run after a crash gets the rest of the same answer, or one
         /// [`TurnRestarted`](crate::RunEvent::TurnRestarted) before the next.
-        pub fn durable_events(mut $self_, on: bool) -> Self {
-            $options.values.durable_events = Some(on);
+        pub fn durable_events(mut $self_) -> Self {
+            $options.values.durable_events = Some(true);
             $self_
         }
     };

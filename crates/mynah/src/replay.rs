@@ -86,7 +86,7 @@ impl Rerun {
 ///
 /// ```compile_fail,E0599
 /// # fn example(engine: mynah::Engine, log: mynah::log::MemoryLog) {
-/// let replay = engine.replay(&log, "r").durable_events(true);
+/// let replay = engine.replay(&log, "r").durable_events();
 /// # }
 /// ```
 #[must_use = "a replay does nothing unless it is awaited"]

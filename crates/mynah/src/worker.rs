@@ -135,7 +135,7 @@ impl Chat {
 /// let run = engine.chat("Hi!").record(&log).run_id("greeting-1").enqueue().await?;
 ///
 /// let shutdown = tokio::time::sleep(Duration::from_millis(500)); // a program waits for SIGTERM
-/// Worker::new(&log).agent("support", engine).max_concurrency(64).run(shutdown).await?;
+/// Worker::new(&log).agent("support", engine).concurrency(64).run(shutdown).await?;
 /// assert_eq!(log.run(&run).await?.unwrap().status, RunStatus::Completed);
 /// # Ok(()) }
 /// ```
@@ -252,7 +252,7 @@ impl Worker {
     }
 
     /// How many runs it performs at once. By default 16.
-    pub fn max_concurrency(mut self, runs: usize) -> Self {
+    pub fn concurrency(mut self, runs: usize) -> Self {
         self.concurrency = runs.max(1);
         self
     }

@@ -303,7 +303,7 @@ async fn a_kept_answer_is_shown_by_the_log_and_deleted_when_it_is_recorded() -> 
     let permits = Arc::new(tokio::sync::Semaphore::new(0));
     let engine = Engine::new(Paced { pieces: rain(), permits: Arc::clone(&permits) });
     let log = MemoryLog::new();
-    let chat = engine.chat("hi").record(&log).run_id("r").durable_events(true);
+    let chat = engine.chat("hi").record(&log).run_id("r").durable_events();
     let mut chat = chat.stream().started().await?;
     let task = tokio::spawn(async move {
         while let Some(event) = chat.next().await {
@@ -348,7 +348,7 @@ async fn from_every_event_of_a_kept_answer_that_was_lost_one_restart_follows() -
     let permits = Arc::new(tokio::sync::Semaphore::new(3));
     let engine = Engine::new(Paced { pieces: rain(), permits: Arc::clone(&permits) });
     let log = MemoryLog::new();
-    let chat = engine.chat("hi").record(&log).run_id("r").durable_events(true);
+    let chat = engine.chat("hi").record(&log).run_id("r").durable_events();
     let mut chat = chat.stream().started().await?;
     let mut events = follow(&log, "r", None);
     let mut seen = Vec::new();

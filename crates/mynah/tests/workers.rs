@@ -216,7 +216,7 @@ async fn queues_and_priorities_decide_what_is_claimed_first() {
     enqueue("low", Queue::new("work")).await;
     enqueue("high", Queue::new("work").priority(9)).await;
     enqueue("elsewhere", Queue::new("other")).await;
-    let worker = Worker::new(&log).agent("a", engine.clone()).queue("work").max_concurrency(1);
+    let worker = Worker::new(&log).agent("a", engine.clone()).queue("work").concurrency(1);
     working(worker, until(&log, "low", RunStatus::Completed)).await;
     let ended = async |id: &str| log.run(id).await.unwrap().unwrap();
     assert!(ended("high").await.updated < ended("low").await.updated);
@@ -354,7 +354,7 @@ async fn a_run_that_sleeps_makes_room_and_is_continued_at_its_time() {
     let other = Engine::new(Scripted::play([says("Hello.")]));
     sleeper.chat("go").record(&log).run_id("sleeper").agent("s").enqueue().await.unwrap();
     let worker = Worker::new(&log).agent("s", sleeper.clone()).agent("o", other.clone());
-    let worker = worker.max_concurrency(1).park_after(Duration::from_millis(100));
+    let worker = worker.concurrency(1).park_after(Duration::from_millis(100));
     working(worker, async {
         until(&log, "sleeper", RunStatus::Suspended).await;
         assert!(log.run("sleeper").await.unwrap().unwrap().wake_at.is_some());
