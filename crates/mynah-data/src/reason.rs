@@ -89,6 +89,8 @@ reasons! {
         AdapterError => "adapter_error",
         /// The caller cancelled.
         Cancelled => "cancelled",
+        /// The process released the run; another may continue it.
+        Released => "released",
         /// Nothing arrived in time.
         Timeout => "timeout",
         /// An event that has no place in a model's stream, or stands in the wrong one.

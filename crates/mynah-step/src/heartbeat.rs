@@ -40,13 +40,15 @@ struct Hearts {
 /// A point in time, on two clocks. One notices that the machine slept, the other that the time was
 /// set.
 #[derive(Clone, Copy)]
-pub(crate) struct Moment {
+pub struct Moment {
     instant: Instant,
     clock: i64,
 }
 
 impl Moment {
-    pub(crate) fn now() -> Self {
+    /// This moment.
+    #[must_use]
+    pub fn now() -> Self {
         Self { instant: Instant::now(), clock: nanos(&SystemWorld) }
     }
 
@@ -249,6 +251,39 @@ impl Held {
         };
         let mut state = self.state();
         Err(state.lost.get_or_insert(lost).clone())
+    }
+}
+
+/// A lease that this process keeps. It is released when it is dropped, unless a [`Recorder`](crate::Recorder) has it.
+pub struct KeptLease(Option<Arc<Held>>);
+
+impl KeptLease {
+    /// Keeps a lease that was asked for at this moment.
+    #[must_use]
+    pub fn new(log: &Arc<dyn Log>, lease: Lease, asked: Moment) -> Self {
+        let held = Held::new(log, lease, Some(asked));
+        held.keep();
+        Self(Some(held))
+    }
+
+    /// Whether another owner had the run until this one took it.
+    #[must_use]
+    pub fn taken_over(&self) -> bool {
+        self.0.as_ref().is_some_and(|held| held.lease.taken_over)
+    }
+
+    /// The lease, which is not released any more.
+    pub(crate) fn into_held(mut self) -> Option<Arc<Held>> {
+        self.0.take()
+    }
+}
+
+impl Drop for KeptLease {
+    fn drop(&mut self) {
+        if let Some(held) = self.0.take() {
+            held.set_over(true);
+            held.heart.log.release(&held.lease);
+        }
     }
 }
 

@@ -7,11 +7,15 @@ use std::{
 };
 
 use mynah_data::{Error, ErrorKind, LogReason, Result};
-use mynah_log::{Head, Lease, Log, backend};
+use mynah_log::{Head, Log, backend};
 use serde_json::Value;
 use tokio::{sync::Mutex as AsyncMutex, time::Instant};
 
-use crate::{World, new_owner, process};
+use crate::{
+    World,
+    heartbeat::{KeptLease, Moment},
+    new_owner, process,
+};
 
 /// How long a process holds a run without a beat. It beats every second while it lives, whether its
 /// run is polled or not. A process that was suspended for longer may have lost its runs. It finds
@@ -30,16 +34,15 @@ pub const LEASE: Duration = Duration::from_secs(3);
 /// `leased`, with the holder's name and the end of its lease, if the holder lives; `head_mismatch` if another process continued
 /// the run since it was read; a log that fails.
 pub async fn take_over(
-    log: &dyn Log,
+    log: &Arc<dyn Log>,
     world: &dyn World,
     run: &str,
     head: Option<Head>,
-) -> Result<Lease> {
+) -> Result<KeptLease> {
     let lease = take_when_silent(log, world, run).await?;
     if log.head(run).await? == head {
         return Ok(lease);
     }
-    log.release(&lease);
     Err(Error::log(LogReason::HeadMismatch)
         .with_message(format!(
             "log error: head_mismatch: another process continued run {run}; resume it again"
@@ -47,22 +50,27 @@ pub async fn take_over(
         .with("run_id", run))
 }
 
-async fn take_when_silent(log: &dyn Log, world: &dyn World, run: &str) -> Result<Lease> {
-    let owner = new_owner(log, world);
-    let leased = match log.take(run, &owner, LEASE, None).await {
+async fn take_when_silent(log: &Arc<dyn Log>, world: &dyn World, run: &str) -> Result<KeptLease> {
+    let owner = new_owner(&**log, world);
+    let take = async |seen: Option<i64>| -> Result<KeptLease> {
+        let asked = Moment::now();
+        let lease = log.take(run, &owner, LEASE, seen).await?;
+        Ok(KeptLease::new(log, lease, asked))
+    };
+    let leased = match take(None).await {
         Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => error,
         taken => return taken,
     };
     let seen = leased.metadata().get("until").and_then(Value::as_i64);
     let holder = leased.metadata().get("owner").and_then(Value::as_str);
     if let (Some(seen), Some(holder)) = (seen, holder) {
-        let watch = Watch::of(log, holder);
+        let watch = Watch::of(&**log, holder);
         if !watch.has_ended(holder) {
-            watch.silence(log, run, seen).await?;
+            watch.silence(&**log, run, seen).await?;
         }
     }
     // The log compares again: a renewal that arrived just now counts.
-    log.take(run, &owner, LEASE, seen).await
+    take(seen).await
 }
 
 /// The processes that this process has waited for, by their log and the names that they beat as.

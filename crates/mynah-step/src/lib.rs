@@ -82,6 +82,7 @@ pub use self::{
     config::was_redacted,
     cursor::{ReplayCursor, outcome_of},
     difference::{differences, mismatch, recorded_error},
+    heartbeat::{KeptLease, Moment},
     incoming_answer::IncomingAnswer,
     journal::{Journal, State as JournalState},
     lease::{LEASE, take_over},

@@ -17,7 +17,7 @@ use tokio::{
 
 use crate::{
     BoxFuture, LEASE, MetricsSink, World,
-    heartbeat::{Held, Moment},
+    heartbeat::{Held, KeptLease, Moment},
     process, take_over,
     world::jittered,
 };
@@ -66,7 +66,7 @@ pub struct Recorder {
     holding: Option<Moment>,
     /// Whether the lease is still to be taken, and the taking.
     takes_lease: bool,
-    taking: Option<BoxFuture<Result<Lease>>>,
+    taking: Option<BoxFuture<Result<KeptLease>>>,
     /// The renewal that is waited for before an effect.
     renewing: Option<BoxFuture<Result<()>>>,
     metrics: Option<Arc<dyn MetricsSink>>,
@@ -150,8 +150,8 @@ impl Recorder {
     }
 
     /// The same, by the holder of a lease.
-    pub fn with_lease(mut self, lease: Lease) -> Self {
-        self.hold(lease);
+    pub fn with_lease(mut self, lease: KeptLease) -> Self {
+        self.lease = lease.into_held();
         self
     }
 
@@ -296,13 +296,6 @@ impl Recorder {
         Ok(())
     }
 
-    /// From here on the run is this writer's, by this lease.
-    pub(crate) fn hold(&mut self, lease: Lease) {
-        let held = Held::new(&self.log, lease, Some(Moment::now()));
-        held.keep();
-        self.lease = Some(held);
-    }
-
     /// Whether so much waits to be written that nothing should be added to it.
     pub(crate) fn is_full(&self) -> bool {
         let (records, bytes) = MAX_WAITING;
@@ -347,13 +340,13 @@ impl Recorder {
             let (log, world) = (Arc::clone(&self.log), Arc::clone(&self.world));
             let (run, head) = (self.chain.run_id().clone(), self.written);
             Box::pin(async move {
-                patiently(&*world, PATIENCE, || take_over(&*log, &*world, &run, head)).await
+                patiently(&*world, PATIENCE, || take_over(&log, &*world, &run, head)).await
             })
         });
         let taken = ready!(taking.as_mut().poll(cx));
         self.taking = None;
         self.takes_lease = false;
-        self.hold(taken?);
+        self.lease = taken?.into_held();
         Poll::Ready(Ok(()))
     }
 

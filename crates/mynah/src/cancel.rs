@@ -6,7 +6,7 @@ use std::{
     future::{IntoFuture, poll_fn},
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::Context,
 };
 
 use mynah_data::{Error, ErrorKind, HaltReason, LogReason, Metadata, Result, RunId, StreamReason};
@@ -32,7 +32,10 @@ use crate::loaded::VerifiedRun;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Default)]
-pub struct CancelHandle(CancellationToken);
+pub struct CancelHandle {
+    cancelled: CancellationToken,
+    released: CancellationToken,
+}
 
 impl CancelHandle {
     /// A handle that was not used yet.
@@ -42,17 +45,31 @@ impl CancelHandle {
 
     /// Ends every run that has this handle.
     pub fn cancel(&self) {
-        self.0.cancel();
+        self.cancelled.cancel();
+    }
+
+    /// Lets every recorded run that has this handle stop where another process can continue it: before its next model call, and before
+    /// the tools of an answer start. A model call in flight and tools that run come to their end first.
+    ///
+    /// The run stays open, and its stream ends with the error `released`. A run that is not recorded continues.
+    pub fn release(&self) {
+        self.released.cancel();
     }
 
     /// A handle that ends less: what this one ends, it ends too.
     pub(crate) fn child(&self) -> Self {
-        Self(self.0.child_token())
+        let (cancelled, released) = (self.cancelled.child_token(), self.released.child_token());
+        Self { cancelled, released }
     }
 
-    /// Whether it was used.
+    /// Whether its runs were [cancelled](Self::cancel).
     pub fn is_cancelled(&self) -> bool {
-        self.0.is_cancelled()
+        self.cancelled.is_cancelled()
+    }
+
+    /// Whether its runs were [released](Self::release).
+    pub fn is_released(&self) -> bool {
+        self.released.is_cancelled()
     }
 }
 
@@ -64,13 +81,20 @@ impl fmt::Debug for CancelHandle {
 
 /// A run's receiver for its handle. A run without a handle pays nothing for it.
 #[derive(Default)]
-pub(crate) struct Cancellation(Option<(CancelHandle, Pin<Box<WaitForCancellationFutureOwned>>)>);
+pub(crate) struct Cancellation(Option<Listening>);
+
+struct Listening {
+    handle: CancelHandle,
+    cancelled: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// From the first time on that it is looked at.
+    released: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+}
 
 impl Cancellation {
     pub(crate) fn listen(handle: &CancelHandle) -> Self {
-        let own = handle.child();
-        let waiting = Box::pin(own.0.clone().cancelled_owned());
-        Self(Some((own, waiting)))
+        let handle = handle.child();
+        let cancelled = Box::pin(handle.cancelled.clone().cancelled_owned());
+        Self(Some(Listening { handle, cancelled, released: None }))
     }
 
     /// A handle for this run alone, beside the one that it may have been given.
@@ -78,13 +102,27 @@ impl Cancellation {
         if self.0.is_none() {
             *self = Self::listen(&CancelHandle::new());
         }
-        self.0.as_ref().map(|(handle, _)| handle.clone()).unwrap_or_default()
+        self.0.as_ref().map(|listening| listening.handle.clone()).unwrap_or_default()
     }
 
     pub(crate) fn poll_cancelled(&mut self, cx: &mut Context<'_>) -> bool {
-        let waiting = self.0.as_mut().map(|(_, waiting)| waiting.as_mut());
-        waiting.is_some_and(|waiting| matches!(waiting.poll(cx), Poll::Ready(())))
+        let waiting = self.0.as_mut().map(|listening| listening.cancelled.as_mut());
+        waiting.is_some_and(|waiting| waiting.poll(cx).is_ready())
     }
+
+    pub(crate) fn poll_released(&mut self, cx: &mut Context<'_>) -> bool {
+        self.0.as_mut().is_some_and(|Listening { handle, released, .. }| {
+            let waits = || Box::pin(handle.released.clone().cancelled_owned());
+            released.get_or_insert_with(waits).as_mut().poll(cx).is_ready()
+        })
+    }
+}
+
+/// The error of a run that was released before its end.
+pub(crate) fn released(run: &RunId) -> Error {
+    Error::stream(StreamReason::Released)
+        .with_message(format!("stream error: released: run {run} has no end yet; resume it"))
+        .with("run_id", &**run)
 }
 
 /// Ends an open run from outside: one that waits, or whose process ended. It gets its seal, and can
@@ -176,7 +214,7 @@ impl Cancel {
             metadata.insert("error".to_owned(), Error::stream(StreamReason::Cancelled).to_value());
         }
         let (chain, _) = verifier.into_chain();
-        let lease = take_over(&**log, &**world, run, chain.head()).await?;
+        let lease = take_over(log, &**world, run, chain.head()).await?;
         let (log, world) = (Arc::clone(log), Arc::clone(world));
         let mut recorder = Recorder::after(log, world, chain, found.totals).with_lease(lease);
         if status.is_ended() {

@@ -214,8 +214,9 @@ impl Follow {
             return false;
         }
         let (seq, had) = (self.seen, self.had_of_answer());
-        let new = answer.iter().zip(first..).skip_while(|(_, index)| *index < had);
-        self.events.extend(new.map(|(event, index)| {
+        let place = usize::try_from(had.saturating_sub(first)).unwrap_or(usize::MAX);
+        let new = answer.get(place..).unwrap_or_default();
+        self.events.extend(new.iter().zip(first.max(had)..).map(|(event, index)| {
             FollowedEvent::new(EventId::in_flight(seq, 1, index), None, event.clone().into())
         }));
         let events = had.max(first.saturating_add(answer.len() as u64));

@@ -1,4 +1,4 @@
-//! Messages to a run that a worker performs.
+//! Messages to a run in progress.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -11,9 +11,6 @@ use mynah_log::{InboxMessage, Log};
 use mynah_step::BoxFuture;
 
 use crate::{CancelHandle, worker::Signal};
-
-/// How many messages of a run are read at once.
-pub(crate) const MESSAGES: usize = 100;
 
 /// The user messages that a run in progress reads before its next model call, and before its end. All clones are the same.
 ///
@@ -32,6 +29,8 @@ struct State {
     seen: HashSet<String>,
     /// Those that the run has not read yet, with their ids.
     waiting: VecDeque<(String, Arc<Message>)>,
+    /// Whether the inbox was read since the run is performed here.
+    is_read: bool,
 }
 
 /// A mailbox as the run that reads it has it.
@@ -48,7 +47,7 @@ impl Mailbox {
 
     /// Takes in what arrived since. A message to cancel the run does so.
     pub(crate) async fn refresh(&self) -> Result<()> {
-        let messages = self.log.inbox(&self.run, MESSAGES).await?;
+        let messages = self.log.inbox(&self.run, usize::MAX).await?;
         self.take_in(&messages);
         Ok(())
     }
@@ -56,6 +55,7 @@ impl Mailbox {
     /// Takes in these messages, except those that were taken in before.
     pub(crate) fn take_in(&self, messages: &[InboxMessage]) {
         let mut state = self.lock();
+        state.is_read = true;
         for InboxMessage { id, payload, .. } in messages {
             match Signal::read(payload) {
                 Some(Signal::Cancel) => self.cancel.cancel(),
@@ -88,7 +88,12 @@ impl Reader {
         self.mailbox.lock().waiting.pop_front()
     }
 
-    /// Looks once more for messages, before a run ends. A log that fails has none: what follows reports it.
+    /// Whether the inbox was not read yet. A message may have come before anything else looked for it.
+    pub(crate) fn is_new(&self) -> bool {
+        !self.mailbox.lock().is_read
+    }
+
+    /// Looks for messages. A log that fails has none: what follows reports it.
     pub(crate) fn poll_refresh(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let refreshing = self.refreshing.get_or_insert_with(|| {
             let mailbox = self.mailbox.clone();

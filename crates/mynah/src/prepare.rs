@@ -17,11 +17,13 @@ use serde_json::Value;
 use crate::{
     context_policy::Token,
     engine::{Engine, overlay_tools},
+    mailbox::Mailbox,
     options::Options,
     replay::Rerun,
     run::{Driver, Finalize, Policy, RunStart, Setup},
     stream::Filter,
     values::Values,
+    worker::queue_of,
 };
 
 /// The time limit of a tool call if not set.
@@ -64,9 +66,19 @@ pub(crate) fn prepare(
     origin: Origin,
 ) -> Result<(Driver, Filter)> {
     let world = &engine.0.world;
+    let mut mailbox = None;
     let recorder = match options.log.take() {
         Some(log) => {
             let run_id = origin.run_id.unwrap_or_else(|| world.new_run_id());
+            // Workers claim the runs of the agents that they have, and no others.
+            if let (Some(queue), Some(agent)) = (&mut options.queue, &options.values.agent) {
+                queue.name = queue_of(&queue.name, agent);
+            }
+            // A run that workers may continue gets messages, whichever process performs it.
+            if options.queue.is_some() {
+                let cancel = options.own_cancel();
+                mailbox = Some(Mailbox::new(Arc::clone(&log), run_id.clone(), cancel).reader());
+            }
             let recorder = Recorder::new(log, Arc::clone(world), run_id);
             let recorder = recorder
                 .with_durability(options.durability)
@@ -95,7 +107,7 @@ pub(crate) fn prepare(
     };
     let Part { setup, about, filter } = part.prepare()?;
     let beginning = RunStart { before, thread, extent, about };
-    Ok((Driver::new(setup, beginning, cancel.as_ref(), recorder), filter))
+    Ok((Driver::new(setup, beginning, cancel.as_ref(), (recorder, mailbox)), filter))
 }
 
 /// The conversation and the description of the call that the first record of its run would have.

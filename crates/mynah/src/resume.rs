@@ -6,8 +6,10 @@ use mynah_data::{
     ChatResult, Error, ErrorKind, HaltReason, LogReason, Message, Result, Role, RunId, Session,
     SessionReason, ToolCall,
 };
-use mynah_log::{About, End, Extent, Fact, Hash, Interruption, Log, RunStatus};
-use mynah_step::{BoxFuture, OnUncertain, RecordedFact, Recorder, active, take_over};
+use mynah_log::{About, End, Extent, Fact, Hash, Head, Interruption, Log, RunStatus};
+use mynah_step::{
+    BoxFuture, KeptLease, OnUncertain, RecordedFact, Recorder, World, active, take_over,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -22,7 +24,6 @@ use crate::{
     prepare::{CallOrigin, CallPlan, PARK_AFTER, Part, joined},
     run::{Driver, Resumption},
     stream::{EventStream, Filter},
-    worker::Released,
 };
 
 mod approved;
@@ -33,11 +34,11 @@ const UNCERTAIN: &str = "the outcome of some of its calls is unknown, because th
 
 /// What a worker has of a run.
 pub(crate) struct Claimed {
-    pub(crate) lease: Released,
+    pub(crate) lease: KeptLease,
     /// The messages that its first record becomes of.
     pub(crate) consumed: Vec<String>,
     /// The messages that arrive meanwhile.
-    pub(crate) mailbox: Mailbox,
+    pub(crate) mailbox: Option<Mailbox>,
 }
 
 /// A run to resume; see [`Engine::resume`].
@@ -372,11 +373,12 @@ impl Resume {
         if let Some(id) = loaded.request_id() {
             setup.set_request_id(id);
         }
-        // A process that lets go of its run gives it back.
-        let indexed = self.log.run(&self.run).await?;
-        // An enqueued run was never begun.
-        let is_new = self.claimed.is_some() && loaded.kept.records.len() == 1;
-        let is_held = !is_new && indexed.is_some_and(|run| run.held_until.is_some());
+        let (run, head) = (loaded.kept.run.clone(), loaded.kept.chain.head());
+        let Claimed { lease, consumed, mailbox } = match self.claimed.take() {
+            Some(claimed) if self.log.head(&run).await? == head => claimed,
+            Some(_) => return Err(Error::log(LogReason::HeadMismatch)),
+            None => self.claim(world.as_ref(), &run, head).await?,
+        };
         // A run whose end is recorded lacks nothing but its seal.
         let ended = loaded.has_ended();
         let refusal = if ended { loaded.refusal() } else { None };
@@ -384,7 +386,8 @@ impl Resume {
             let mut fact = fact.unwrap_or(Fact::SEAM);
             if let Fact::Resumed { about, on_uncertain, after, .. } = &mut fact {
                 (*about, *on_uncertain) = (changed, self.on_uncertain);
-                *after = match is_held {
+                // A process that lets go of its run gives it back.
+                *after = match lease.taken_over() {
                     _ if loaded.is_fresh_branch() => Interruption::Branch,
                     true => Interruption::Crash,
                     false => Interruption::Release,
@@ -394,21 +397,7 @@ impl Resume {
         });
         let active = active(&loaded.kept.records);
         let (before, state) = (loaded.before.len(), loaded.state());
-        let StoredRun { run, chain, totals, .. } = loaded.kept;
-        let head = chain.head();
-        let (lease, consumed, mailbox) = match self.claimed.take() {
-            Some(Claimed { lease: mut released, consumed, mailbox }) => {
-                let is_read = self.log.head(&run).await? == head;
-                match is_read.then(|| released.take()).flatten() {
-                    Some(lease) => (lease, consumed, Some(mailbox)),
-                    None => return Err(Error::log(LogReason::HeadMismatch)),
-                }
-            }
-            None => {
-                let lease = take_over(self.log.as_ref(), world.as_ref(), &run, head).await?;
-                (lease, self.consumed.clone(), None)
-            }
-        };
+        let StoredRun { chain, totals, .. } = loaded.kept;
         let mut recorder = Recorder::after(Arc::clone(&self.log), world, chain, totals)
             .with_durability(self.options.durability)
             .with_emit_timeout(self.options.emit_timeout)
@@ -423,6 +412,27 @@ impl Resume {
         let cancel = self.options.cancel.as_ref();
         let driver = Driver::resume(setup, (before, state), resumption, refusal, cancel, recorder);
         Ok((driver, filter))
+    }
+
+    /// Takes the run as a worker does that claims it.
+    async fn claim(
+        &mut self,
+        world: &dyn World,
+        run: &RunId,
+        head: Option<Head>,
+    ) -> Result<Claimed> {
+        let indexed = self.log.run(run).await?;
+        let lease = take_over(&self.log, world, run, head).await?;
+        let consumed = self.consumed.clone();
+        // Runs that no worker may continue get no messages.
+        let has_queue = indexed.is_some_and(|run| run.queue.is_some());
+        let mailbox = has_queue.then(|| {
+            let mailbox =
+                Mailbox::new(Arc::clone(&self.log), run.clone(), self.options.own_cancel());
+            mailbox.pass_over(&consumed);
+            mailbox
+        });
+        Ok(Claimed { lease, consumed, mailbox })
     }
 
     /// What this engine makes of what is left of the run, and what that runs with if it is something else than before.

@@ -20,7 +20,6 @@ use crate::{
     resume::Resume,
     run::Driver,
     stream::{EventStream, Filter},
-    worker::queue_of,
 };
 
 /// The error of a lease for a run that has ended.
@@ -93,10 +92,6 @@ impl Start {
     /// Records the start of the run, unless it is there.
     pub(crate) async fn enqueue(mut self) -> Result<RunId> {
         let log = self.options.log.take().ok_or_else(unnamed)?;
-        // Workers claim the runs of the agents that they have, and no others.
-        if let (Some(queue), Some(agent)) = (&mut self.options.queue, &self.options.values.agent) {
-            queue.name = queue_of(&queue.name, agent);
-        }
         if self.begin(&log).await?.is_none() {
             self.compare(&Loaded::read(&*log, &self.run_id).await?)?;
         }

@@ -228,7 +228,7 @@ impl PendingTurn {
             }
             // Its lease decides between this turn and one that continues the run.
             let world = &*self.engine.0.world;
-            let lease = take_over(&*log, world, &run.run_id, Some(left.head)).await;
+            let lease = take_over(&log, world, &run.run_id, Some(left.head)).await;
             held = Some(lease.map_err(|error| lost(error, &run.run_id))?);
         }
         // Under another name the conversation is another session.
@@ -236,9 +236,7 @@ impl PendingTurn {
             true => self.claim(&*log, &run, (left, before)).await,
             false => self.afresh(Some((left, run.run_id, before)), None),
         };
-        if let Some(lease) = held {
-            log.release(&lease);
-        }
+        drop(held);
         started
     }
 

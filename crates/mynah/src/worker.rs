@@ -13,7 +13,7 @@ use std::{
 use futures_util::FutureExt as _;
 use mynah_data::{Error, ErrorKind, LogReason, Result, RunId};
 use mynah_log::{Lease, Log};
-use mynah_step::{BoxFuture, LEASE, SystemWorld, new_owner};
+use mynah_step::{BoxFuture, KeptLease, LEASE, Moment, SystemWorld, new_owner};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{
@@ -25,7 +25,6 @@ use crate::{CancelHandle, Chat, Engine, InFlight, Options, mailbox::Mailbox};
 
 mod perform;
 
-pub(crate) use perform::Released;
 pub(crate) use perform::fitting;
 use perform::{Agents, Performed, perform};
 
@@ -141,8 +140,9 @@ impl Chat {
 /// ```
 ///
 /// A worker claims as many runs as it has room for: new ones, those whose owner died, and those that wait and got a [message](deliver). Any
-/// number of workers may share a log, in any number of processes. On shutdown it claims nothing more, lets its runs finish within the
-/// drain time, and releases the rest, so that another worker continues them at once.
+/// number of workers may share a log, in any number of processes. On shutdown it claims nothing more, and its runs start no model call and
+/// no tools. Model calls in flight and tools that run may come to their end within the drain time. Then the runs are released, so that
+/// another worker continues them at once.
 ///
 /// A run whose agent this worker does not have stays where it is: the runs of an agent wait in a queue `QUEUE/AGENT`, which a worker with that
 /// agent claims from.
@@ -156,9 +156,13 @@ pub struct Worker {
     /// What its runs are resumed with.
     options: Options,
     on_run: Option<Arc<OnRun>>,
+    on_failure: Option<Box<OnFailure>>,
 }
 
 mynah_data::partial_debug! { Worker { queues, concurrency, drain } }
+
+/// Sees that a run could not be performed.
+type OnFailure = dyn Fn(&RunId, &Error) + Send + Sync;
 
 /// Sees a run begin. What it returns is held until the run is done.
 type OnRun = dyn Fn(&RunId, &CancelHandle) -> Box<dyn Any + Send> + Send + Sync;
@@ -193,6 +197,11 @@ struct Rest {
 struct Runs {
     tasks: JoinSet<Result<Performed>>,
     active: HashMap<Id, (RunId, Mailbox)>,
+    /// Stops all of them.
+    cancel: CancelHandle,
+    /// The owner of the runs that are claimed next. It stays the same until a claim is answered: one whose answer was lost may have
+    /// given it runs.
+    owner: Option<String>,
     resting: HashMap<RunId, Rest>,
     report: WorkerReport,
 }
@@ -208,6 +217,7 @@ impl Worker {
             drain: Duration::from_secs(30),
             options: Options::new().park_after(PARK_AFTER),
             on_run: None,
+            on_failure: None,
         }
     }
 
@@ -245,6 +255,13 @@ impl Worker {
         self
     }
 
+    /// Calls a function when a run that it claimed could not be performed: its engine cannot be made or differs from the run's, its loop
+    /// is newer, or the log failed. The run stays as it is, and is claimed again after a pause.
+    pub fn on_failure(mut self, fails: impl Fn(&RunId, &Error) + Send + Sync + 'static) -> Self {
+        self.on_failure = Some(Box::new(fails));
+        self
+    }
+
     /// Claims runs of this queue. May be called several times; without it, the queue is `default`.
     pub fn queue(mut self, name: impl Into<String>) -> Self {
         self.queues.push(name.into());
@@ -257,7 +274,7 @@ impl Worker {
         self
     }
 
-    /// How long runs may continue after shutdown. By default 30 seconds.
+    /// How long model calls in flight and running tools may take after shutdown. By default 30 seconds.
     pub fn drain(mut self, limit: Duration) -> Self {
         self.drain = limit;
         self
@@ -306,13 +323,16 @@ impl Worker {
                 }
             });
             match woken.await {
-                Woken::Shutdown => deadline = Some(Instant::now() + self.drain),
+                Woken::Shutdown => {
+                    deadline = Some(Instant::now() + self.drain);
+                    runs.cancel.release();
+                }
                 Woken::Done(id, done) => {
-                    runs.done(id, done);
+                    self.done(&mut runs, id, done);
                     while let Some(done) = runs.tasks.try_join_next_with_id() {
                         match done {
-                            Ok((id, done)) => runs.done(id, Ok(done)),
-                            Err(error) => runs.done(error.id(), Err(error)),
+                            Ok((id, done)) => self.done(&mut runs, id, Ok(done)),
+                            Err(error) => self.done(&mut runs, error.id(), Err(error)),
                         }
                     }
                     has_work = true;
@@ -320,7 +340,7 @@ impl Worker {
                 Woken::Tick => {}
             }
             if deadline.is_some_and(|end| runs.tasks.is_empty() || Instant::now() >= end) {
-                runs.report.released = runs.tasks.len() as u64;
+                runs.report.released += runs.tasks.len() as u64;
                 runs.tasks.shutdown().await;
                 return Ok(runs.report);
             }
@@ -347,12 +367,14 @@ impl Worker {
         let now = Instant::now();
         runs.resting.retain(|_, rest| rest.until + MAX_PAUSE > now);
         let wanted = room + runs.resting.len();
-        let owner = new_owner(&*self.log, &SystemWorld);
+        let owner = runs.owner.get_or_insert_with(|| new_owner(&*self.log, &SystemWorld));
         let queues: Vec<&str> = self.queues.iter().map(String::as_str).collect();
-        let leases = match self.log.claim(&owner, LEASE, &queues, wanted).await {
+        let asked = Moment::now();
+        let leases = match self.log.claim(owner, LEASE, &queues, wanted).await {
             Err(error) if is_unavailable(&error) => return Ok((false, CLAIM)),
             claimed => claimed?,
         };
+        runs.owner = None;
         let (mut begun, mut rest) = (0, MAX_REST);
         let found = leases.len();
         for lease in leases {
@@ -365,16 +387,17 @@ impl Worker {
                 continue;
             }
             begun += 1;
-            self.begin(lease, runs);
+            self.begin(lease, asked, runs);
         }
         // If there is nothing but runs that rest, they are not claimed and released all the time.
         let pause = if found > 0 && begun == 0 { rest.max(CLAIM) } else { CLAIM };
         Ok((begun == room, pause))
     }
 
-    fn begin(&self, lease: Lease, runs: &mut Runs) {
+    fn begin(&self, lease: Lease, asked: Moment, runs: &mut Runs) {
         let (log, agents, run) = (Arc::clone(&self.log), self.agents.clone(), lease.run_id.clone());
-        let cancel = CancelHandle::new();
+        let lease = (run.clone(), KeptLease::new(&log, lease, asked));
+        let cancel = runs.cancel.child();
         let mailbox = Mailbox::new(Arc::clone(&log), run.clone(), cancel.clone());
         let held = self.on_run.as_ref().map(|begins| begins(&run, &cancel));
         let work = perform(log, agents, lease, (cancel, mailbox.clone()), self.options.clone());
@@ -421,12 +444,15 @@ impl Worker {
         }
         Ok(others)
     }
-}
 
-impl Runs {
     /// Counts a run that is done, or leaves it alone for a while.
-    fn done(&mut self, id: Id, done: std::result::Result<Result<Performed>, JoinError>) {
-        let Some((run, _)) = self.active.remove(&id) else { return };
+    fn done(
+        &self,
+        runs: &mut Runs,
+        id: Id,
+        done: std::result::Result<Result<Performed>, JoinError>,
+    ) {
+        let Some((run, _)) = runs.active.remove(&id) else { return };
         let done = done.unwrap_or_else(|panic| {
             Err(Error::log(LogReason::Unavailable)
                 .with_message(format!("the run panicked: {panic}")))
@@ -434,19 +460,24 @@ impl Runs {
         let mut sleeps = None;
         match done {
             Ok(Performed::Performed) => {
-                self.report.performed += 1;
-                self.resting.remove(&run);
+                runs.report.performed += 1;
+                runs.resting.remove(&run);
+                return;
+            }
+            Ok(Performed::Released) => {
+                runs.report.released += 1;
                 return;
             }
             Ok(Performed::Waits(left)) => sleeps = left,
             Err(error) => {
-                self.report.failed += 1;
+                runs.report.failed += 1;
                 tracing::warn!(run = &*run, %error, "a run could not be performed");
+                self.on_failure.iter().for_each(|fails| fails(&run, &error));
             }
         }
-        let pause = self.resting.get(&run).map_or(TICK, |rest| rest.pause);
+        let pause = runs.resting.get(&run).map_or(TICK, |rest| rest.pause);
         let until = Instant::now() + sleeps.map_or(pause, |left| left.min(MAX_PAUSE));
-        self.resting.insert(run, Rest { until, pause: MAX_PAUSE.min(pause * 2) });
+        runs.resting.insert(run, Rest { until, pause: MAX_PAUSE.min(pause * 2) });
     }
 }
 

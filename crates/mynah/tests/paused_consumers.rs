@@ -144,11 +144,13 @@ async fn a_run_is_kept_while_nobody_polls_it_and_free_when_it_is_dropped() -> my
     let (run, head) = (run_of(&stream).to_owned(), log.head(run_of(&stream)).await?);
     // Longer than a lease lasts.
     tokio::time::sleep(LEASE + Duration::from_millis(500)).await;
-    let refused = take_over(&log, &SystemWorld, &run, head).await.expect_err("its process lives");
+    let shared: Arc<dyn Log> = Arc::new(log.clone());
+    let refused = take_over(&shared, &SystemWorld, &run, head).await.map(drop);
+    let refused = refused.expect_err("its process lives");
     assert_eq!(refused.reason(), "leased");
     drop(stream);
     let taken = tokio::time::timeout(Duration::from_millis(500), async {
-        take_over(&log, &SystemWorld, &run, log.head(&run).await?).await
+        take_over(&shared, &SystemWorld, &run, log.head(&run).await?).await
     });
     taken.await.expect("it is free at once").map(drop)
 }
@@ -166,7 +168,8 @@ fn a_run_is_kept_while_its_runtime_is_blocked() -> mynah::Result<()> {
     // None of it continues meanwhile.
     let refused = other.block_on(async {
         let head = log.head(run_of(&stream)).await?;
-        take_over(&log, &SystemWorld, run_of(&stream), head).await
+        let shared: Arc<dyn Log> = Arc::new(log.clone());
+        take_over(&shared, &SystemWorld, run_of(&stream), head).await.map(drop)
     });
     assert_eq!(refused.expect_err("its process lives").reason(), "leased");
     its.block_on(async {

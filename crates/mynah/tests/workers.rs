@@ -4,17 +4,17 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
 
 use mynah::{
-    Signal, Worker, deliver,
-    log::{Queue, RunStatus},
+    LogReason, Signal, Worker, deliver,
+    log::{Fact, Interruption, Lease, LogFuture, Queue, RunStatus, forward_log},
     prelude::*,
-    testing::{Script, Scripted},
+    testing::{self, Script, Scripted},
 };
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::sleep};
@@ -198,12 +198,171 @@ async fn a_worker_that_shuts_down_releases_what_it_cannot_finish() {
     };
     let worker = Worker::new(&log).agent("a", engine.clone()).drain(Duration::from_millis(50));
     let report = worker.run(shutdown).await.unwrap();
-    assert_eq!(report.released, 1);
+    assert_eq!((report.performed, report.released), (0, 1));
     // Another worker need not wait for a lease to run out.
     let began_at = tokio::time::Instant::now();
     working(Worker::new(&log).agent("a", engine), until(&log, "r", RunStatus::Completed)).await;
     assert!(began_at.elapsed() < Duration::from_secs(3));
     drop(gate);
+    // Neither an enqueued run nor a released one had a process that died.
+    assert_eq!(resumed_after(&log, "r").await, [Interruption::Release, Interruption::Release]);
+}
+
+/// Why each of a run's processes was not the first.
+async fn resumed_after(log: &MemoryLog, run: &str) -> Vec<Interruption> {
+    let records = log.read(run, 1, 1_000).await.unwrap();
+    let after = |record: &mynah::log::Record| match record.fact().unwrap().unwrap() {
+        Fact::Resumed { after, .. } => Some(after),
+        _ => None,
+    };
+    records.iter().filter_map(after).collect()
+}
+
+#[tokio::test]
+async fn a_run_whose_owner_is_silent_is_continued_as_after_a_crash() {
+    let log = MemoryLog::new();
+    let engine = Engine::new(Scripted::play([says("Done.")]));
+    engine.chat("go").record(&log).run_id("r").enqueue().await.unwrap();
+    log.lease("r", "dead/1", Duration::ZERO).await.unwrap();
+    working(Worker::new(&log).agent("a", engine), until(&log, "r", RunStatus::Completed)).await;
+    assert_eq!(resumed_after(&log, "r").await, [Interruption::Crash]);
+}
+
+#[tokio::test]
+async fn after_shutdown_running_tools_finish_and_no_model_call_starts() {
+    let log = MemoryLog::new();
+    let (tool, entered, gate) = gated("wait");
+    let model = Scripted::play([calls("wait"), says("Done.")]);
+    let engine = Engine::new(model.clone()).tool(tool);
+    engine.chat("go").record(&log).run_id("r").enqueue().await.unwrap();
+    let opens = Arc::clone(&gate);
+    let shutdown = async move {
+        entered.notified().await;
+        tokio::spawn(async move {
+            sleep(Duration::from_millis(100)).await;
+            opens.notify_one();
+        });
+    };
+    let worker = Worker::new(&log).agent("a", engine.clone()).drain(Duration::from_secs(60));
+    let report = worker.run(shutdown).await.unwrap();
+    assert_eq!((report.performed, report.failed, report.released), (0, 0, 1));
+    let run = log.run("r").await.unwrap().unwrap();
+    assert_eq!((run.status, run.held_until, model.calls()), (RunStatus::Running, None, 1));
+    // The tool would wait for ever in another attempt.
+    working(Worker::new(&log).agent("a", engine), until(&log, "r", RunStatus::Completed)).await;
+    assert_eq!(model.calls(), 2);
+}
+
+#[tokio::test]
+async fn a_run_is_kept_while_its_engine_is_made() {
+    let (log, made) = (MemoryLog::new(), Arc::new(AtomicUsize::new(0)));
+    let engine = Engine::new(Scripted::play([says("Done.")]));
+    engine.chat("go").record(&log).run_id("r").enqueue().await.unwrap();
+    let counted = Arc::clone(&made);
+    let worker = Worker::new(&log).agent_made_by("a", move |_, _| {
+        let (engine, counted) = (engine.clone(), Arc::clone(&counted));
+        Box::pin(async move {
+            counted.fetch_add(1, SeqCst);
+            // Longer than a lease lasts without a beat.
+            sleep(Duration::from_secs(4)).await;
+            Ok(engine)
+        })
+    });
+    working(worker, until(&log, "r", RunStatus::Completed)).await;
+    assert_eq!(made.load(SeqCst), 1);
+}
+
+/// A log whose first claim is committed, and whose answer is lost.
+#[derive(Clone)]
+struct Lossy(MemoryLog, Arc<Mutex<Vec<String>>>);
+
+impl Log for Lossy {
+    fn claim(
+        &self,
+        owner: &str,
+        term: Duration,
+        queues: &[&str],
+        limit: usize,
+    ) -> LogFuture<'_, Vec<Lease>> {
+        let claimed = self.0.claim(owner, term, queues, limit);
+        let owner = owner.to_owned();
+        Box::pin(async move {
+            let claimed = claimed.await;
+            let mut owners = self.1.lock().unwrap();
+            owners.push(owner);
+            match owners.len() {
+                1 => Err(Error::log(LogReason::Unavailable)),
+                _ => claimed,
+            }
+        })
+    }
+
+    forward_log!(self => self.0, except claim);
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_was_lost_is_repeated_by_the_same_owner() {
+    let log = Lossy(MemoryLog::new(), Arc::default());
+    let engine = Engine::new(Scripted::play([says("Done.")]));
+    engine.chat("go").record(&log).run_id("r").enqueue().await.unwrap();
+    let worker = Worker::new(&log).agent("a", engine);
+    working(worker, until(&log.0, "r", RunStatus::Completed)).await;
+    let owners = log.1.lock().unwrap();
+    assert_eq!(owners[0], owners[1]);
+    assert_ne!(owners[1], owners[2], "an answer was there");
+}
+
+#[tokio::test]
+async fn a_cancellation_is_seen_behind_any_number_of_messages() {
+    let log = MemoryLog::new();
+    let (tool, entered, _gate) = gated("wait");
+    let engine = Engine::new(Scripted::play([calls("wait")])).tool(tool);
+    engine.chat("go").record(&log).run_id("r").enqueue().await.unwrap();
+    working(Worker::new(&log).agent("a", engine), async {
+        entered.notified().await;
+        for n in 0..150 {
+            let message = Signal::Message("hurry".to_owned());
+            deliver(&log, "r", &n.to_string(), &message).await.unwrap();
+        }
+        deliver(&log, "r", "cancel", &Signal::Cancel).await.unwrap();
+        until(&log, "r", RunStatus::Cancelled).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_run_that_its_caller_performs_reads_its_messages() {
+    let log = MemoryLog::new();
+    let (tool, entered, gate) = gated("wait");
+    let model = Scripted::play([calls("wait"), says("First."), says("Second.")]);
+    let engine = Engine::new(model.clone()).tool(tool);
+    let chat = engine.chat("go").record(&log).run_id("r").queue(Queue::new("default"));
+    let other = async {
+        entered.notified().await;
+        for n in ["one", "two"] {
+            deliver(&log, "r", n, &Signal::Message(n.to_owned())).await.unwrap();
+        }
+        gate.notify_one();
+    };
+    let (done, ()) = tokio::join!(chat.into_future(), other);
+    assert_eq!(done.unwrap().text(), "First.");
+    assert_eq!(said(&log, "r").await, ["one", "two"]);
+    engine.replay(&log, "r").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_cancellation_that_comes_before_the_first_model_call_ends_the_run() {
+    let log = MemoryLog::new();
+    let model = Scripted::play([says("never")]);
+    let engine = Engine::new(model.clone());
+    let chat = engine.chat("go").record(&log).run_id("r").agent("a").queue(Queue::new("default"));
+    let stream = chat.stream().started().await.unwrap();
+    deliver(&log, "r", "m", &Signal::Cancel).await.unwrap();
+    testing::collect(stream).await.unwrap();
+    until(&log, "r", RunStatus::Cancelled).await;
+    assert_eq!(model.calls(), 0);
+    let queue = log.run("r").await.unwrap().unwrap().queue.unwrap();
+    assert_eq!(queue.name, "default/a", "workers without the agent leave it");
 }
 
 #[tokio::test]
@@ -372,7 +531,7 @@ async fn a_run_that_sleeps_makes_room_and_is_continued_at_its_time() {
 
 #[tokio::test]
 async fn a_run_whose_loop_is_newer_stays() {
-    use mynah::log::{About, Append, BEHAVIOUR, Chain, Extent, Fact};
+    use mynah::log::{About, Append, BEHAVIOUR, Chain, Extent};
     let log = MemoryLog::new();
     let about = About { behaviour: BEHAVIOUR + 1, adapter: "x".to_owned(), ..About::default() };
     let fact = Fact::RunStarted {

@@ -6,7 +6,6 @@ use mynah_log::{Fact, RunStatus};
 use super::Resume;
 use crate::{
     loaded::Loaded,
-    mailbox::MESSAGES,
     worker::{Signal, fitting},
 };
 
@@ -22,7 +21,7 @@ impl Resume {
 
     /// Takes the messages that fit the run as it was read.
     pub(super) async fn take_messages(mut self, loaded: &Loaded) -> Result<Self> {
-        let inbox = self.log.inbox(&self.run, MESSAGES).await?;
+        let inbox = self.log.inbox(&self.run, usize::MAX).await?;
         let signals = Signal::all(&inbox);
         if signals.iter().any(|(_, signal)| *signal == Signal::Cancel) {
             let is_suspended = matches!(loaded.kept.last(), Some(Fact::Suspended(_)));

@@ -67,9 +67,9 @@ impl Action {
         }
     }
 
-    /// Whether the run ends, unless a user message comes first.
-    pub(super) fn is_last_word(&self) -> bool {
-        matches!(self, Self::Finish(_)) && self.leaves_the_word()
+    /// Whether the run can be released instead: nothing is in flight, and what comes next has not begun.
+    pub(super) fn can_be_left(&self) -> bool {
+        matches!(self, Self::StartSummary(_) | Self::Sleep(_)) || self.takes_time()
     }
 
     /// Whether it begins something that takes time.

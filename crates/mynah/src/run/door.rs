@@ -64,8 +64,8 @@ pub(super) trait Door: Send {
         machine: &Machine,
     ) -> Poll<Result<Input>>;
 
-    /// Looks for user messages that arrived before a run ends.
-    fn poll_last_words(&mut self, _: &mut Context<'_>) -> Poll<()> {
+    /// Looks for messages that arrived before an action that they may precede.
+    fn poll_messages(&mut self, _: &mut Context<'_>, _: &Action) -> Poll<()> {
         Poll::Ready(())
     }
 

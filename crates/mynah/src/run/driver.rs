@@ -15,7 +15,10 @@ use super::{
     Resumption, RunStart, RunState, Setup, decide::Action, door::Door, input::Input, live::Live,
     machine::Machine, part_writer::PartWriter, replayed::Replay,
 };
-use crate::cancel::{CancelHandle, Cancellation};
+use crate::{
+    cancel::{CancelHandle, Cancellation, released},
+    mailbox::Reader,
+};
 
 /// A run in progress: polls the door for inputs, passes them to the machine, commits the facts and hands out the events.
 pub(crate) struct Driver {
@@ -57,7 +60,7 @@ impl Driver {
         setup: Setup,
         beginning: RunStart,
         cancel: Option<&CancelHandle>,
-        recorder: Option<Recorder>,
+        (recorder, mailbox): (Option<Recorder>, Option<Reader>),
     ) -> Self {
         let RunStart { before, thread, extent, about } = beginning;
         let (len, recorded) = (before.len(), recorder.is_some());
@@ -65,7 +68,8 @@ impl Driver {
             Machine::new(setup, VecDeque::new(), len, RunState::new(before), recorded);
         let journal = recorder.map(Journal::recording);
         let parts = machine.share(journal.as_ref());
-        let door = Live::new(journal.clone(), Resumption::default(), &machine);
+        let resumption = Resumption { mailbox, ..Resumption::default() };
+        let door = Live::new(journal.clone(), resumption, &machine);
         let driver = Self::with(machine, Box::new(door), journal, cancel, extent);
         let mut driver = Self { parts, ..driver };
         driver.commit(Fact::RunStarted { thread, extent, about });
@@ -283,9 +287,17 @@ impl Driver {
     /// Does the next thing. An event of the model is handed out as it comes.
     fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Event>>> {
         let action = self.machine.decide();
-        let cancelled = !self.machine.is_over() && self.cancel.poll_cancelled(cx);
-        if action.is_last_word() {
-            ready!(self.door.poll_last_words(cx));
+        let mut cancelled = !self.machine.is_over() && self.cancel.poll_cancelled(cx);
+        if !cancelled && !self.machine.is_hearing() {
+            if let Some(journal) = self.journal.as_ref().filter(|_| action.can_be_left())
+                && self.cancel.poll_released(cx)
+            {
+                ready!(journal.poll_durable(cx))?;
+                return Poll::Ready(Err(released(journal.run_id())));
+            }
+            ready!(self.door.poll_messages(cx, &action));
+            // One of them may be a cancellation.
+            cancelled = !self.machine.is_over() && self.cancel.poll_cancelled(cx);
         }
         if let Some(input) = self.door.before(cx, &action, &self.machine, cancelled) {
             self.apply(input);

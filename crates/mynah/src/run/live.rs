@@ -271,8 +271,13 @@ impl Door for Live {
         None
     }
 
-    fn poll_last_words(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.mailbox.as_mut().map_or(Poll::Ready(()), |mailbox| mailbox.poll_refresh(cx))
+    fn poll_messages(&mut self, cx: &mut Context<'_>, action: &Action) -> Poll<()> {
+        match &mut self.mailbox {
+            Some(mailbox) if mailbox.is_new() || action.leaves_the_word() => {
+                mailbox.poll_refresh(cx)
+            }
+            _ => Poll::Ready(()),
+        }
     }
 
     fn call_model(&mut self, machine: &Machine) {

@@ -2,16 +2,16 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use mynah_data::{Error, HaltReason, Result, RunId};
-use mynah_log::{End, Fact, InboxMessage, Lease, Log};
-use mynah_step::{BoxFuture, RecordedFact, SystemWorld};
+use mynah_data::{Error, ErrorKind, HaltReason, Result, RunId, StreamReason};
+use mynah_log::{End, Fact, InboxMessage, Log};
+use mynah_step::{BoxFuture, KeptLease, RecordedFact, SystemWorld};
 use serde_json::Value;
 
 use super::Signal;
 use crate::{
     CancelHandle, Engine, Options, cancel_run,
     loaded::Loaded,
-    mailbox::{MESSAGES, Mailbox},
+    mailbox::Mailbox,
     resume::{Claimed, Resume},
     stream::EventStream,
 };
@@ -22,6 +22,8 @@ pub(super) enum Performed {
     Performed,
     /// It waits for more than its inbox has: for so long, if it waits for a time.
     Waits(Option<Duration>),
+    /// It was released, because the worker stops.
+    Released,
 }
 
 /// Makes the engine for a run.
@@ -34,16 +36,14 @@ pub(super) type Agents = BTreeMap<String, Arc<Make>>;
 pub(super) async fn perform(
     log: Arc<dyn Log>,
     agents: Agents,
-    lease: Lease,
+    (run, lease): (RunId, KeptLease),
     (cancel, mailbox): (CancelHandle, Mailbox),
     options: Options,
 ) -> Result<Performed> {
-    let run = lease.run_id.clone();
-    let released = Released(Some((Arc::clone(&log), lease)));
-    let inbox = log.inbox(&run, MESSAGES).await?;
+    let inbox = log.inbox(&run, usize::MAX).await?;
     let signals = Signal::all(&inbox);
     if signals.iter().any(|(_, signal)| *signal == Signal::Cancel) {
-        drop(released);
+        drop(lease);
         cancel_run(&log, &run).await?;
         return Ok(Performed::Performed);
     }
@@ -66,10 +66,14 @@ pub(super) async fn perform(
     consumed.extend(strange.map(|message| message.id.clone()));
     mailbox.pass_over(&consumed);
     mailbox.take_in(&inbox);
-    let mut resume = resume.claimed(Claimed { lease: released, consumed, mailbox });
+    let mut resume = resume.claimed(Claimed { lease, consumed, mailbox: Some(mailbox) });
     let mut stream = EventStream::new(resume.prepare(loaded).await);
-    stream.drain(drop).await?;
-    Ok(Performed::Performed)
+    match stream.drain(drop).await {
+        Err(error) if error.kind() == ErrorKind::Stream(StreamReason::Released) => {
+            Ok(Performed::Released)
+        }
+        done => done.map(|_| Performed::Performed),
+    }
 }
 
 /// How a run that waits continues with these messages, and which of them it consumes; none if they are not what it waits for.
@@ -157,22 +161,4 @@ fn make_of<'a>(loaded: &Loaded, agents: &'a Agents, run: &RunId) -> Result<&'a M
             name.unwrap_or("that started it")
         ))
     })
-}
-
-/// A lease that is released unless it is taken.
-pub(crate) struct Released(Option<(Arc<dyn Log>, Lease)>);
-
-impl Released {
-    /// Takes the lease.
-    pub(crate) fn take(&mut self) -> Option<Lease> {
-        self.0.take().map(|(_, lease)| lease)
-    }
-}
-
-impl Drop for Released {
-    fn drop(&mut self) {
-        if let Some((log, lease)) = self.0.take() {
-            log.release(&lease);
-        }
-    }
 }
