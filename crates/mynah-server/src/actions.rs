@@ -18,7 +18,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
 
 use crate::{
-    App, events,
+    App, Room, events,
     guard::COOKIE,
     live::LiveRun,
     problem::{Problem, Result},
@@ -63,6 +63,13 @@ pub(crate) fn allowed(app: &App) -> Result<()> {
     }
 }
 
+/// Room for what must be performed at once.
+pub(crate) fn room(app: &App) -> Result<Room> {
+    let detail = "the server performs as many runs as it has room for; send the request again";
+    let busy = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail);
+    app.room().ok_or_else(busy)
+}
+
 /// How a request wants to be answered.
 pub(crate) enum Answer {
     /// At once.
@@ -101,15 +108,16 @@ impl Answer {
                 let is_last = |event: &mynah::FollowedEvent| {
                     matches!(event.event, RunEvent::Suspended(_) | RunEvent::Sealed { .. })
                 };
-                return Ok(reply::stream(app, events::told(app, None, follow, is_last, live)));
+                return Ok(reply::stream(app, events::told(app, None, follow, is_last)));
             }
             Self::AtOnce => StatusCode::ACCEPTED,
             Self::Wait(time) => {
                 let stopped = async {
-                    match live {
-                        Some(live) => live.done().await,
-                        None => stopped(app.log.as_ref(), id).await,
+                    if let Some(live) = live {
+                        live.done().await;
                     }
+                    // Another process may continue what this one released or lost.
+                    stopped(app.log.as_ref(), id).await;
                 };
                 match tokio::time::timeout(time, stopped).await {
                     Ok(()) => StatusCode::OK,
@@ -205,10 +213,12 @@ pub(crate) async fn start(
     let engine = agent.engine(&log, begun.then_some(&*id)).await?;
     let cancel = CancelHandle::new();
     let chat = engine.chat(input.thread()).record(&log).run_id(&id).agent(&agent.name);
-    if let Some(queue) = queue {
+    // What this server has no room for waits until a worker has.
+    let Some(room) = app.room().filter(|_| queue.is_none()) else {
+        let queue = queue.as_deref().unwrap_or(QUEUE);
         let id = chat.queue(Queue::new(queue)).enqueue().await?;
         return answer.send(&app, &id, None, None).await;
-    }
+    };
     let chat = chat.queue(Queue::new(QUEUE)).cancel_handle(&cancel);
     let events = match chat.in_flight(&app.live.in_flight).stream().started().await {
         Ok(events) => events,
@@ -219,7 +229,7 @@ pub(crate) async fn start(
         Err(error) => return Err(error.into()),
     };
     let id = events.run_id().cloned().unwrap_or(id);
-    let live = app.live.perform(&app.metrics, id.clone(), cancel, events);
+    let live = app.live.perform(&app.metrics, id.clone(), (cancel, room), events);
     answer.send(&app, &id, Some(live), None).await
 }
 
@@ -252,6 +262,7 @@ async fn turn(
     text: String,
 ) -> Result {
     let (log, agent) = (runs::log(app), app.agents.chosen(agent)?);
+    let room = room(app)?;
     let restored = match restore_session(&log, session).await {
         Ok(restored) => Some(restored),
         Err(error) if error.kind() == ErrorKind::Session(SessionReason::NoSession) => None,
@@ -285,7 +296,7 @@ async fn turn(
     };
     // A turn that continues a run which waited begins after its records.
     let after = last_event(app, &id).await?;
-    let live = app.live.perform(&app.metrics, id.clone(), cancel, events);
+    let live = app.live.perform(&app.metrics, id.clone(), (cancel, room), events);
     if after.is_none() {
         begun(app, &id, &live).await?;
     }
@@ -346,7 +357,7 @@ pub(crate) async fn fork(
     if let Some(agent) = agent {
         let engine = agent.engine(&log, Some(&forked)).await?;
         let signal = Signal::of_fork(fork.message, fork.allow_changed_agent);
-        signals::perform(&app, signal.apply(engine.resume(&log, &forked))?).await?;
+        signals::perform(&app, signal.apply(engine.resume(&log, &forked))?, room(&app)?).await?;
     }
     respond(&app, StatusCode::CREATED, &forked).await
 }

@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::{
     App,
-    live::LiveRun,
     problem::{Problem, Result},
     query::{Id, Query},
     reply, runs,
@@ -45,7 +44,7 @@ pub(crate) async fn events(
     if first.is_none() && events.is_over() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    Ok(reply::stream(&app, told(&app, first, events, |_| false, None)))
+    Ok(reply::stream(&app, told(&app, first, events, |_| false)))
 }
 
 async fn page(mut events: Follow, after: Option<EventId>, limit: usize) -> Result<Response> {
@@ -60,26 +59,13 @@ async fn page(mut events: Follow, after: Option<EventId>, limit: usize) -> Resul
     Ok(reply::ok(&json!({"events": list, "next": next, "done": events.is_over()})))
 }
 
-/// The next event of a run; none if this process performed it and is done with it.
-async fn next_event(
-    events: &mut Follow,
-    live: Option<LiveRun>,
-) -> mynah::Result<Option<FollowedEvent>> {
-    let Some(live) = live else { return events.next().await };
-    tokio::select! {
-        biased;
-        event = events.next() => event,
-        () = live.done() => events.next_ready().await,
-    }
-}
-
-/// The events of a run as a client reads them, up to its seal or to an event after which nothing more is wanted.
+/// The events of a run as a client reads them, up to its seal or to an event after which nothing more is wanted. A run that this process
+/// loses or releases is continued by another.
 pub(crate) fn told(
     app: &App,
     first: Option<FollowedEvent>,
     events: Follow,
     is_last: fn(&FollowedEvent) -> bool,
-    live: Option<LiveRun>,
 ) -> impl Stream<Item = Event> + Send + use<> {
     enum Next {
         Event(Option<Box<FollowedEvent>>),
@@ -88,13 +74,13 @@ pub(crate) fn told(
     }
     let metrics = std::sync::Arc::clone(&app.metrics);
     stream::unfold((Next::Event(first.map(Box::new)), events), move |(next, mut events)| {
-        let (metrics, live) = (std::sync::Arc::clone(&metrics), live.clone());
+        let metrics = std::sync::Arc::clone(&metrics);
         async move {
             let event = match next {
                 Next::Nothing => return None,
                 Next::End => Ok(None),
                 Next::Event(Some(event)) => Ok(Some(*event)),
-                Next::Event(None) => next_event(&mut events, live).await,
+                Next::Event(None) => events.next().await,
             };
             Some(match event {
                 Ok(Some(event)) => {

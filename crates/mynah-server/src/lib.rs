@@ -39,7 +39,10 @@ use std::{future::Future, io, sync::Arc, time::Duration};
 
 use axum::{Router, extract::DefaultBodyLimit, middleware};
 use mynah::{SystemWorld, World as _, log::Log};
-use tokio::{net::TcpListener, sync::Mutex};
+use tokio::{
+    net::TcpListener,
+    sync::{Mutex, OwnedSemaphorePermit, Semaphore},
+};
 use tokio_util::sync::CancellationToken;
 
 pub use self::agents::Agent;
@@ -63,7 +66,19 @@ pub(crate) struct Shared {
     pub(crate) tree: Mutex<KnownTree>,
     /// Is cancelled when the server stops: streams end, and `/readyz` says so.
     pub(crate) stopping: CancellationToken,
+    /// Room for runs that requests need performed.
+    room: Arc<Semaphore>,
 }
+
+impl Shared {
+    /// Room for one more run, if there is some.
+    pub(crate) fn room(&self) -> Option<Room> {
+        Arc::clone(&self.room).try_acquire_owned().ok()
+    }
+}
+
+/// Room for a run, until it is dropped.
+pub(crate) type Room = OwnedSemaphorePermit;
 
 /// A server of one log.
 #[must_use = "a server does nothing unless it is served"]
@@ -114,7 +129,8 @@ impl Server {
         self
     }
 
-    /// How many runs of its queues it performs at once. By default 64.
+    /// How many runs of its queues it performs at once, and as many for requests. By default 64. A run that a request starts beyond them waits
+    /// in its queue; other requests that need a run performed are refused (503) until there is room.
     pub fn concurrency(mut self, runs: usize) -> Self {
         self.concurrency = runs;
         self
@@ -175,6 +191,7 @@ impl Server {
             live: Live::default(),
             metrics: Arc::default(),
             stopping: stopping.clone(),
+            room: Arc::new(Semaphore::new(concurrency.min(Semaphore::MAX_PERMITS))),
         });
         let router = router(Arc::clone(&app)).layer(DefaultBodyLimit::max(max_body));
         let served = axum::serve(listener, router)

@@ -1,15 +1,15 @@
 //! The runs that this process performs.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
 };
 
 use futures_util::{Stream, StreamExt as _};
-use mynah::{CancelHandle, Event, InFlight, Result as MynahResult, RunId};
+use mynah::{CancelHandle, Error, Event, InFlight, Result as MynahResult, RunId};
 use tokio::{sync::watch, task::JoinSet};
 
-use crate::metrics::Metrics;
+use crate::{Room, metrics::Metrics};
 
 /// The runs that this process performs. Each has a task of its own, which no client can stop by leaving.
 #[derive(Default)]
@@ -17,7 +17,12 @@ pub(crate) struct Live {
     pub(crate) in_flight: InFlight,
     runs: Arc<Mutex<HashMap<RunId, LiveRun>>>,
     tasks: Mutex<JoinSet<()>>,
+    /// Why runs could not be performed the last time.
+    failures: Mutex<BTreeMap<RunId, Error>>,
 }
+
+/// How many failures are kept.
+const MAX_FAILURES: usize = 1_000;
 
 /// A run that this process performs.
 #[derive(Clone)]
@@ -54,12 +59,26 @@ impl Live {
         locked(&self.runs).get(id).cloned()
     }
 
+    /// Notes why a run could not be performed.
+    pub(crate) fn fail(&self, id: &RunId, error: &Error) {
+        let mut failures = locked(&self.failures);
+        if failures.len() < MAX_FAILURES || failures.contains_key(id) {
+            failures.insert(id.clone(), error.clone());
+        }
+    }
+
+    /// Why this process could not perform a run, until it attempts it again.
+    pub(crate) fn failure(&self, id: &str) -> Option<Error> {
+        locked(&self.failures).get(id).cloned()
+    }
+
     /// Notes that this process performs a run, until what it returns is dropped.
     pub(crate) fn enter(&self, metrics: &Arc<Metrics>, id: RunId, cancel: CancelHandle) -> Leave {
         let (done, receiver) = watch::channel(false);
         locked(&self.runs).insert(id.clone(), LiveRun { cancel, done: receiver });
         metrics.runs_started.fetch_add(1, Relaxed);
         metrics.runs_live.fetch_add(1, Relaxed);
+        locked(&self.failures).remove(&id);
         Leave { id, runs: Arc::clone(&self.runs), metrics: Arc::clone(metrics), done }
     }
 
@@ -68,7 +87,7 @@ impl Live {
         &self,
         metrics: &Arc<Metrics>,
         id: RunId,
-        cancel: CancelHandle,
+        (cancel, room): (CancelHandle, Room),
         events: impl Stream<Item = MynahResult<Event>> + Send + 'static,
     ) -> LiveRun {
         let leave = self.enter(metrics, id, cancel.clone());
@@ -77,7 +96,7 @@ impl Live {
         // Finished ones are not kept.
         while tasks.try_join_next().is_some() {}
         tasks.spawn(async move {
-            let leave = leave;
+            let (leave, _room) = (leave, room);
             let mut events = Box::pin(events);
             while let Some(event) = events.next().await {
                 if let Err(error) = event {
@@ -91,11 +110,12 @@ impl Live {
         run
     }
 
-    /// Waits until all runs are done.
+    /// Lets all runs stop where another process can continue them, and waits until they did.
     pub(crate) async fn drained(&self) {
         loop {
-            let first = locked(&self.runs).values().next().cloned();
-            match first {
+            let runs: Vec<LiveRun> = locked(&self.runs).values().cloned().collect();
+            runs.iter().for_each(|run| run.cancel.release());
+            match runs.into_iter().next() {
                 Some(run) => run.done().await,
                 None => return,
             }

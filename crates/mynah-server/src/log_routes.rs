@@ -27,7 +27,9 @@ use tokio::{
 };
 
 use crate::{
-    App, now, page,
+    App,
+    metrics::Waiting,
+    now, page,
     problem::{Problem, Result},
     query::{Id, Query},
     records::is_damage,
@@ -289,7 +291,7 @@ pub(crate) async fn ready(State(app): State<App>) -> Result {
         let detail = "the server is stopping";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", detail));
     }
-    let detail = match read_log(&app).await {
+    let detail = match read_log(&app, RunFilter::new().limit(1)).await {
         Ok(Ok(_)) => return Ok("ok\n".into_response()),
         Ok(Err(error)) => format!("the log cannot be read: {error}"),
         Err(late) => format!("the log cannot be read: {late}"),
@@ -298,13 +300,26 @@ pub(crate) async fn ready(State(app): State<App>) -> Result {
 }
 
 /// Reads something from the log, within the time that a probe has.
-async fn read_log(app: &App) -> std::result::Result<mynah::Result<RunPage>, Elapsed> {
-    timeout(Duration::from_secs(3), app.log.runs(RunFilter::new().limit(1))).await
+async fn read_log(
+    app: &App,
+    filter: RunFilter,
+) -> std::result::Result<mynah::Result<RunPage>, Elapsed> {
+    timeout(Duration::from_secs(3), app.log.runs(filter)).await
 }
 
 /// `GET /metrics`
 pub(crate) async fn metrics(State(app): State<App>) -> Response {
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    let is_up = matches!(read_log(&app).await, Ok(Ok(_)));
-    ([(header::CONTENT_TYPE, kind)], app.metrics.text(is_up)).into_response()
+    let filter = RunFilter::new().abandoned(now()).oldest_first().limit(runs::LARGEST);
+    let waiting = match read_log(&app, filter).await {
+        Ok(Ok(page)) => {
+            let waiting = page.runs.iter().filter(|run| run.queue.is_some());
+            let since = waiting.clone().map(|run| run.updated).min();
+            let oldest =
+                since.map_or(0, |since| now().saturating_sub(since).max(0) / 1_000_000_000);
+            Some(Waiting { runs: waiting.count() as u64, oldest: oldest.cast_unsigned() })
+        }
+        _ => None,
+    };
+    ([(header::CONTENT_TYPE, kind)], app.metrics.text(waiting.as_ref())).into_response()
 }

@@ -19,6 +19,14 @@ pub(crate) struct Metrics {
     pub(crate) events: AtomicU64,
     pub(crate) runs_started: AtomicU64,
     pub(crate) runs_live: AtomicU64,
+    pub(crate) runs_failed: AtomicU64,
+}
+
+/// What the log says of runs that wait for a process.
+pub(crate) struct Waiting {
+    pub(crate) runs: u64,
+    /// How long ago the oldest of them moved, in seconds.
+    pub(crate) oldest: u64,
 }
 
 /// A stream that is open; dropping it counts it out.
@@ -44,7 +52,7 @@ impl Metrics {
     }
 
     /// All of them, as text.
-    pub(crate) fn text(&self, log_is_up: bool) -> String {
+    pub(crate) fn text(&self, waiting: Option<&Waiting>) -> String {
         let mut text = String::new();
         let mut family = |name: &str, kind: &str, help: &str, values: &[(String, u64)]| {
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -54,7 +62,7 @@ impl Metrics {
         };
         let version = format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"));
         family("mynah_build_info", "gauge", "The version of the server.", &[(version, 1)]);
-        let up = [(String::new(), u64::from(log_is_up))];
+        let up = [(String::new(), u64::from(waiting.is_some()))];
         family("mynah_log_up", "gauge", "Whether the log can be read.", &up);
         let answers = self
             .answers
@@ -83,6 +91,20 @@ impl Metrics {
             "Runs that this process performs.",
             &one(&self.runs_live),
         );
+        family(
+            "mynah_runs_unperformed_total",
+            "counter",
+            "How often a run that was claimed could not be performed.",
+            &one(&self.runs_failed),
+        );
+        // Without the log they are not known.
+        if let Some(Waiting { runs, oldest }) = waiting {
+            let one = |value: &u64| [(String::new(), *value)];
+            let help = "Runs of queues that no process performs, up to 1000.";
+            family("mynah_runs_waiting", "gauge", help, &one(runs));
+            let help = "How long ago the oldest of them moved, in seconds.";
+            family("mynah_runs_waiting_seconds", "gauge", help, &one(oldest));
+        }
         text
     }
 }

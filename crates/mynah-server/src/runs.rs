@@ -248,7 +248,10 @@ impl Described {
             fingerprint: run.seal.map(|_| run.hash),
             parent,
             previous: about.session.and_then(|session| session.previous),
-            error: end.as_ref().and_then(|ended| ended.end.error()),
+            error: match &end {
+                Some(ended) => ended.end.error(),
+                None => app.live.failure(&run.run_id),
+            },
             waiting,
             agent,
             end,

@@ -18,8 +18,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::{
-    App,
-    actions::{Answer, Body, allowed, last_event},
+    App, Room,
+    actions::{Answer, Body, allowed, last_event, room},
     live::LiveRun,
     problem::{Problem, Result},
     query::Id,
@@ -159,6 +159,10 @@ pub(crate) async fn signal(
         let live = cancel(&app, &id, signal.key).await?;
         return answer.send(&app, &id, live, after).await;
     }
+    let space = match app.live.run(&id) {
+        Some(_) => None,
+        None => Some(room(&app)?),
+    };
     let log = runs::log(&app);
     let agent = app.agents.of_run(signal.agent.as_deref(), app.log.as_ref(), &id).await?;
     let engine = agent.engine(&log, Some(&id)).await?;
@@ -168,11 +172,12 @@ pub(crate) async fn signal(
             let detail = format!("this server performs run {id} now; wait until it ends or waits");
             return Err(Problem::new(StatusCode::CONFLICT, "run_is_live", detail));
         }
-        let (id, live) = perform(&app, signal.apply(engine.resume(&log, &id))?).await?;
+        let space = space.map_or_else(|| room(&app), Ok)?;
+        let (id, live) = perform(&app, signal.apply(engine.resume(&log, &id))?, space).await?;
         return answer.send(&app, &id, Some(live), after).await;
     }
     let live = match delivered(&app, &engine, &id, signal).await? {
-        true => continued(&app, &engine, &id).await?,
+        true => continued(&app, &engine, &id, space).await?,
         false => app.live.run(&id),
     };
     answer.send(&app, &id, live, after).await
@@ -218,11 +223,18 @@ async fn delivered(app: &App, engine: &Engine, id: &str, mut signal: Signal) -> 
 }
 
 /// Continues a run with the messages in its inbox, unless another process does.
-async fn continued(app: &App, engine: &Engine, id: &str) -> Result<Option<LiveRun>> {
+async fn continued(
+    app: &App,
+    engine: &Engine,
+    id: &str,
+    space: Option<Room>,
+) -> Result<Option<LiveRun>> {
     if let Some(live) = app.live.run(id) {
         return Ok(Some(live));
     }
-    match perform(app, engine.resume(&runs::log(app), id).inbox()).await {
+    // What was delivered is there for any worker.
+    let Some(space) = space.or_else(|| app.room()) else { return Ok(None) };
+    match perform(app, engine.resume(&runs::log(app), id).inbox(), space).await {
         Ok((_, live)) => Ok(Some(live)),
         // What was delivered is taken by the process that has the run, or was taken already.
         Err(_) if app.log.run(id).await?.is_some_and(|run| is_elsewhere(app, &run)) => {
@@ -240,13 +252,13 @@ fn is_elsewhere(app: &App, run: &mynah::log::RunSummary) -> bool {
 }
 
 /// Continues a run in this process.
-pub(crate) async fn perform(app: &App, resume: Resume) -> Result<(RunId, LiveRun)> {
+pub(crate) async fn perform(app: &App, resume: Resume, room: Room) -> Result<(RunId, LiveRun)> {
     let cancel = CancelHandle::new();
     let resume = resume.in_flight(&app.live.in_flight).cancel_handle(&cancel);
     let events = resume.stream().started().await?;
     // A run that a model call ended is continued in another.
     let id = events.run_id().cloned().unwrap_or_default();
-    let live = app.live.perform(&app.metrics, id.clone(), cancel, events);
+    let live = app.live.perform(&app.metrics, id.clone(), (cancel, room), events);
     Ok((id, live))
 }
 

@@ -1,6 +1,9 @@
 //! Performs the runs of queues: those that others enqueued, whose process died, or that got a message.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use mynah::{Result, Signal, Worker, log::Log as _};
 use tokio::time::sleep;
@@ -48,7 +51,7 @@ async fn stop_cancelled(app: &App, cursor: Option<&str>) -> Result<String> {
     let changes = app.log.changes(cursor, 1_000).await?;
     for change in changes.runs.iter().filter(|change| change.has_messages) {
         let Some(live) = app.live.run(&change.run_id) else { continue };
-        let messages = app.log.inbox(&change.run_id, 100).await?;
+        let messages = app.log.inbox(&change.run_id, usize::MAX).await?;
         let signal = |payload: &[u8]| serde_json::from_slice::<Signal>(payload).ok();
         if messages.iter().any(|message| signal(&message.payload) == Some(Signal::Cancel)) {
             live.cancel();
@@ -62,6 +65,11 @@ fn worker(app: &App) -> Worker {
     let entered = Arc::clone(app);
     let worker = worker.on_run(move |run, cancel| {
         entered.live.enter(&entered.metrics, run.clone(), cancel.clone())
+    });
+    let failing = Arc::clone(app);
+    let worker = worker.on_failure(move |run, error| {
+        failing.metrics.runs_failed.fetch_add(1, Relaxed);
+        failing.live.fail(run, error);
     });
     app.agents.0.iter().fold(worker, |worker, agent| {
         let agent = agent.clone();

@@ -393,3 +393,46 @@ async fn what_a_run_begins_with_may_be_a_whole_thread() {
     let kept = mynah::recorded_call(&log, "t").await.unwrap();
     assert_eq!(kept.thread, Thread::new().with_system("Be brief.").with_user("hi"));
 }
+
+#[tokio::test]
+async fn what_a_server_has_no_room_for_waits_in_its_queue_or_is_refused() {
+    let log = Arc::new(MemoryLog::new());
+    let (slow, permits) = paced(1);
+    let server = Server::new(Arc::clone(&log)).agent(Agent::new("slow", slow)).concurrency(1);
+    let server = Running::start(server.queue("none")).await;
+    for key in ["first", "second"] {
+        let started = server.post("/v1/runs", &json!({"input": "hi", "key": key})).await;
+        assert_eq!(started.status(), StatusCode::ACCEPTED);
+    }
+    let held = async |run: &str| log.run(run).await.unwrap().unwrap().held_until.is_some();
+    assert!(held("first").await && !held("second").await);
+    let turn = server.post("/v1/sessions/s/messages", &json!({"text": "hi"})).await;
+    assert_eq!(turn.headers()["retry-after"], "1");
+    assert_eq!(problem_of(turn).await, (503, "http_error/busy".to_owned()));
+    // A message for a run that is performed needs no room.
+    let said = server.post("/v1/runs/first/signals", &json!({"message": "hurry"})).await;
+    assert_eq!(said.status(), StatusCode::ACCEPTED);
+    permits.add_permits(100);
+    let done = server.post("/v1/runs?wait=30", &json!({"input": "hi", "key": "first"})).await;
+    assert_eq!(json_of(done).await["status"], "completed");
+    let turn = server.post("/v1/sessions/s/messages?wait=30", &json!({"text": "hi"})).await;
+    assert_eq!(turn.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_message_to_a_run_that_a_request_started_is_read() {
+    let log = Arc::new(MemoryLog::new());
+    let (slow, permits) = paced(1);
+    let server = Server::new(Arc::clone(&log)).agent(Agent::new("slow", slow));
+    let server = Running::start(server).await;
+    server.post("/v1/runs", &json!({"input": "hi", "key": "r"})).await;
+    let said = server.post("/v1/runs/r/signals", &json!({"message": "hurry"})).await;
+    assert_eq!(said.status(), StatusCode::ACCEPTED);
+    permits.add_permits(100);
+    let done = server.post("/v1/runs?wait=30", &json!({"input": "hi", "key": "r"})).await;
+    assert_eq!(json_of(done).await["status"], "completed");
+    let records = server.json("/v1/runs/r/records?limit=100").await;
+    let said = records["records"].as_array().unwrap().iter();
+    let kinds: Vec<&Value> = said.map(|record| &record["kind"]).collect();
+    assert!(kinds.contains(&&json!("user_message")), "{kinds:?}");
+}

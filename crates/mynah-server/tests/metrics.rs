@@ -4,13 +4,16 @@
 
 mod common;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use mynah::log::MemoryLog;
-use mynah_server::Server;
+use mynah::log::{MemoryLog, Queue};
+use mynah_server::{Agent, Server};
 use serde_json::json;
 
-use crate::common::{Running, sampled};
+use crate::common::{Running, engine, sampled, says};
 
 /// The value of each sample, by its name with labels. Every family has a help and a type, once and before its samples.
 fn read(text: &str) -> BTreeMap<String, f64> {
@@ -82,4 +85,24 @@ async fn every_metric_is_described_in_the_documentation() {
         let name = sample.split('{').next().unwrap();
         assert!(docs.contains(&format!("`{name}")), "docs/operations.md does not describe {name}");
     }
+}
+
+#[tokio::test]
+async fn runs_that_nobody_can_perform_are_counted_and_say_why() {
+    let log = Arc::new(MemoryLog::new());
+    let other = engine([says("Never.")]).model("other-model");
+    let chat = other.chat("hi").record(&log).run_id("r").agent("greeter");
+    chat.queue(Queue::new("default")).enqueue().await.unwrap();
+    let idle = Running::start(Server::new(Arc::clone(&log))).await;
+    let before = metrics(&idle).await;
+    assert_eq!((before["mynah_runs_waiting"], before["mynah_runs_unperformed_total"]), (1.0, 0.0));
+    assert!(before["mynah_runs_waiting_seconds"] >= 0.0);
+    let agent = Agent::new("greeter", engine([says("Hello.")]));
+    let server = Running::start(Server::new(Arc::clone(&log)).agent(agent)).await;
+    while metrics(&server).await["mynah_runs_unperformed_total"] == 0.0 {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let run = server.json("/v1/runs/r").await;
+    assert_eq!(run["error"]["type"], "replay_error", "{run}");
+    assert_eq!(run["status"], "running");
 }

@@ -268,3 +268,42 @@ async fn two_servers_of_one_log_show_the_same_events() {
     assert_eq!(here, there);
     engine([says("hi")]).chat("hi").record(&log).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_stream_does_not_end_when_another_process_takes_the_run() {
+    let (log, gate) = (Arc::new(MemoryLog::new()), Arc::new(Semaphore::new(0)));
+    let (entered, opened) = (Arc::new(Semaphore::new(0)), Arc::clone(&gate));
+    let enter = Arc::clone(&entered);
+    let wait = Tool::new("wait", "Waits", json!({"type": "object"})).idempotent(1).handler_with(
+        (enter, opened),
+        async |(enter, opened), _, _| {
+            enter.add_permits(1);
+            opened.acquire().await.unwrap().forget();
+            json!("done")
+        },
+    );
+    let agent = engine([calls("wait"), says("Never.")]).tool(wait.clone());
+    let server = Server::new(Arc::clone(&log)).agent(Agent::new("waiter", agent)).queue("none");
+    let server = Running::start(server).await;
+    let request = server.request(Method::POST, "/v1/runs").header("mynah-request", "1");
+    let request = request.header("accept", "text/event-stream");
+    let body = json!({"input": "hi", "key": "r"}).to_string();
+    let request = request.header("content-type", "application/json").body(body);
+    let response = tokio::spawn(async { request.send().await.unwrap().text().await.unwrap() });
+    entered.acquire().await.unwrap().forget();
+    let seen = log.run("r").await.unwrap().unwrap().held_until;
+    let lease = log.take("r", "other/1", Duration::from_secs(60), seen).await.unwrap();
+    gate.add_permits(1);
+    // The server notices when it writes the outcome of the tool.
+    while server.get("/metrics").await.text().await.unwrap().contains("mynah_runs_live 1") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    log.release(&lease);
+    let other = engine([says("Continued.")]).tool(wait);
+    gate.add_permits(1);
+    let resumed = other.resume(&log, "r").allow_changed_engine().await.unwrap();
+    assert_eq!(resumed.text(), "Continued.");
+    let sent = parse(&timeout(Duration::from_secs(30), response).await.unwrap().unwrap());
+    assert_eq!(sent.last().unwrap().event.as_deref(), Some("end"));
+    assert!(sent.iter().any(|sent| sent.data["event"]["type"] == "sealed"), "{sent:?}");
+}
