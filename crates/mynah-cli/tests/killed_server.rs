@@ -4,6 +4,9 @@
 #![cfg(all(feature = "serve", unix))]
 
 mod common;
+#[cfg(feature = "postgres")]
+#[path = "../../mynah-postgres/tests/server/mod.rs"]
+mod postgres;
 
 use std::{
     fs,
@@ -18,7 +21,7 @@ use mynah::{
     EventId, FollowedEvent, RunEvent,
     client::{Client, ClientError},
     follow,
-    log::{Kind, Log as _, SqliteLog},
+    log::{Kind, Log, SqliteLog},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -173,22 +176,39 @@ fn agent() -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_see_what_an_undisturbed_reader_sees() {
-    const RUNS: usize = 4;
-    const KILLS: u64 = 10;
     let path = file("killed-server.db", "");
     for end in ["", "-wal", "-shm"] {
         let _ = fs::remove_file(format!("{path}{end}"));
     }
-    let agent = file("killed-server.json", agent());
-    let arguments =
-        [agent, "--log".to_owned(), format!("sqlite:{path}"), "--durable-events".to_owned()];
+    let open = || SqliteLog::open_read_only(&path).unwrap();
+    see_what_an_undisturbed_reader_sees("killed-server", &format!("sqlite:{path}"), open).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_see_what_an_undisturbed_reader_sees_in_postgresql() {
+    let Some(server) = postgres::start() else { return };
+    let url = server.fresh();
+    let open = || Arc::new(mynah_postgres::PostgresLog::open(&url).unwrap());
+    see_what_an_undisturbed_reader_sees("killed-server-pg", &url, open).await;
+}
+
+async fn see_what_an_undisturbed_reader_sees<L: Log + Clone>(
+    name: &str,
+    url: &str,
+    open: impl FnOnce() -> L,
+) {
+    const RUNS: usize = 4;
+    const KILLS: u64 = 10;
+    let agent = file(&format!("{name}.json"), agent());
+    let arguments = [agent, "--log".to_owned(), url.to_owned(), "--durable-events".to_owned()];
     let numbers = Numbers(Arc::new(Mutex::new(17)));
     let (mut processes, addresses): (Vec<_>, Vec<_>) =
         (0..2).map(|_| Process::start(&arguments)).unzip();
     let addresses = Arc::new(Mutex::new(addresses));
     let proxy = proxy(Arc::clone(&addresses), numbers.clone()).await;
     let client = Client::new(&format!("http://{proxy}")).unwrap();
-    let log = SqliteLog::open_read_only(&path).unwrap();
+    let log = open();
 
     let in_flight = Arc::new(Notify::new());
     let mut readers = Vec::new();
