@@ -10,11 +10,21 @@ use std::{
 };
 
 use clap::Args;
-use mynah::log::{Log, MemoryLog, bundle};
+use mynah::{
+    ErrorKind, LogReason,
+    log::{Log, MemoryLog, RunFilter, bundle},
+};
 use mynah_agent::AgentFile;
 use mynah_server::{Agent, Server};
 use serde_json::json;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::timeout};
+use tracing_subscriber::{
+    Layer as _,
+    filter::{LevelFilter, Targets},
+    fmt,
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
+};
 
 use crate::{
     Failure, LogArgs,
@@ -57,11 +67,11 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     vars: VarArgs,
     /// Perform runs of this queue; may be repeated. By default the queue is `default`.
-    #[arg(long = "queue", value_name = "NAME")]
+    #[arg(long = "queue", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     queues: Vec<String>,
-    /// Perform at most this many runs of the queues at once.
-    #[arg(long, value_name = "RUNS", default_value_t = 64)]
-    concurrency: usize,
+    /// Perform at most this many runs of the queues at once, and as many for requests.
+    #[arg(long, value_name = "RUNS", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    concurrency: u32,
     /// Keep answers in the log while they stream, so that other servers of the log show them.
     #[arg(long)]
     durable_events: bool,
@@ -119,11 +129,41 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             }
             loaded.push((name, agent));
         }
-        let server = Server::new(place.open()?).concurrency(concurrency);
+        let log = place.open()?;
+        check(log.as_ref()).await?;
+        let server = Server::new(log).concurrency(concurrency as usize);
         let server = queues.into_iter().fold(server, Server::queue);
         let server = if arguments.durable_events { server.durable_events() } else { server };
         Ok(loaded.into_iter().fold(server, |server, (_, agent)| server.agent(agent)))
     })
+}
+
+/// Refuses a log that cannot be used. One that cannot be reached may be there soon.
+async fn check(log: &dyn Log) -> Result<(), Failure> {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    match timeout(PATIENCE, log.runs(RunFilter::new().limit(1))).await {
+        Ok(Err(error)) if error.kind() != ErrorKind::Log(LogReason::Unavailable) => {
+            Err(Failure::of(&error).unusable())
+        }
+        Ok(Err(error)) => {
+            eprintln!("warning: the log cannot be used yet: {error}");
+            Ok(())
+        }
+        Ok(Ok(_)) => Ok(()),
+        Err(_) => {
+            eprintln!("warning: the log does not answer yet");
+            Ok(())
+        }
+    }
+}
+
+/// Writes warnings and errors to the standard error stream, or what `RUST_LOG` asks for.
+fn write_diagnostics() {
+    let asked = env::var_os("RUST_LOG");
+    let asked = asked.and_then(|asked| asked.to_str()?.parse::<Targets>().ok());
+    let filter = asked.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
+    let lines = fmt::layer().with_writer(io::stderr).with_ansi(false).with_filter(filter);
+    tracing_subscriber::registry().with(lines).init();
 }
 
 /// The agent of a file, and its name.
@@ -200,6 +240,7 @@ impl ServerArgs {
         make: impl AsyncFnOnce() -> Result<Server, Failure>,
     ) -> Result<(), Failure> {
         let token = self.token()?;
+        write_diagnostics();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
         let runtime = runtime
             .map_err(|error| Failure::file(format!("the runtime could not start: {error}")))?;

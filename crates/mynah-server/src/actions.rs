@@ -9,13 +9,14 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use mynah::{
-    CancelHandle, ErrorKind, EventId, LogReason, Message, RunEvent, RunId, Session, SessionReason,
-    SystemWorld, Thread, World as _, fork_run,
+    CancelHandle, Error, ErrorKind, EventId, LogReason, Message, Result as MynahResult, RunEvent,
+    RunId, Session, SessionReason, SystemWorld, Thread, World as _, fork_run,
     log::{Log, Queue, RunStatus},
     replay_run, restore_session,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
+use tokio::time::timeout;
 
 use crate::{
     App, Room, events,
@@ -27,6 +28,9 @@ use crate::{
     signals::{self, Signal},
 };
 
+/// How long the body of a request may take.
+const BODY: Duration = Duration::from_secs(60);
+
 /// A body of JSON. No body is an empty object.
 pub(crate) struct Body<T>(pub(crate) T);
 
@@ -37,7 +41,13 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
         let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
         let is_json = kind.eq_ignore_ascii_case("application/json");
-        let bytes = Bytes::from_request(request, app).await.map_err(|refused| {
+        let read = tokio::select! {
+            read = timeout(BODY, Bytes::from_request(request, app)) => read,
+            () = app.stopping.cancelled() => return Err(stopping()),
+        };
+        let late =
+            |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "body_late", "the body took too long");
+        let bytes = read.map_err(late)?.map_err(|refused| {
             let is_large = refused.status() == StatusCode::PAYLOAD_TOO_LARGE;
             let reason = if is_large { "body_too_large" } else { "body_unreadable" };
             Problem::new(refused.status(), reason, format!("body: {}", refused.body_text()))
@@ -47,15 +57,23 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "media_type", detail));
         }
         let text = if bytes.is_empty() { b"{}" } else { &bytes[..] };
+        // A list would be read as the members of an object in their order.
+        if text.trim_ascii_start().first() != Some(&b'{') {
+            return Err(Problem::bad("body: give a JSON object"));
+        }
         let read = serde_json::from_slice(text);
         read.map(Self).map_err(|error| Problem::bad(format!("body: {error}")))
     }
 }
 
+/// The server takes no more requests.
+pub(crate) fn stopping() -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", "the server is stopping")
+}
+
 pub(crate) fn allowed(app: &App) -> Result<()> {
     if app.stopping.is_cancelled() {
-        let detail = "the server is stopping";
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", detail));
+        return Err(stopping());
     }
     match app.allows_actions {
         true => Ok(()),
@@ -68,6 +86,17 @@ pub(crate) fn room(app: &App) -> Result<Room> {
     let detail = "the server performs as many runs as it has room for; send the request again";
     let busy = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail);
     app.room().ok_or_else(busy)
+}
+
+/// Gives up on a log that does not take the start of a run. The library waits for minutes, and a client should not.
+pub(crate) async fn in_time<T>(start: impl Future<Output = MynahResult<T>>) -> MynahResult<T> {
+    const TIME: Duration = Duration::from_secs(10);
+    timeout(TIME, start).await.unwrap_or_else(|_| {
+        Err(Error::log(LogReason::Unavailable).with_message(format!(
+            "log error: unavailable: the log did not take the request within {} seconds; send it again, with the same key",
+            TIME.as_secs()
+        )))
+    })
 }
 
 /// How a request wants to be answered.
@@ -119,7 +148,7 @@ impl Answer {
                     // Another process may continue what this one released or lost.
                     stopped(app.log.as_ref(), id).await;
                 };
-                match tokio::time::timeout(time, stopped).await {
+                match timeout(time, stopped).await {
                     Ok(()) => StatusCode::OK,
                     Err(_) => StatusCode::ACCEPTED,
                 }
@@ -216,11 +245,11 @@ pub(crate) async fn start(
     // What this server has no room for waits until a worker has.
     let Some(room) = app.room().filter(|_| queue.is_none()) else {
         let queue = queue.as_deref().unwrap_or(QUEUE);
-        let id = chat.queue(Queue::new(queue)).enqueue().await?;
+        let id = in_time(chat.queue(Queue::new(queue)).enqueue()).await?;
         return answer.send(&app, &id, None, None).await;
     };
     let chat = chat.queue(Queue::new(QUEUE)).cancel_handle(&cancel);
-    let events = match chat.in_flight(&app.live.in_flight).stream().started().await {
+    let events = match in_time(chat.in_flight(&app.live.in_flight).stream().started()).await {
         Ok(events) => events,
         // Another process performs it.
         Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => {
@@ -286,7 +315,7 @@ async fn turn(
     let cancel = CancelHandle::new();
     let turn = turn.record(&log).in_flight(&app.live.in_flight).cancel_handle(&cancel);
     let turn = turn.agent(&agent.name).queue(Queue::new(QUEUE));
-    let events = turn.stream().started().await?;
+    let events = in_time(turn.stream().started()).await?;
     let Some(id) = events.run_id().cloned() else {
         return Err(Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -308,7 +337,7 @@ async fn begun(app: &App, id: &str, live: &LiveRun) -> Result<()> {
     while app.log.head(id).await?.is_none() && !live.is_done() {
         let pause = Duration::from_millis(10);
         // Some logs wake only readers of runs that they have.
-        let _ = tokio::time::timeout(pause, app.log.wait(id, 0)).await;
+        let _ = timeout(pause, app.log.wait(id, 0)).await;
     }
     Ok(())
 }
@@ -382,15 +411,22 @@ pub(crate) async fn replay(
     let ReplayWith { agent, system, rerun_tools, allow_changed_agent } = with;
     runs::found(&app, &id).await?;
     let log = runs::log(&app);
-    let mut replay = match &agent {
-        Some(name) => app.agents.named(name)?.engine(&log, None).await?.replay(&log, &id),
+    if rerun_tools {
+        allowed(&app)?;
+    }
+    // Tools are run by an agent, and records answer for themselves.
+    let agent = match (&agent, rerun_tools) {
+        (None, false) => None,
+        _ => Some(app.agents.of_run(agent.as_deref(), log.as_ref(), &id).await?),
+    };
+    let mut replay = match agent {
+        Some(agent) => agent.engine(&log, None).await?.replay(&log, &id),
         None => replay_run(&log, &id),
     };
     if let Some(system) = system {
         replay = replay.system(system);
     }
     if rerun_tools {
-        allowed(&app)?;
         replay = replay.rerun_tools();
     }
     if allow_changed_agent {

@@ -147,8 +147,9 @@ impl Agents {
 
     /// The name of the agent that could have begun a run with this first record.
     pub(crate) fn name_of(&self, first: Option<&Fact>) -> Option<&str> {
+        let named = first.and_then(named);
         match &self.0[..] {
-            [only] => Some(&only.name),
+            [only] if named.is_none_or(|name| name == only.name) => Some(&only.name),
             _ => self.likely(first?).map(|agent| &*agent.name),
         }
     }
@@ -156,11 +157,17 @@ impl Agents {
     /// The agent that the first record names; if it names none, the one with the run's model and tools.
     pub(crate) fn likely(&self, first: &Fact) -> Option<&Agent> {
         let Fact::RunStarted { about: Some(about), .. } = first else { return None };
-        match about.options.get("agent").and_then(Value::as_str) {
+        match named(first) {
             Some(name) => self.0.iter().find(|agent| agent.name == name),
             None => self.0.iter().find(|agent| agent.is_of(about)),
         }
     }
+}
+
+/// The agent that a first record names.
+fn named(first: &Fact) -> Option<&str> {
+    let Fact::RunStarted { about: Some(about), .. } = first else { return None };
+    about.options.get("agent").and_then(Value::as_str)
 }
 
 /// `GET /v1/agents`

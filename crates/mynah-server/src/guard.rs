@@ -103,7 +103,11 @@ impl Guard {
     fn shown(&self, headers: &HeaderMap) -> Result<Shown> {
         let wrong = || Problem::new(StatusCode::UNAUTHORIZED, "token_wrong", "the token is wrong");
         if let Some(given) = headers.get(header::AUTHORIZATION) {
-            let token = given.to_str().ok().and_then(|given| given.strip_prefix("Bearer "));
+            let (scheme, token) =
+                given.to_str().ok().and_then(|given| given.split_once(' ')).unzip();
+            let is_bearer =
+                scheme.is_some_and(|scheme: &str| scheme.eq_ignore_ascii_case("bearer"));
+            let token = token.filter(|_| is_bearer);
             let is_right = |token| self.token.is_none() || self.is_token(token);
             return match token.is_some_and(is_right) {
                 true => Ok(Shown::Bearer),

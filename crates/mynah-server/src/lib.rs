@@ -15,6 +15,7 @@
 mod actions;
 mod agents;
 mod changes;
+mod connections;
 mod events;
 mod guard;
 mod live;
@@ -132,7 +133,7 @@ impl Server {
     /// How many runs of its queues it performs at once, and as many for requests. By default 64. A run that a request starts beyond them waits
     /// in its queue; other requests that need a run performed are refused (503) until there is room.
     pub fn concurrency(mut self, runs: usize) -> Self {
-        self.concurrency = runs;
+        self.concurrency = runs.max(1);
         self
     }
 
@@ -194,21 +195,19 @@ impl Server {
             room: Arc::new(Semaphore::new(concurrency.min(Semaphore::MAX_PERMITS))),
         });
         let router = router(Arc::clone(&app)).layer(DefaultBodyLimit::max(max_body));
-        let served = axum::serve(listener, router)
-            .with_graceful_shutdown(stopping.clone().cancelled_owned());
-        let mut served = tokio::spawn(served.into_future());
+        let mut served = tokio::spawn(connections::serve(listener, router, stopping.clone()));
         let worker = Arc::clone(&app);
         let mut work =
             tokio::spawn(async move { work::work(&worker, &queues, concurrency, drain).await });
         tokio::select! {
-            served = &mut served => return served.map_err(io::Error::other)?,
+            served = &mut served => return served.map_err(io::Error::other),
             () = stop => stopping.cancel(),
         }
         let drained = async {
             app.live.drained().await;
             // A worker that panicked has no runs left.
             let _ = (&mut work).await;
-            (&mut served).await.map_err(io::Error::other)?
+            (&mut served).await.map_err(io::Error::other)
         };
         let result = match tokio::time::timeout(drain, drained).await {
             Ok(result) => result,

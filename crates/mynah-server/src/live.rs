@@ -18,7 +18,7 @@ pub(crate) struct Live {
     runs: Arc<Mutex<HashMap<RunId, LiveRun>>>,
     tasks: Mutex<JoinSet<()>>,
     /// Why runs could not be performed the last time.
-    failures: Mutex<BTreeMap<RunId, Error>>,
+    failures: Arc<Mutex<BTreeMap<RunId, Error>>>,
 }
 
 /// How many failures are kept.
@@ -67,7 +67,7 @@ impl Live {
         }
     }
 
-    /// Why this process could not perform a run, until it attempts it again.
+    /// Why this process could not perform a run, until it has attempted it again.
     pub(crate) fn failure(&self, id: &str) -> Option<Error> {
         locked(&self.failures).get(id).cloned()
     }
@@ -78,8 +78,8 @@ impl Live {
         locked(&self.runs).insert(id.clone(), LiveRun { cancel, done: receiver });
         metrics.runs_started.fetch_add(1, Relaxed);
         metrics.runs_live.fetch_add(1, Relaxed);
-        locked(&self.failures).remove(&id);
-        Leave { id, runs: Arc::clone(&self.runs), metrics: Arc::clone(metrics), done }
+        let (runs, failures) = (Arc::clone(&self.runs), Arc::clone(&self.failures));
+        Leave { id, runs, failures, metrics: Arc::clone(metrics), done }
     }
 
     /// Performs a run until it ends or waits.
@@ -133,6 +133,7 @@ impl Live {
 pub(crate) struct Leave {
     id: RunId,
     runs: Arc<Mutex<HashMap<RunId, LiveRun>>>,
+    failures: Arc<Mutex<BTreeMap<RunId, Error>>>,
     metrics: Arc<Metrics>,
     done: watch::Sender<bool>,
 }
@@ -145,6 +146,8 @@ impl Drop for Leave {
         if runs.get(&self.id).is_some_and(is_own) {
             runs.remove(&self.id);
         }
+        // Whether it failed again is noted after this.
+        locked(&self.failures).remove(&self.id);
         self.metrics.runs_live.fetch_sub(1, Relaxed);
         self.done.send_replace(true);
     }

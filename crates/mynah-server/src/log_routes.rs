@@ -20,14 +20,11 @@ use mynah::{
     },
 };
 use serde_json::{Value, json};
-use tokio::{
-    runtime::Handle,
-    sync::mpsc,
-    time::{error::Elapsed, timeout},
-};
+use tokio::{runtime::Handle, sync::mpsc, time::timeout};
 
 use crate::{
     App,
+    actions::stopping,
     metrics::Waiting,
     now, page,
     problem::{Problem, Result},
@@ -288,38 +285,45 @@ pub(crate) async fn health() -> &'static str {
 /// `GET /readyz`
 pub(crate) async fn ready(State(app): State<App>) -> Result {
     if app.stopping.is_cancelled() {
-        let detail = "the server is stopping";
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", detail));
+        return Err(stopping());
     }
-    let detail = match read_log(&app, RunFilter::new().limit(1)).await {
-        Ok(Ok(_)) => return Ok("ok\n".into_response()),
-        Ok(Err(error)) => format!("the log cannot be read: {error}"),
-        Err(late) => format!("the log cannot be read: {late}"),
-    };
-    Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "log_unavailable", detail))
+    match probe(&app, RunFilter::new().limit(1)).await {
+        Ok(_) => Ok("ok\n".into_response()),
+        Err(why) => {
+            let detail = format!("the log cannot be used: {why}");
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "log_unavailable", detail))
+        }
+    }
 }
 
-/// Reads something from the log, within the time that a probe has.
-async fn read_log(
-    app: &App,
-    filter: RunFilter,
-) -> std::result::Result<mynah::Result<RunPage>, Elapsed> {
-    timeout(Duration::from_secs(3), app.log.runs(filter)).await
+/// Reads runs, and writes something if this server performs runs, within the time that a probe has.
+async fn probe(app: &App, filter: RunFilter) -> std::result::Result<RunPage, String> {
+    const TIME: Duration = Duration::from_secs(3);
+    let used = async {
+        if !app.agents.0.is_empty() {
+            app.log.beat("probe", TIME).await?;
+        }
+        app.log.runs(filter).await
+    };
+    match timeout(TIME, used).await {
+        Ok(used) => used.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("it did not answer within {} seconds", TIME.as_secs())),
+    }
 }
 
 /// `GET /metrics`
 pub(crate) async fn metrics(State(app): State<App>) -> Response {
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     let filter = RunFilter::new().abandoned(now()).oldest_first().limit(runs::LARGEST);
-    let waiting = match read_log(&app, filter).await {
-        Ok(Ok(page)) => {
+    let waiting = match probe(&app, filter).await {
+        Ok(page) => {
             let waiting = page.runs.iter().filter(|run| run.queue.is_some());
             let since = waiting.clone().map(|run| run.updated).min();
             let oldest =
                 since.map_or(0, |since| now().saturating_sub(since).max(0) / 1_000_000_000);
             Some(Waiting { runs: waiting.count() as u64, oldest: oldest.cast_unsigned() })
         }
-        _ => None,
+        Err(_) => None,
     };
     ([(header::CONTENT_TYPE, kind)], app.metrics.text(waiting.as_ref())).into_response()
 }

@@ -63,7 +63,7 @@ impl Metrics {
         let version = format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"));
         family("mynah_build_info", "gauge", "The version of the server.", &[(version, 1)]);
         let up = [(String::new(), u64::from(waiting.is_some()))];
-        family("mynah_log_up", "gauge", "Whether the log can be read.", &up);
+        family("mynah_log_up", "gauge", "Whether the log can be used.", &up);
         let answers = self
             .answers
             .iter()

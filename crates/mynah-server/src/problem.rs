@@ -71,7 +71,10 @@ impl From<Error> for Problem {
         let name = error.to_value()["type"].as_str().unwrap_or("error").to_owned();
         let title = status.canonical_reason().unwrap_or("Error");
         let code = format!("{name}/{}", error.reason());
-        let (detail, metadata) = (error.message().into_owned(), error.metadata().clone());
+        // What is a function there is a member of the body here.
+        let detail =
+            error.message().replace("allow_changed_engine()", "\"allow_changed_agent\": true");
+        let metadata = error.metadata().clone();
         let kind = "about:blank";
         Self(Box::new(Members { kind, title, status, code, detail, metadata }))
     }
@@ -96,8 +99,8 @@ fn status_of(error: &Error) -> StatusCode {
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         },
         ErrorKind::Session(SessionReason::NoSession) => StatusCode::NOT_FOUND,
-        ErrorKind::Session(_) | ErrorKind::Replay(_) => StatusCode::CONFLICT,
-        ErrorKind::Validation(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        ErrorKind::Session(_) => StatusCode::CONFLICT,
+        ErrorKind::Validation(_) | ErrorKind::Replay(_) => StatusCode::UNPROCESSABLE_ENTITY,
         ErrorKind::Adapter(AdapterReason::RateLimited | AdapterReason::Overloaded) => {
             StatusCode::SERVICE_UNAVAILABLE
         }

@@ -77,6 +77,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         match Path::<String>::from_request_parts(parts, state).await {
+            // No log has such an id, and some cannot look for it.
+            Ok(Path(id)) if id.contains('\0') => Err(Problem::absent("no id has a NUL character")),
             Ok(Path(id)) => Ok(Self(id)),
             Err(_) => Err(Problem::bad("the id in the path is not percent-encoded UTF-8")),
         }

@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     App, Room,
-    actions::{Answer, Body, allowed, last_event, room},
+    actions::{Answer, Body, allowed, in_time, last_event, room},
     live::LiveRun,
     problem::{Problem, Result},
     query::Id,
@@ -255,7 +255,7 @@ fn is_elsewhere(app: &App, run: &mynah::log::RunSummary) -> bool {
 pub(crate) async fn perform(app: &App, resume: Resume, room: Room) -> Result<(RunId, LiveRun)> {
     let cancel = CancelHandle::new();
     let resume = resume.in_flight(&app.live.in_flight).cancel_handle(&cancel);
-    let events = resume.stream().started().await?;
+    let events = in_time(resume.stream().started()).await?;
     // A run that a model call ended is continued in another.
     let id = events.run_id().cloned().unwrap_or_default();
     let live = app.live.perform(&app.metrics, id.clone(), (cancel, room), events);

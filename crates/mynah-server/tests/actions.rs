@@ -4,11 +4,11 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use mynah::{
-    Engine, Thread, follow,
-    log::{Log as _, MemoryLog, RunStatus},
+    Engine, Error, LogReason, Thread, follow,
+    log::{Append, Head, Log, LogFuture, MemoryLog, RunStatus, forward_log},
     testing::Scripted,
 };
 use mynah_server::{Agent, Server};
@@ -299,6 +299,9 @@ async fn requests_that_do_not_fit_are_refused() {
     for (path, body, status) in [
         ("/v1/runs", json!({}), 400),
         ("/v1/runs", json!({"input": 7}), 400),
+        ("/v1/runs", json!(["greeter", "hi"]), 400),
+        ("/v1/runs/pays/signals", json!(["cashier", null, null, ["c0"]]), 400),
+        ("/v1/runs/a%00b/signals", json!({"cancel": true}), 404),
         ("/v1/runs", json!({"input": "hi"}), 400),
         ("/v1/runs", json!({"agent": "none", "input": "hi"}), 404),
         ("/v1/runs", json!({"agent": "greeter", "input": "hi", "odd": 1}), 400),
@@ -435,4 +438,55 @@ async fn a_message_to_a_run_that_a_request_started_is_read() {
     let said = records["records"].as_array().unwrap().iter();
     let kinds: Vec<&Value> = said.map(|record| &record["kind"]).collect();
     assert!(kinds.contains(&&json!("user_message")), "{kinds:?}");
+}
+
+#[tokio::test]
+async fn a_run_of_another_agent_is_not_shown_as_the_only_ones() {
+    let log = Arc::new(MemoryLog::new());
+    let work = engine([says("Never.")]).chat("hi").record(&log).run_id("r").agent("work");
+    work.enqueue().await.unwrap();
+    let server = Running::start(Server::new(Arc::clone(&log)).agent(greeter())).await;
+    assert_eq!(server.json("/v1/runs/r").await["agent"], Value::Null);
+    // A changed agent is refused with what to send.
+    let refused = server.post("/v1/runs/r/signals", &json!({"resume": true})).await;
+    assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    let problem = json_of(refused).await;
+    assert!(problem["detail"].as_str().unwrap().contains("allow_changed_agent"), "{problem}");
+}
+
+#[tokio::test]
+async fn tools_are_run_again_by_the_agent_of_the_run() {
+    let log = Arc::new(MemoryLog::new());
+    sample(&log).await;
+    let agent = Agent::new("looker", engine([calls("look"), says("It is blue.")]));
+    let server = Running::start(Server::new(Arc::clone(&log)).agent(agent)).await;
+    let replayed = server.post("/v1/runs/done/replay", &json!({"rerun_tools": true})).await;
+    assert_eq!(replayed.status(), StatusCode::OK);
+}
+
+/// A log on a full disk.
+#[derive(Clone)]
+struct Full(MemoryLog);
+
+impl Log for Full {
+    fn append(&self, _: Append) -> LogFuture<'_, Head> {
+        Box::pin(async { Err(Error::log(LogReason::Unavailable)) })
+    }
+
+    fn beat(&self, _: &str, _: Duration) -> LogFuture<'_, ()> {
+        Box::pin(async { Err(Error::log(LogReason::Unavailable)) })
+    }
+
+    forward_log!(self => self.0, except append, beat);
+}
+
+#[tokio::test]
+async fn a_log_that_cannot_be_written_is_reported() {
+    let server = Running::start(Server::new(Full(MemoryLog::new())).agent(greeter())).await;
+    assert_eq!(server.problem("/readyz").await, (503, "http_error/log_unavailable".to_owned()));
+    let text = server.get("/metrics").await.text().await.unwrap();
+    assert!(text.contains("mynah_log_up 0\n"), "{text}");
+    let refused = server.post("/v1/runs", &json!({"input": "hi"})).await;
+    assert_eq!(refused.headers()["retry-after"], "1");
+    assert_eq!(problem_of(refused).await, (503, "log_error/unavailable".to_owned()));
 }

@@ -132,6 +132,7 @@ async fn a_token_is_demanded_for_data() {
         request.send().await.unwrap().status().as_u16()
     };
     assert_eq!(with(&format!("Bearer {TOKEN}")).await, 200);
+    assert_eq!(with(&format!("bearer {TOKEN}")).await, 200);
     for wrong in [
         "Bearer wrong",
         "Bearer ",

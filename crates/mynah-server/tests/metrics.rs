@@ -103,6 +103,6 @@ async fn runs_that_nobody_can_perform_are_counted_and_say_why() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     let run = server.json("/v1/runs/r").await;
-    assert_eq!(run["error"]["type"], "replay_error", "{run}");
+    assert_eq!(run["error"]["type"], "replay_mismatch", "{run}");
     assert_eq!(run["status"], "running");
 }

@@ -13,7 +13,12 @@ use mynah::{
 use mynah_server::{Agent, Server};
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
-use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::Semaphore, time::timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::Semaphore,
+    time::timeout,
+};
 
 use crate::common::{Running, calls, cutting, engine, paced, parse, problem_of, says};
 
@@ -274,14 +279,13 @@ async fn a_stream_does_not_end_when_another_process_takes_the_run() {
     let (log, gate) = (Arc::new(MemoryLog::new()), Arc::new(Semaphore::new(0)));
     let (entered, opened) = (Arc::new(Semaphore::new(0)), Arc::clone(&gate));
     let enter = Arc::clone(&entered);
-    let wait = Tool::new("wait", "Waits", json!({"type": "object"})).idempotent(1).handler_with(
-        (enter, opened),
-        async |(enter, opened), _, _| {
+    let wait = Tool::new("wait", "Waits", json!({"type": "object"}))
+        .idempotent(1)
+        .handler_with_state((enter, opened), async |(enter, opened), _, _| {
             enter.add_permits(1);
             opened.acquire().await.unwrap().forget();
             json!("done")
-        },
-    );
+        });
     let agent = engine([calls("wait"), says("Never.")]).tool(wait.clone());
     let server = Server::new(Arc::clone(&log)).agent(Agent::new("waiter", agent)).queue("none");
     let server = Running::start(server).await;
@@ -306,4 +310,32 @@ async fn a_stream_does_not_end_when_another_process_takes_the_run() {
     let sent = parse(&timeout(Duration::from_secs(30), response).await.unwrap().unwrap());
     assert_eq!(sent.last().unwrap().event.as_deref(), Some("end"));
     assert!(sent.iter().any(|sent| sent.data["event"]["type"] == "sealed"), "{sent:?}");
+}
+
+/// A connection on which this was sent.
+async fn sent(server: &Running, text: &str) -> TcpStream {
+    let mut connection = TcpStream::connect(server.address).await.unwrap();
+    connection.write_all(text.as_bytes()).await.unwrap();
+    connection
+}
+
+#[tokio::test]
+async fn a_connection_whose_request_does_not_come_is_closed() {
+    let server = Running::start(Server::new(MemoryLog::new())).await;
+    let mut half = sent(&server, "GET /healthz HTTP/1.1\r\nHost: local").await;
+    let mut answer = Vec::new();
+    let closed = timeout(Duration::from_secs(30), half.read_to_end(&mut answer)).await;
+    assert!(closed.is_ok(), "it is still open");
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_does_not_hold_up_the_end() {
+    let server = Server::new(MemoryLog::new()).agent(Agent::new("a", engine([says("hi")])));
+    let mut server = Running::start(server.drain(Duration::from_secs(600))).await;
+    let head = "POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nMynah-Request: 1\r\n\
+                Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{";
+    let _half = sent(&server, head).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.stop();
+    timeout(Duration::from_secs(30), server.stopped()).await.unwrap().unwrap();
 }

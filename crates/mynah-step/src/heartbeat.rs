@@ -6,6 +6,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     future::poll_fn,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::Poll,
@@ -39,7 +40,7 @@ struct Hearts {
 
 /// A point in time, on two clocks. One notices that the machine slept, the other that the time was
 /// set.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Moment {
     instant: Instant,
     clock: i64,
@@ -275,6 +276,12 @@ impl KeptLease {
     /// The lease, which is not released any more.
     pub(crate) fn into_held(mut self) -> Option<Arc<Held>> {
         self.0.take()
+    }
+}
+
+impl fmt::Debug for KeptLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("KeptLease").field(&self.0.as_ref().map(|held| &held.lease)).finish()
     }
 }
 

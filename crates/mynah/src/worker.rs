@@ -459,7 +459,7 @@ impl Worker {
         });
         let mut sleeps = None;
         match done {
-            Ok(Performed::Performed) => {
+            Ok(Performed::Stopped) => {
                 runs.report.performed += 1;
                 runs.resting.remove(&run);
                 return;

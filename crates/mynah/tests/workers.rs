@@ -259,7 +259,7 @@ async fn a_run_is_kept_while_its_engine_is_made() {
     let engine = Engine::new(Scripted::play([says("Done.")]));
     engine.chat("go").record(&log).run_id("r").enqueue().await.unwrap();
     let counted = Arc::clone(&made);
-    let worker = Worker::new(&log).agent_made_by("a", move |_, _| {
+    let worker = Worker::new(&log).agent_with("a", move |_, _| {
         let (engine, counted) = (engine.clone(), Arc::clone(&counted));
         Box::pin(async move {
             counted.fetch_add(1, SeqCst);

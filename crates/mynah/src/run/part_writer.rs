@@ -9,7 +9,7 @@ use std::{
 
 use mynah_data::{Event, Result};
 use mynah_log::AnswerPart;
-use mynah_step::{BoxFuture, Journal};
+use mynah_step::{BoxFuture, Journal, Recorder};
 use tokio::{
     sync::watch,
     time::{Sleep, sleep},
@@ -76,6 +76,10 @@ impl PartWriter {
             let (pace, full) = GROUP;
             let due = self.due.get_or_insert_with(|| Box::pin(sleep(pace)));
             if self.bytes < full && due.as_mut().poll(cx).is_pending() {
+                return;
+            }
+            // A part is kept only after the record that it follows. What fails is reported elsewhere.
+            if !matches!(self.journal.poll(cx, Recorder::poll_flush), Poll::Ready(Ok(()))) {
                 return;
             }
             (self.due, self.bytes) = (None, 0);

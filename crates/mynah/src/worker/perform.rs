@@ -19,7 +19,7 @@ use crate::{
 /// The result of performing a run that was claimed.
 pub(super) enum Performed {
     /// It ended or waits.
-    Performed,
+    Stopped,
     /// It waits for more than its inbox has: for so long, if it waits for a time.
     Waits(Option<Duration>),
     /// It was released, because the worker stops.
@@ -45,7 +45,7 @@ pub(super) async fn perform(
     if signals.iter().any(|(_, signal)| *signal == Signal::Cancel) {
         drop(lease);
         cancel_run(&log, &run).await?;
-        return Ok(Performed::Performed);
+        return Ok(Performed::Stopped);
     }
     let loaded = Loaded::read(&*log, &run).await?;
     let engine = make_of(&loaded, &agents, &run)?(Arc::clone(&log), run.clone()).await?;
@@ -72,7 +72,7 @@ pub(super) async fn perform(
         Err(error) if error.kind() == ErrorKind::Stream(StreamReason::Released) => {
             Ok(Performed::Released)
         }
-        done => done.map(|_| Performed::Performed),
+        done => done.map(|_| Performed::Stopped),
     }
 }
 
