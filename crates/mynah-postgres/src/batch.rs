@@ -6,7 +6,7 @@ use mynah_data::RunId;
 use mynah_log::{AnswerPart, Durability, Hash, Record};
 use tokio_postgres::{
     Error,
-    types::{ToSql, Type},
+    types::{Kind, ToSql, Type},
 };
 
 use crate::{
@@ -37,7 +37,8 @@ pub(crate) struct Message {
     pub(crate) payload: Vec<u8>,
 }
 
-/// A statement with its parameters.
+/// A statement with its parameters. Its text depends on the tables that are written, and for each on whether it is one row or
+/// more.
 #[derive(Default)]
 struct Statement<'a> {
     parts: Vec<String>,
@@ -53,6 +54,22 @@ impl<'a> Statement<'a> {
         format!("${}::{cast}", self.values.len())
     }
 
+    /// Adds a column of rows, with the type of an array of its values.
+    fn column<T: ToSql + Sync + Send + 'a>(
+        &mut self,
+        values: impl IntoIterator<Item = T>,
+        type_: Type,
+    ) -> String {
+        let mut values: Vec<T> = values.into_iter().collect();
+        match (type_.kind(), values.len()) {
+            (Kind::Array(of), 1) => {
+                let of = of.clone();
+                values.pop().map_or_else(String::new, |value| self.add(value, of))
+            }
+            _ => self.add(values, type_),
+        }
+    }
+
     async fn perform(self, line: &mut Line, last: &str) -> Result<i64, Error> {
         let text = format!("WITH {} {last}", self.parts.join(", "));
         let types: Vec<Type> = self.values.iter().map(|(_, type_)| type_.clone()).collect();
@@ -62,8 +79,25 @@ impl<'a> Statement<'a> {
     }
 }
 
-/// The columns of a run that change, with their types.
-const CHANGING: &str = "status, updated, records, hash, model, turns, tool_calls, input_tokens, output_tokens, cost, sealed, \
+/// So many rows of columns, named `v`.
+fn rows(count: usize, columns: &[String], names: &str) -> String {
+    if count != 1 {
+        return format!("unnest({}) AS v({names})", columns.join(", "));
+    }
+    let named = columns.iter().zip(names.split(", "));
+    let named: Vec<String> = named.map(|(value, name)| format!("{value} AS {name}")).collect();
+    format!("(SELECT {}) AS v", named.join(", "))
+}
+
+/// Whether a part of the statement returned so many rows.
+fn is_count(count: usize, part: &str, column: &str) -> String {
+    // The number itself is not part of the text.
+    let wanted = if count == 1 { "1".to_owned() } else { format!("cardinality({column})") };
+    format!("(SELECT count(*) FROM {part}) = {wanted}")
+}
+
+/// The id and the version of a run, and its columns that change.
+const CHANGING: &str = "id, version, status, updated, records, hash, model, turns, tool_calls, input_tokens, output_tokens, cost, sealed, \
                         token, owner, wake, delivered";
 
 impl Batch {
@@ -83,57 +117,61 @@ impl Batch {
         let (new, changed): (Vec<&Known>, Vec<&Known>) =
             runs.iter().partition(|known| known.version == 0);
         if !changed.is_empty() {
-            let (ids, columns) = columns(&mut statement, &changed);
-            let sets: Vec<String> =
-                CHANGING.split(", ").map(|column| format!("{column} = v.{column}")).collect();
+            let columns = columns(&mut statement, &changed);
+            let sets = CHANGING.split(", ").skip(2).map(|column| format!("{column} = v.{column}"));
             statement.parts.push(format!(
-                "changed AS (UPDATE mynah_runs AS r SET version = v.version + 1, {} \
-                 FROM unnest({columns}) AS v(id, version, {CHANGING}) \
+                "changed AS (UPDATE mynah_runs AS r SET version = v.version + 1, {} FROM {} \
                  WHERE r.id = v.id AND r.version = v.version RETURNING 1)",
-                sets.join(", ")
+                sets.collect::<Vec<_>>().join(", "),
+                rows(changed.len(), &columns, CHANGING)
             ));
-            checks.push(format!("(SELECT count(*) FROM changed) = cardinality({ids})"));
+            checks.push(is_count(changed.len(), "changed", &columns[0]));
         }
         if !new.is_empty() {
-            let (ids, columns) = columns(&mut statement, &new);
-            let more = fixed_columns(&mut statement, &new);
+            let mut columns = columns(&mut statement, &new);
+            columns.extend(fixed_columns(&mut statement, &new));
+            let names = format!("{CHANGING}, {FIXED}");
+            let values = names.split(", ").skip(2).map(|column| format!("v.{column}"));
             statement.parts.push(format!(
-                "new AS (INSERT INTO mynah_runs (id, version, {CHANGING}, started, session, queue, priority, shared, at_most) \
-                 SELECT v.id, 1, {}, v.started, v.session, v.queue, v.priority, v.shared, v.at_most \
-                 FROM unnest({columns}, {more}) AS v(id, version, {CHANGING}, started, session, queue, priority, shared, at_most) \
+                "new AS (INSERT INTO mynah_runs ({names}) SELECT v.id, 1, {} FROM {} \
                  WHERE NOT EXISTS (SELECT 1 FROM mynah_pruned p WHERE p.id = v.id) RETURNING 1)",
-                CHANGING.split(", ").map(|column| format!("v.{column}")).collect::<Vec<_>>().join(", ")
+                values.collect::<Vec<_>>().join(", "),
+                rows(new.len(), &columns, &names)
             ));
-            checks.push(format!("(SELECT count(*) FROM new) = cardinality({ids})"));
+            checks.push(is_count(new.len(), "new", &columns[0]));
         }
-        let from = line.no;
-        self.add_records(&mut statement, line);
-        self.add_messages(&mut statement, line);
-        self.add_parts(&mut statement);
-        if line.no > from {
-            let no = statement.add(line.no, Type::INT8);
-            let writer = line.writer;
-            statement.parts.push(format!(
-                "told AS (UPDATE mynah_writers SET no = {no}, at = {NOW} WHERE key = {writer} RETURNING 1)"
-            ));
+        if !self.records.is_empty() || !self.delivered.is_empty() {
+            let writer = statement.add(line.writer, Type::INT8);
+            self.add_records(&mut statement, line, &writer);
+            self.add_messages(&mut statement, line, &writer);
             // One that was silent for long may have been cleared away.
-            checks.push("(SELECT count(*) FROM told) = 1".to_owned());
+            checks.push(format!("EXISTS (SELECT 1 FROM mynah_writers WHERE key = {writer})"));
+            if line.is_sign_due() {
+                let sign = "sign AS (UPDATE mynah_writers SET at = {NOW} WHERE key = {writer})";
+                statement.parts.push(sign.replace("{NOW}", NOW).replace("{writer}", &writer));
+            }
         }
+        self.add_consumed(&mut statement);
+        self.add_parts(&mut statement);
         if !self.leaves.is_empty() {
-            let ids: Vec<&str> = self.leaves.iter().map(|(run, _)| &**run).collect();
-            let hashes: Vec<&[u8]> = self.leaves.iter().map(|(_, hash)| &hash.0[..]).collect();
-            let (ids, hashes) = (statement.add(ids, TEXTS), statement.add(hashes, BYTES));
+            let columns = [
+                statement.column(self.leaves.iter().map(|(run, _)| &**run), TEXTS),
+                statement.column(self.leaves.iter().map(|(_, hash)| &hash.0[..]), BYTES),
+            ];
             statement.parts.push(format!(
-                "leaves AS (INSERT INTO mynah_seals (id, hash) SELECT * FROM unnest({ids}, {hashes}))"
+                "leaves AS (INSERT INTO mynah_seals (id, hash) SELECT v.id, v.hash FROM {})",
+                rows(self.leaves.len(), &columns, "id, hash")
             ));
         }
         if !self.beats.is_empty() {
-            let processes: Vec<&str> = self.beats.keys().map(String::as_str).collect();
-            let ends: Vec<i64> = self.beats.values().copied().collect();
-            let (processes, ends) = (statement.add(processes, TEXTS), statement.add(ends, NUMBERS));
+            let columns = [
+                statement.column(self.beats.keys().map(String::as_str), TEXTS),
+                statement.column(self.beats.values().copied(), NUMBERS),
+            ];
             statement.parts.push(format!(
-                "beats AS (INSERT INTO mynah_beats AS b (process, until) SELECT * FROM unnest({processes}, {ends}) \
-                 ON CONFLICT (process) DO UPDATE SET until = excluded.until)"
+                "beats AS (INSERT INTO mynah_beats AS b (process, until) SELECT v.process, v.until FROM {} \
+                 ON CONFLICT (process) DO UPDATE SET until = excluded.until)",
+                rows(self.beats.len(), &columns, "process, until")
             ));
         }
         if statement.parts.is_empty() {
@@ -144,169 +182,145 @@ impl Batch {
             Durability::Relaxed => ", set_config('synchronous_commit', 'off', true)",
             _ => "",
         };
-        let last = format!("SELECT 1 / (CASE WHEN {checks} THEN 1 ELSE 0 END), {NOW}{commit}");
+        let session = statement.add(line.session, Type::INT4);
+        // A prepared statement is that of the session in which it was prepared.
+        let last = format!(
+            "SELECT 1 / (CASE WHEN {checks} THEN 1 ELSE 0 END), {NOW}, CASE WHEN pg_backend_pid() = {session} THEN 1 \
+             ELSE (pg_backend_pid() || ' is another session')::int4 END{commit}"
+        );
         let now = statement.perform(line, &last).await?;
         line.set_clock(now);
         Ok(())
     }
 
-    fn add_records<'a>(&'a self, statement: &mut Statement<'a>, line: &mut Line) {
+    fn add_records<'a>(&'a self, statement: &mut Statement<'a>, line: &mut Line, writer: &str) {
         if self.records.is_empty() {
             return;
         }
         let records = || self.records.iter();
         let first = line.no + 1;
         line.no += self.records.len() as i64;
-        let numbers: Vec<i64> = (first..=line.no).collect();
-        let runs: Vec<&str> = records().map(|record| &*record.envelope().run_id).collect();
-        let seqs: Vec<i64> = records().map(|record| record.seq().cast_signed()).collect();
-        let envelopes: Vec<&[u8]> = records().map(|record| &record.envelope_bytes()[..]).collect();
-        let salts: Vec<Option<&[u8]>> =
-            records().map(|record| record.body().map(|body| &body.salt[..])).collect();
-        let payloads: Vec<Option<&[u8]>> =
-            records().map(|record| record.body().map(|body| &body.payload[..])).collect();
         let columns = [
-            statement.add(runs, TEXTS),
-            statement.add(seqs, NUMBERS),
-            statement.add(envelopes, BYTES),
-            statement.add(salts, BYTES),
-            statement.add(payloads, BYTES),
-            statement.add(numbers, NUMBERS),
+            statement.column(records().map(|record| &*record.envelope().run_id), TEXTS),
+            statement.column(records().map(|record| record.seq().cast_signed()), NUMBERS),
+            statement.column(records().map(|record| &record.envelope_bytes()[..]), BYTES),
+            statement
+                .column(records().map(|record| record.body().map(|body| &body.salt[..])), BYTES),
+            statement
+                .column(records().map(|record| record.body().map(|body| &body.payload[..])), BYTES),
+            statement.column(first..=line.no, NUMBERS),
         ];
         statement.parts.push(format!(
             "kept AS (INSERT INTO mynah_records (run, seq, envelope, salt, payload, writer, no) \
-             SELECT v.run, v.seq, v.envelope, v.salt, v.payload, {}, v.no \
-             FROM unnest({}) AS v(run, seq, envelope, salt, payload, no))",
-            line.writer,
-            columns.join(", ")
+             SELECT v.run, v.seq, v.envelope, v.salt, v.payload, {writer}, v.no FROM {})",
+            rows(self.records.len(), &columns, "run, seq, envelope, salt, payload, no")
         ));
     }
 
-    fn add_messages<'a>(&'a self, statement: &mut Statement<'a>, line: &mut Line) {
-        if !self.delivered.is_empty() {
-            let messages = || self.delivered.iter();
-            let first = line.no + 1;
-            line.no += self.delivered.len() as i64;
-            let numbers: Vec<i64> = (first..=line.no).collect();
-            let columns = [
-                statement.add(messages().map(|message| &*message.run).collect::<Vec<_>>(), TEXTS),
-                statement.add(messages().map(|message| &*message.id).collect::<Vec<_>>(), TEXTS),
-                statement.add(messages().map(|message| message.n).collect::<Vec<_>>(), NUMBERS),
-                statement
-                    .add(messages().map(|message| &message.payload[..]).collect::<Vec<_>>(), BYTES),
-                statement.add(numbers, NUMBERS),
-            ];
-            statement.parts.push(format!(
-                "messages AS (INSERT INTO mynah_inbox (run, id, n, at, payload, writer, no) \
-                 SELECT v.run, v.id, v.n, {NOW}, v.payload, {}, v.no \
-                 FROM unnest({}) AS v(run, id, n, payload, no))",
-                line.writer,
-                columns.join(", ")
-            ));
+    fn add_messages<'a>(&'a self, statement: &mut Statement<'a>, line: &mut Line, writer: &str) {
+        if self.delivered.is_empty() {
+            return;
         }
-        if !self.consumed.is_empty() {
-            let runs: Vec<&str> = self.consumed.iter().map(|(run, _)| &**run).collect();
-            let ids: Vec<&str> = self.consumed.iter().map(|(_, id)| &**id).collect();
-            let (runs, ids) = (statement.add(runs, TEXTS), statement.add(ids, TEXTS));
-            statement.parts.push(format!(
-                "consumed AS (UPDATE mynah_inbox AS i SET payload = NULL FROM unnest({runs}, {ids}) AS v(run, id) \
-                 WHERE i.run = v.run AND i.id = v.id)"
-            ));
+        let messages = || self.delivered.iter();
+        let first = line.no + 1;
+        line.no += self.delivered.len() as i64;
+        let columns = [
+            statement.column(messages().map(|message| &*message.run), TEXTS),
+            statement.column(messages().map(|message| &*message.id), TEXTS),
+            statement.column(messages().map(|message| message.n), NUMBERS),
+            statement.column(messages().map(|message| &message.payload[..]), BYTES),
+            statement.column(first..=line.no, NUMBERS),
+        ];
+        statement.parts.push(format!(
+            "messages AS (INSERT INTO mynah_inbox (run, id, n, at, payload, writer, no) \
+             SELECT v.run, v.id, v.n, {NOW}, v.payload, {writer}, v.no FROM {})",
+            rows(self.delivered.len(), &columns, "run, id, n, payload, no")
+        ));
+    }
+
+    fn add_consumed<'a>(&'a self, statement: &mut Statement<'a>) {
+        if self.consumed.is_empty() {
+            return;
         }
+        let columns = [
+            statement.column(self.consumed.iter().map(|(run, _)| &**run), TEXTS),
+            statement.column(self.consumed.iter().map(|(_, id)| &**id), TEXTS),
+        ];
+        statement.parts.push(format!(
+            "consumed AS (UPDATE mynah_inbox AS i SET payload = NULL FROM {} WHERE i.run = v.run AND i.id = v.id)",
+            rows(self.consumed.len(), &columns, "run, id")
+        ));
     }
 
     fn add_parts<'a>(&'a self, statement: &mut Statement<'a>) {
         if !self.without_parts.is_empty() {
-            let runs: Vec<&str> = self.without_parts.iter().map(|run| &**run).collect();
-            let runs = statement.add(runs, TEXTS);
-            statement
-                .parts
-                .push(format!("unkept AS (DELETE FROM mynah_parts WHERE run = ANY({runs}))"));
+            let columns = [statement.column(self.without_parts.iter().map(|run| &**run), TEXTS)];
+            statement.parts.push(format!(
+                "unkept AS (DELETE FROM mynah_parts AS p USING {} WHERE p.run = v.run)",
+                rows(self.without_parts.len(), &columns, "run")
+            ));
         }
         if !self.parts.is_empty() {
-            let keys = || self.parts.keys();
-            let parts = || self.parts.values();
+            let (keys, parts) = (|| self.parts.keys(), || self.parts.values());
             let columns = [
-                statement.add(keys().map(|(run, ..)| &**run).collect::<Vec<_>>(), TEXTS),
-                statement.add(keys().map(|(_, seq, _)| *seq).collect::<Vec<_>>(), NUMBERS),
-                statement.add(keys().map(|(.., first)| *first).collect::<Vec<_>>(), NUMBERS),
-                statement
-                    .add(parts().map(|part| part.count.cast_signed()).collect::<Vec<_>>(), NUMBERS),
-                statement.add(parts().map(|part| &part.payload[..]).collect::<Vec<_>>(), BYTES),
+                statement.column(keys().map(|(run, ..)| &**run), TEXTS),
+                statement.column(keys().map(|(_, seq, _)| *seq), NUMBERS),
+                statement.column(keys().map(|(.., first)| *first), NUMBERS),
+                statement.column(parts().map(|part| part.count.cast_signed()), NUMBERS),
+                statement.column(parts().map(|part| &part.payload[..]), BYTES),
             ];
             statement.parts.push(format!(
-                "parts AS (INSERT INTO mynah_parts AS p (run, seq, first, count, payload) SELECT * FROM unnest({}) \
+                "parts AS (INSERT INTO mynah_parts AS p (run, seq, first, count, payload) \
+                 SELECT v.run, v.seq, v.first, v.count, v.payload FROM {} \
                  ON CONFLICT (run, seq, first) DO UPDATE SET count = excluded.count, payload = excluded.payload)",
-                columns.join(", ")
+                rows(self.parts.len(), &columns, "run, seq, first, count, payload")
             ));
         }
     }
 }
 
-/// The ids; and with them the versions and the columns that change, as arrays.
-fn columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> (String, String) {
+/// The columns that change, in the order of their names.
+fn columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> Vec<String> {
     let each = || runs.iter().copied();
     let summary = |known: &'a Known| &known.entry.summary;
     let numbers = |statement: &mut Statement<'a>, of: &dyn Fn(&'a Known) -> i64| {
-        statement.add(each().map(of).collect::<Vec<i64>>(), NUMBERS)
+        statement.column(each().map(of), NUMBERS)
     };
     let owner = |known: &'a Known| known.entry.holder.as_ref().map(|holder| &*holder.owner);
-    let columns = [
-        statement.add(each().map(|known| &*summary(known).run_id).collect::<Vec<_>>(), TEXTS),
+    vec![
+        statement.column(each().map(|known| &*summary(known).run_id), TEXTS),
         numbers(statement, &|known| known.version),
-        statement.add(
-            each().map(|known| summary(known).status as i16).collect::<Vec<_>>(),
-            Type::INT2_ARRAY,
-        ),
+        statement.column(each().map(|known| summary(known).status as i16), Type::INT2_ARRAY),
         numbers(statement, &|known| summary(known).updated),
         numbers(statement, &|known| summary(known).records.cast_signed()),
-        statement.add(each().map(|known| &summary(known).hash.0[..]).collect::<Vec<_>>(), BYTES),
-        statement
-            .add(each().map(|known| summary(known).model.as_deref()).collect::<Vec<_>>(), TEXTS),
+        statement.column(each().map(|known| &summary(known).hash.0[..]), BYTES),
+        statement.column(each().map(|known| summary(known).model.as_deref()), TEXTS),
         numbers(statement, &|known| summary(known).totals.turns.cast_signed()),
         numbers(statement, &|known| summary(known).totals.tool_calls.cast_signed()),
         numbers(statement, &|known| summary(known).totals.input_tokens.cast_signed()),
         numbers(statement, &|known| summary(known).totals.output_tokens.cast_signed()),
-        statement.add(
-            each().map(|known| summary(known).totals.cost).collect::<Vec<_>>(),
-            Type::FLOAT8_ARRAY,
-        ),
-        statement.add(
-            each().map(|known| summary(known).seal.is_some()).collect::<Vec<_>>(),
-            Type::BOOL_ARRAY,
-        ),
+        statement.column(each().map(|known| summary(known).totals.cost), Type::FLOAT8_ARRAY),
+        statement.column(each().map(|known| summary(known).seal.is_some()), Type::BOOL_ARRAY),
         numbers(statement, &|known| known.entry.token.cast_signed()),
-        statement.add(each().map(owner).collect::<Vec<_>>(), TEXTS),
+        statement.column(each().map(owner), TEXTS),
         numbers(statement, &Known::wake),
         numbers(statement, &|known| known.delivered),
-    ];
-    let all = columns.join(", ");
-    let [ids, ..] = columns;
-    (ids, all)
+    ]
 }
 
-/// The columns that a run has from its beginning, as arrays.
-fn fixed_columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> String {
+/// The columns that a run has from its beginning.
+const FIXED: &str = "started, session, queue, priority, shared, at_most";
+
+/// These columns, in the order of their names.
+fn fixed_columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> [String; 6] {
     let each = || runs.iter().map(|known| &known.entry.summary);
     let queue = || each().map(|summary| summary.queue.as_deref());
-    let columns = [
-        statement.add(each().map(|summary| summary.started).collect::<Vec<_>>(), NUMBERS),
-        statement
-            .add(each().map(|summary| summary.session_id.as_deref()).collect::<Vec<_>>(), TEXTS),
-        statement
-            .add(queue().map(|queue| queue.map(|queue| &*queue.name)).collect::<Vec<_>>(), TEXTS),
-        statement.add(
-            queue().map(|queue| queue.map(|queue| queue.priority)).collect::<Vec<_>>(),
-            Type::INT4_ARRAY,
-        ),
-        statement.add(
-            queue().map(|queue| queue.and_then(|queue| queue.key.as_deref())).collect::<Vec<_>>(),
-            TEXTS,
-        ),
-        statement.add(
-            queue().map(|queue| queue.map(|queue| i64::from(queue.limit))).collect::<Vec<_>>(),
-            NUMBERS,
-        ),
-    ];
-    columns.join(", ")
+    [
+        statement.column(each().map(|summary| summary.started), NUMBERS),
+        statement.column(each().map(|summary| summary.session_id.as_deref()), TEXTS),
+        statement.column(queue().map(|queue| queue.map(|queue| &*queue.name)), TEXTS),
+        statement.column(queue().map(|queue| queue.map(|queue| queue.priority)), Type::INT4_ARRAY),
+        statement.column(queue().map(|queue| queue.and_then(|queue| queue.key.as_deref())), TEXTS),
+        statement.column(queue().map(|queue| queue.map(|queue| i64::from(queue.limit))), NUMBERS),
+    ]
 }

@@ -118,6 +118,9 @@ async fn create(client: &Client) -> Result<()> {
     Err(failure(error))
 }
 
+/// How often a connection that writes shows that it lives.
+const SIGN: Duration = Duration::from_secs(3_600);
+
 /// A connection that writes.
 pub(crate) struct Line {
     pub(crate) client: Client,
@@ -125,37 +128,48 @@ pub(crate) struct Line {
     pub(crate) writer: i64,
     /// The number of the last thing that it wrote.
     pub(crate) no: i64,
+    /// The server's process that serves it.
+    pub(crate) session: i32,
     /// The server's time at a moment.
     clock: (i64, Instant),
-    /// Statements by their text. There are few: a text says which tables are written, and not how many rows.
-    statements: HashMap<String, SentStatement>,
-    /// Whether the server keeps statements from one transaction to the next. A pooler may not.
-    keeps_statements: bool,
+    /// When it last showed that it lives.
+    signed: Instant,
+    /// Statements by their text, prepared if they were sent before. There are few: a text says which tables are written, and not
+    /// how many rows.
+    statements: HashMap<String, Option<Statement>>,
 }
-
-/// A statement that was sent before.
-enum SentStatement {
-    /// Once.
-    Text,
-    /// Prepared, and when.
-    Prepared(Statement, Instant),
-}
-
-/// For how long a prepared statement is used. Its plan is that of the tables as they were.
-const PLANNED: Duration = Duration::from_secs(30);
 
 impl Line {
     pub(crate) async fn open(connector: &mut Connector) -> Result<Self> {
         let client = connector.connect().await?;
+        // A plan is made once, and holds however the tables grow: everything is looked up in an index. A server that does not know
+        // such a setting makes its own plans.
+        for (setting, value) in [
+            ("plan_cache_mode", "force_generic_plan"),
+            ("enable_seqscan", "off"),
+            ("enable_hashjoin", "off"),
+            ("enable_mergejoin", "off"),
+        ] {
+            let _ = client.batch_execute(&format!("SET {setting} = {value}")).await;
+        }
         let insert = format!(
             "WITH gone AS (DELETE FROM mynah_writers WHERE at < {NOW} - {KEPT}), \
              silent AS (DELETE FROM mynah_beats WHERE until < {NOW} - {KEPT}) \
-             INSERT INTO mynah_writers (no, at) VALUES (0, {NOW}) RETURNING key, at"
+             INSERT INTO mynah_writers (at) VALUES ({NOW}) RETURNING key, at, pg_backend_pid()"
         );
         let row = client.query_typed_one(&insert, &[]).await.map_err(failure)?;
-        let (writer, now) = (row.get(0), row.get(1));
-        let (clock, statements) = ((now, Instant::now()), HashMap::new());
-        Ok(Self { client, writer, no: 0, clock, statements, keeps_statements: true })
+        let (writer, now, session) = (row.get(0), row.get(1), row.get(2));
+        let (signed, statements) = (Instant::now(), HashMap::new());
+        Ok(Self { client, writer, no: 0, session, clock: (now, signed), signed, statements })
+    }
+
+    /// Whether it must show that it lives, with what it writes now.
+    pub(crate) fn is_sign_due(&mut self) -> bool {
+        let is_due = self.signed.elapsed() >= SIGN;
+        if is_due {
+            self.signed = Instant::now();
+        }
+        is_due
     }
 
     /// Sends a statement that returns one row. One that was sent before is prepared, which saves the server most of the work.
@@ -165,36 +179,20 @@ impl Line {
         types: &[Type],
         values: &[&(dyn ToSql + Sync)],
     ) -> std::result::Result<Row, Error> {
-        if let Some(statement) = self.prepared(&text, types).await? {
-            match self.client.query_one(&statement, values).await {
-                Err(error) if is_forgotten(&error) => self.keeps_statements = false,
-                done => return done,
+        match self.statements.get_mut(&text) {
+            Some(Some(statement)) => self.client.query_one(&*statement, values).await,
+            Some(unprepared) => {
+                let statement = self.client.prepare_typed(&text, types).await?;
+                let statement = unprepared.insert(statement);
+                self.client.query_one(&*statement, values).await
             }
-        }
-        let values: Vec<_> = values.iter().copied().zip(types.iter().cloned()).collect();
-        self.client.query_typed_one(&text, &values).await
-    }
-
-    async fn prepared(
-        &mut self,
-        text: &str,
-        types: &[Type],
-    ) -> std::result::Result<Option<Statement>, Error> {
-        match self.statements.get(text) {
-            _ if !self.keeps_statements => return Ok(None),
             None => {
-                self.statements.insert(text.to_owned(), SentStatement::Text);
-                return Ok(None);
+                let given: Vec<_> = values.iter().copied().zip(types.iter().cloned()).collect();
+                let row = self.client.query_typed_one(&text, &given).await?;
+                self.statements.insert(text, None);
+                Ok(row)
             }
-            Some(SentStatement::Prepared(statement, since)) if since.elapsed() < PLANNED => {
-                return Ok(Some(statement.clone()));
-            }
-            Some(_) => {}
         }
-        let statement = self.client.prepare_typed(text, types).await?;
-        let known = SentStatement::Prepared(statement.clone(), Instant::now());
-        self.statements.insert(text.to_owned(), known);
-        Ok(Some(statement))
     }
 
     /// The server's time, if known.
@@ -206,13 +204,6 @@ impl Line {
     pub(crate) fn set_clock(&mut self, now: i64) {
         self.clock = (now, Instant::now());
     }
-}
-
-/// Whether the server does not know a prepared statement any more, or knows another one of its name. Nothing was written then.
-fn is_forgotten(error: &Error) -> bool {
-    let code = error.code();
-    code == Some(&SqlState::INVALID_SQL_STATEMENT_NAME)
-        || code == Some(&SqlState::DUPLICATE_PSTATEMENT)
 }
 
 /// The types of parameters.
@@ -227,22 +218,40 @@ pub(crate) mod server;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::Batch;
+
+    /// Writes a sign of life of a process.
+    async fn beat(line: &mut Line, until: i64) -> std::result::Result<(), Error> {
+        let beats = [("process".to_owned(), until)].into();
+        Batch { beats, ..Batch::default() }.write(line, &[]).await
+    }
 
     #[tokio::test]
-    async fn a_statement_that_the_server_forgot_is_sent_whole() -> Result<()> {
+    async fn a_statement_that_is_sent_often_is_planned_once() -> Result<()> {
         let Some(server) = server::start() else { return Ok(()) };
         let mut line = Line::open(&mut Connector::new(Target::parse(&server.fresh())?)).await?;
-        let text = "SELECT $1::int8 + 1";
-        for given in 0..6_i64 {
-            if given == 3 {
-                // As a pooler does that gives another connection to each transaction.
-                line.client.batch_execute("DEALLOCATE ALL").await.map_err(failure)?;
-            }
-            let row = line.query_one(text.to_owned(), &[Type::INT8], &[&given]).await;
-            assert_eq!(row.map_err(failure)?.get::<_, i64>(0), given + 1);
-            assert_eq!(line.keeps_statements, given < 3);
+        for until in 0..9 {
+            beat(&mut line, until).await.map_err(failure)?;
         }
-        assert!(matches!(line.statements[text], SentStatement::Prepared(..)));
+        let select =
+            "SELECT sum(generic_plans)::int8, sum(custom_plans)::int8 FROM pg_prepared_statements";
+        let plans = line.client.query_typed_one(select, &[]).await.map_err(failure)?;
+        assert_eq!((plans.get::<_, i64>(0), plans.get::<_, i64>(1)), (8, 0));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn what_reaches_another_session_is_refused() -> Result<()> {
+        let Some(server) = server::start() else { return Ok(()) };
+        let mut line = Line::open(&mut Connector::new(Target::parse(&server.fresh())?)).await?;
+        beat(&mut line, 1).await.map_err(failure)?;
+        // As it is behind a pooler that gives another session to each transaction.
+        line.session += 1;
+        let error = failure(beat(&mut line, 2).await.expect_err("another session"));
+        assert_eq!(error.reason(), "unusable");
+        assert!(error.to_string().contains("session mode"), "{error}");
+        let row = line.client.query_typed_one("SELECT until FROM mynah_beats", &[]).await;
+        assert_eq!(row.map_err(failure)?.get::<_, i64>(0), 1, "nothing was written");
         Ok(())
     }
 }

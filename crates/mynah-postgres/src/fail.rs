@@ -32,6 +32,17 @@ pub(crate) fn is_refusal(error: &tokio_postgres::Error) -> bool {
     })
 }
 
+/// Whether a pooler in transaction mode is between us and the server: a prepared statement is unknown, or another one has its name,
+/// or our statement found that it is not in the session of its connection.
+fn is_of_another_session(code: &SqlState) -> bool {
+    [
+        SqlState::INVALID_SQL_STATEMENT_NAME,
+        SqlState::DUPLICATE_PSTATEMENT,
+        SqlState::INVALID_TEXT_REPRESENTATION,
+    ]
+    .contains(code)
+}
+
 /// What a failure means to those who use the log.
 pub(crate) fn failure(error: tokio_postgres::Error) -> Error {
     let Some(refusal) = error.as_db_error() else {
@@ -47,6 +58,10 @@ pub(crate) fn failure(error: tokio_postgres::Error) -> Error {
         code if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
             (LogReason::Unusable, "grant the role what docs/postgres.md names")
         }
+        code if is_of_another_session(code) => (
+            LogReason::Unusable,
+            "statements reach more than one session of the server; let the pooler use session mode, or connect without it",
+        ),
         code if *code == SqlState::READ_ONLY_SQL_TRANSACTION => (
             LogReason::Unavailable,
             "the server only reads; it may be a standby that is not promoted yet",

@@ -295,47 +295,35 @@ pub(crate) async fn changes(
     cursor: Option<&str>,
     limit: usize,
 ) -> Result<Changes> {
-    let mut seen = cursor.map(|cursor| parse(cursor).ok_or_else(invalid_cursor)).transpose()?;
-    let writers =
-        client.query_typed("SELECT key, no FROM mynah_writers", &[]).await.map_err(failure)?;
-    let last: Cursor = writers.iter().map(|row| (row.get(0), row.get(1))).collect();
-    let Some(seen) = &mut seen else { return Ok(Changes::new(Vec::new(), written(&last))) };
-    // Those that are gone have nothing new.
-    seen.retain(|writer, _| last.contains_key(writer));
-    let is_new = |(writer, no): &(&i64, &i64)| seen.get(writer).copied().unwrap_or(0) < **no;
-    let moved: Vec<i64> = last.iter().filter(is_new).map(|(writer, _)| *writer).collect();
-    if moved.is_empty() {
-        let next: Cursor =
-            last.keys().map(|writer| (*writer, seen.get(writer).copied().unwrap_or(0))).collect();
+    let Some(cursor) = cursor else {
+        let select = "SELECT w.key, greatest((SELECT max(no) FROM mynah_records WHERE writer = w.key), \
+                      (SELECT max(no) FROM mynah_inbox WHERE writer = w.key), 0) FROM mynah_writers w";
+        let rows = client.query_typed(select, &[]).await.map_err(failure)?;
+        let last = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        return Ok(Changes::new(Vec::new(), written(&last)));
+    };
+    let seen = parse(cursor).ok_or_else(invalid_cursor)?;
+    let (writers, from): (Vec<i64>, Vec<i64>) = seen.into_iter().unzip();
+    // Numbers grow in the order of the commits of one connection, so everything up to a visible number is committed. A connection
+    // without news gives one row.
+    let select = "SELECT w.key, coalesce(m.no, v.no, 0), m.run FROM mynah_writers w \
+        LEFT JOIN unnest($1::int8[], $2::int8[]) AS v(writer, no) ON v.writer = w.key LEFT JOIN LATERAL (\
+        (SELECT no, run FROM mynah_records WHERE writer = w.key AND no > coalesce(v.no, 0) ORDER BY no LIMIT $3) UNION ALL \
+        (SELECT no, run FROM mynah_inbox WHERE writer = w.key AND no > coalesce(v.no, 0) ORDER BY no LIMIT $3) \
+        ORDER BY no LIMIT $3) AS m ON true";
+    let given: [(&(dyn ToSql + Sync), Type); 3] =
+        [(&writers, NUMBERS), (&from, NUMBERS), (&clamped(limit.max(1)), Type::INT8)];
+    let rows = client.query_typed(select, &given).await.map_err(failure)?;
+    let mut next = Cursor::new();
+    for row in &rows {
+        let reached = next.entry(row.get(0)).or_default();
+        *reached = row.get::<_, i64>(1).max(*reached);
+    }
+    let ids: BTreeSet<String> = rows.iter().filter_map(|row| row.get(2)).collect();
+    let ids: Vec<String> = ids.into_iter().filter(|run| run != MAINTENANCE).collect();
+    if ids.is_empty() {
         return Ok(Changes::new(Vec::new(), written(&next)));
     }
-    let from: Vec<i64> =
-        moved.iter().map(|writer| seen.get(writer).copied().unwrap_or(0)).collect();
-    // Numbers grow in the order of the commits of one connection, so everything up to a visible
-    // number is committed.
-    let select = "SELECT writer, no, run FROM (\
-        SELECT r.writer, r.no, r.run FROM unnest($1::int8[], $2::int8[]) AS v(writer, no) \
-        JOIN mynah_records r ON r.writer = v.writer AND r.no > v.no UNION ALL \
-        SELECT i.writer, i.no, i.run FROM unnest($1::int8[], $2::int8[]) AS v(writer, no) \
-        JOIN mynah_inbox i ON i.writer = v.writer AND i.no > v.no) AS moved ORDER BY writer, no LIMIT $3";
-    let rows_wanted = clamped(limit.max(1));
-    let given: [(&(dyn ToSql + Sync), Type); 3] =
-        [(&moved, NUMBERS), (&from, NUMBERS), (&rows_wanted, Type::INT8)];
-    let rows = client.query_typed(select, &given).await.map_err(failure)?;
-    let is_cut = rows.len() as i64 == rows_wanted;
-    let reached = rows.last().map(|row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
-    let mut next = last.clone();
-    for writer in &moved {
-        let before = seen.get(writer).copied().unwrap_or(0);
-        let no = match reached {
-            Some((at, no)) if is_cut && *writer == at => no,
-            Some((at, _)) if is_cut && *writer > at => before,
-            _ => last.get(writer).copied().unwrap_or(before),
-        };
-        next.insert(*writer, no);
-    }
-    let ids: BTreeSet<String> = rows.iter().map(|row| row.get(2)).collect();
-    let ids: Vec<String> = ids.into_iter().filter(|run| run != MAINTENANCE).collect();
     let select = "SELECT r.id, r.records, r.hash, r.status, \
                   EXISTS (SELECT 1 FROM mynah_inbox i WHERE i.run = r.id AND i.payload IS NOT NULL) \
                   FROM mynah_runs r WHERE r.id = ANY($1)";

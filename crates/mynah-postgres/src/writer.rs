@@ -12,8 +12,11 @@ use mynah_log::{
     backend::{self, Checked, IndexEntry, Waiters},
 };
 use tokio::{
-    sync::{mpsc, oneshot},
-    time::timeout,
+    sync::{
+        mpsc::{self, error::TryRecvError},
+        oneshot,
+    },
+    time::{Instant, timeout},
 };
 
 use crate::{
@@ -159,6 +162,7 @@ impl Writer {
     pub(crate) async fn serve(mut self, mut jobs: mpsc::UnboundedReceiver<Ask>) {
         /// How long what is owed waits for company.
         const SOON: Duration = Duration::from_millis(500);
+        let mut usual = 1;
         loop {
             let mut group = Vec::new();
             let count = if self.owed.is_empty() {
@@ -171,6 +175,8 @@ impl Writer {
                 self.perform(owed).await;
                 return;
             }
+            gather(&mut jobs, &mut group, usual).await;
+            usual = group.len();
             let mut asks = std::mem::take(&mut self.owed);
             asks.append(&mut group);
             while !asks.is_empty() {
@@ -396,6 +402,28 @@ impl Writer {
         loaded.delivered = old?.iter().map(pair).collect();
         loaded.fresh = runs.into_iter().collect();
         Ok(loaded)
+    }
+}
+
+/// Waits a moment for as many jobs as there were the last time: those who were here then are likely to come again. A timer would
+/// wait for longer than a commit takes.
+async fn gather(jobs: &mut mpsc::UnboundedReceiver<Ask>, group: &mut Vec<Ask>, usual: usize) {
+    /// How long the next job may take to come, and how long it takes at most until all are there.
+    const PATIENCE: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(1)];
+    let began = Instant::now();
+    let mut last = began;
+    while group.len() < usual.min(GROUP)
+        && last.elapsed() < PATIENCE[0]
+        && began.elapsed() < PATIENCE[1]
+    {
+        match jobs.try_recv() {
+            Ok(job) => {
+                group.push(job);
+                last = Instant::now();
+            }
+            Err(TryRecvError::Empty) => tokio::task::yield_now().await,
+            Err(TryRecvError::Disconnected) => return,
+        }
     }
 }
 

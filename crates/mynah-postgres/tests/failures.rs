@@ -212,6 +212,22 @@ async fn a_server_that_crashes_under_load_loses_nothing_that_was_confirmed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_was_taken_for_dead_is_followed_again() {
+    let Some(server) = server::start() else { return };
+    server.sql("CREATE SCHEMA silent");
+    let log = PostgresLog::open(&server.url("silent", server.port)).expect("a URL");
+    let mut run = Sample::new("run", 0);
+    append(&log, &run.batch()).await;
+    let cursor = log.changes(None, 9).await.expect("a cursor").cursor;
+    // As another process does after a day without a sign of life.
+    server.sql("DELETE FROM silent.mynah_writers");
+    run = run.user("more");
+    append(&log, &run.batch()).await;
+    let changes = log.changes(Some(&cursor), 9).await.expect("changes");
+    assert_eq!(changes.runs.first().map(|change| change.head), Some(run.head()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_freezes_in_a_claim_holds_up_no_other() {
     let Some(server) = server::start() else { return };
     let budget = Arc::new(Budget::default());
