@@ -1,13 +1,14 @@
 // What a run adds up to: where its time went, and what its tools did.
 
 import { count, h, say, span } from "./dom.js";
+import { beginOf } from "./story.js";
 
 /** The time that spans cover together: what ran at once is counted once. */
 function covered(spans, until) {
   let [sum, reach] = [0, -Infinity];
-  for (const { from, to } of spans.toSorted((one, two) => one.from - two.from)) {
-    const end = to ?? until;
-    sum += Math.max(0, end - Math.max(from, reach));
+  for (const one of spans.toSorted((left, right) => beginOf(left) - beginOf(right))) {
+    const end = one.to ?? until;
+    sum += Math.max(0, end - Math.max(beginOf(one), reach));
     reach = Math.max(reach, end);
   }
   return sum;

@@ -90,7 +90,7 @@ export function recordDetail(record, { raw, close, link, actions = [] }) {
     h("dl", { class: "pairs" }, line("time", record.ts === null ? null : exactly(record.ts)), line("hash", record.hash, record.hash ? shortId(record.hash) : null), line("prev", record.prev, record.prev ? shortId(record.prev) : null)),
     actions.length ? h("div", { class: "actions" }, actions) : null,
     record.redacted ? h("p", { class: "muted" }, "Its body was taken away. The chain still holds its commitment.") : null,
-    record.unreadable ? h("p", { class: "error" }, say(record.unreadable)) : null,
+    record.unreadable && !record.damaged ? h("p", { class: "error" }, say(record.unreadable)) : null,
     record.fact ? [h("div", { class: "call-head" }, h("h3", {}, "Fact"), copyButton(() => JSON.stringify(record.fact, null, 2), "Copy as JSON")), jsonTree(record.fact, { open: 3 })] : null,
     h("details", { class: "raw", ontoggle: show }, h("summary", {}, icon("chevron"), "Bytes"), bytes));
 }

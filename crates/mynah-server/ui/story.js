@@ -325,4 +325,7 @@ const REASONS = {
 /** Why a run stopped, in words. */
 export const reasonWords = (reason) => Object.hasOwn(REASONS, reason) ? REASONS[reason] : String(reason ?? "").replaceAll("_", " ");
 
+/** When a span begins: a tool does when the log has its call, and has ended when its outcome is recorded. */
+export const beginOf = ({ from, to, duration }) => duration != null && to !== null ? Math.max(from, to - duration) : from;
+
 const pieces = (cuts) => (cuts ?? []).reduce((sum, cut) => sum + (cut?.pieces?.lens?.length ?? 0), 0);

@@ -2,6 +2,7 @@
 
 import { exactly, h, say, span } from "./dom.js";
 import { RowList } from "./list.js";
+import { beginOf } from "./story.js";
 
 const ROW = 28;
 /** The part of the axis that a wait takes where waits are shortened. */
@@ -74,7 +75,7 @@ export class Timeline {
   row(index) {
     const one = this.story.spans[index];
     const to = one.to ?? this.end;
-    const [left, right] = [this.fraction(one.from), this.fraction(to)];
+    const [left, right] = [this.fraction(beginOf(one)), this.fraction(to)];
     const inside = right >= 0 && left <= 1;
     const from = Math.max(0, left);
     const width = Math.max(0, Math.min(1, right) - from);
@@ -133,7 +134,7 @@ export class Timeline {
       pen.globalAlpha = kind === "wait" || kind === "crash" ? 0.45 : 1;
       for (const one of this.story.spans) {
         if (one.kind !== kind) continue;
-        const x = this.at(one.from) / this.length * width;
+        const x = this.at(beginOf(one)) / this.length * width;
         pen.fillRect(x, rows[kind][0], Math.max(1.5, (this.at(one.to ?? this.end) / this.length * width) - x), rows[kind][1]);
       }
     }
