@@ -1,28 +1,31 @@
 //! `mynah chat`: a conversation with an agent in the terminal.
 
 mod message;
+mod who;
 
-use std::{collections::HashMap, env, fs, path::PathBuf, pin::pin, process::Command, sync::Arc};
+use std::{collections::HashMap, env, path::PathBuf, pin::pin, process::Command, sync::Arc};
 
 use clap::Args;
 use futures_util::future::{Either, select};
 use mynah::{
-    CancelHandle, ChatResult, Engine, Error, Message, Options, Role, RunId, Session, Tool,
-    cancel_run,
-    log::{Fact, Log as _, RunFilter, Totals},
+    CancelHandle, ChatResult, Engine, Error, ErrorKind, Message, Options, Role, RunId, Session,
+    SessionReason, Status, Tool, cancel_run,
+    log::{Log as _, RunFilter, Totals},
     restore_session, restore_turn,
 };
-use mynah_agent::default_context;
 
-use self::message::{is_command, message};
+use self::{
+    message::{is_command, message},
+    who::{AGENT, Who, newest},
+};
 use crate::{
     Failure, LogArgs,
-    agent::{self, VarArgs},
+    agent::VarArgs,
     generate::failed,
     interrupt::interrupted,
     ledger::Ledger,
     log_flag,
-    model::{CallArgs, Tries},
+    model::CallArgs,
     now, resume, runtime,
     screen::{Followed, Screen, Stop, context_use, used},
     store::{self, LogLocation},
@@ -41,9 +44,6 @@ A message ends with Enter. Alt-Enter, or \\ at the end of a line, begins another
 @FILE in a message attaches an image or a text file. /help lists the commands. Tab completes commands and file names.
 Questions and calls that need approval are answered in place. Ctrl-C stops an answer and keeps the conversation; Ctrl-D leaves.
 Exit codes: 0 done; 1 a call failed in a pipe; 2 wrong usage, a bad agent file, no key; 3 a run waits; 4 a log, file or server that could not be used.";
-
-/// The member of a session's metadata that names the agent file.
-const AGENT: &str = "agent_file";
 
 /// How much of the last message and answer is shown when a conversation continues.
 const RECAP: usize = 160;
@@ -79,7 +79,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
     /// The agent file, or a scenario.
-    #[arg(conflicts_with = "model")]
+    #[arg(conflicts_with_all = ["model", "base_url", "exact_base_url", "api_key_env", "dotenv", "catalog", "retries", "timeout"])]
     agent: Option<PathBuf>,
     /// A model without tools: ADAPTER:MODEL.
     #[arg(long, short, value_name = "ADAPTER:MODEL")]
@@ -100,6 +100,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: place, agent, model, session, resumes, vars, call } = arguments;
     let who = match (agent, model) {
         (Some(agent), _) => Who::File(agent, vars),
+        (None, Some(_)) if !vars.flags().is_empty() => {
+            return Err(Failure::input("only an agent file has variables for --var"));
+        }
         (None, Some(model)) => Who::Model(model, Box::new(call)),
         (None, None) => {
             let model = "mynah chat -m anthropic:claude-sonnet-5-5";
@@ -118,7 +121,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             Some(name) => found(&log, name).await?,
             None => None,
         };
-        let (session, unfinished) = restored.unwrap_or_default();
+        let StoredSession { session, unfinished, branches } = restored.unwrap_or_default();
         let last = unfinished
             .clone()
             .or_else(|| Some(session.as_ref()?.last_run.as_ref()?.run_id.clone()));
@@ -134,8 +137,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             id: named.unwrap_or_else(new_id),
             before: Vec::new(),
             unsent: None,
+            branches,
             session,
-            branches: false,
             agents: HashMap::new(),
             prompt: Prompt::new(screen.looks, &NAMES),
             screen,
@@ -162,91 +165,20 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     })
 }
 
-/// Who answers.
-enum Who {
-    /// An agent file, or a scenario.
-    File(PathBuf, VarArgs),
-    /// A model without tools.
-    Model(String, Box<CallArgs>),
-}
-
-impl Who {
-    /// The engine, with its own model or another one. A scripted model continues after these answers.
-    async fn engine(
-        &self,
-        model: Option<&str>,
-        answers: &[Vec<Arc<Message>>],
-    ) -> Result<Engine, Failure> {
-        match self {
-            Self::File(file, _) if model.is_some() && !agent::is_agent_file(file) => {
-                Err(Failure::input("the model of a scenario cannot be changed"))
-            }
-            Self::File(file, vars) => {
-                agent::load(file, &vars.clone().with_model(model), answers).await
-            }
-            Self::Model(own, call) => {
-                let name = model.unwrap_or(own);
-                let adapter =
-                    |name: &str| name.split_once(':').map(|(adapter, _)| adapter.to_owned());
-                // The flags are about the server of one provider.
-                let elsewhere = call.elsewhere();
-                let call = if adapter(name) == adapter(own) { call } else { &elsewhere };
-                let engine = call.engine(name, &Tries::default())?.defaults(call.options());
-                let policy = default_context(&call.catalog()?, engine.get_model());
-                Ok(engine.context_policy(policy))
-            }
-        }
-    }
-
-    /// The agent file, from the root.
-    fn file(&self) -> Option<String> {
-        let Self::File(file, _) = self else { return None };
-        let path = fs::canonicalize(file).unwrap_or_else(|_| file.clone());
-        Some(path.to_string_lossy().into_owned())
-    }
-
-    /// The words and the flags that name it on the command line.
-    fn words(&self) -> (String, String) {
-        match self {
-            Self::File(file, vars) => (quoted(&file.to_string_lossy()), vars.flags()),
-            Self::Model(model, call) => (format!("-m {}", quoted(model)), call.flags()),
-        }
-    }
-}
-
 fn new_id() -> String {
     format!("chat-{:x}", now())
 }
 
-/// The name of the newest conversation of a log that this agent file, or no file, began.
-async fn newest(log: &Arc<Ledger>, file: Option<&str>) -> Result<String, Failure> {
-    let mut filter = RunFilter::new().limit(256);
-    loop {
-        let page = log.runs(filter.clone()).await?;
-        for run in &page.runs {
-            let Some(id) = &run.session_id else { continue };
-            let first = log.read(&run.run_id, 1, 1).await?;
-            let fact = first.first().map(store::fact).transpose()?.flatten();
-            let began = match &fact {
-                Some(Fact::RunStarted { about: Some(about), .. }) => {
-                    about.session.as_ref().and_then(|link| link.metadata.get(AGENT))
-                }
-                _ => None,
-            };
-            if began.is_none_or(|began| began.as_str() == file) {
-                return Ok(id.to_string());
-            }
-        }
-        let Some(next) = page.next else {
-            let why = "there is no conversation of this agent in the log to continue";
-            return Err(Failure::input(why));
-        };
-        filter = filter.after(next);
-    }
+/// A conversation as the log has it.
+#[derive(Default)]
+struct StoredSession {
+    /// None before the first answer.
+    session: Option<Session>,
+    /// The run of a turn whose process died.
+    unfinished: Option<RunId>,
+    /// Whether the last turn failed, so that the next one starts beside it.
+    branches: bool,
 }
-
-/// A session, none before its first answer, and the run of a turn whose process died.
-type StoredSession = (Option<Session>, Option<RunId>);
 
 /// A conversation by its name, if the log has it.
 async fn found(log: &Arc<Ledger>, id: &str) -> Result<Option<StoredSession>, Failure> {
@@ -254,8 +186,21 @@ async fn found(log: &Arc<Ledger>, id: &str) -> Result<Option<StoredSession>, Fai
         return Ok(None);
     }
     let restored = restore_session(log, id).await?;
-    let session = Some(restored.session).filter(|session| session.last_run.is_some());
-    Ok(Some((session, restored.unfinished)))
+    let mut session = Some(restored.session).filter(|session| session.last_run.is_some());
+    let mut branches = session.is_none() && restored.unfinished.is_none();
+    if let Some(failed) = session.take_if(|session| session.status() == Status::Error) {
+        (session, branches) = (before(log, &failed).await?, true);
+    }
+    Ok(Some(StoredSession { session, unfinished: restored.unfinished, branches }))
+}
+
+/// The session before its last turn; none if that was its first.
+async fn before(log: &Arc<Ledger>, session: &Session) -> Result<Option<Session>, Failure> {
+    let Some(last) = &session.last_run else { return Ok(None) };
+    Ok(match store::needed(log.as_ref(), &last.run_id).await?.first() {
+        Some(run) => Some(restore_turn(log, run).await?.session),
+        None => None,
+    })
 }
 
 struct Chat {
@@ -412,6 +357,10 @@ impl Chat {
                     return self.turn(message).await;
                 }
             }
+            "/fork" if rest == self.id || self.has(rest).await? => {
+                self.screen
+                    .note(&format!("there is a conversation {rest} already; give another name"));
+            }
             "/fork" => {
                 self.id = if rest.is_empty() { new_id() } else { rest.to_owned() };
                 self.session = self.session.take().map(|session| session.with_id(&*self.id));
@@ -424,7 +373,13 @@ impl Chat {
                 self.screen.note(&format!("a new conversation begins: {}", self.id));
             }
             "/export" if rest.is_empty() => self.screen.note("name a file: /export FILE"),
-            "/export" => self.verb("export", &["-o", rest]).await?,
+            "/export" => {
+                let (file, flags) = rest.split_once(" --").unwrap_or((rest, ""));
+                let flags = flags.split_whitespace().map(|flag| format!("--{flag}"));
+                let flags: Vec<String> = flags.collect();
+                let words = ["-o", file].into_iter().chain(flags.iter().map(String::as_str));
+                self.verb("export", &words.collect::<Vec<_>>()).await?;
+            }
             verb => {
                 let words: Vec<&str> = rest.split_whitespace().collect();
                 self.verb(verb.trim_start_matches('/'), &words).await?;
@@ -437,6 +392,10 @@ impl Chat {
     async fn turn(&mut self, message: Message) -> Result<Next, Failure> {
         self.log.begin(None).await;
         self.unsent = Some((self.session.clone(), message.clone()));
+        let is_new = self.session.is_none() && !self.branches;
+        if is_new && self.has(&self.id).await? {
+            return self.reload().await;
+        }
         let turn = match &self.session {
             Some(session) => self.engine.continue_session(session, Some(message)),
             None => {
@@ -467,7 +426,7 @@ impl Chat {
     ) -> Result<Next, Failure> {
         let result = match done {
             Err(Stop::Failed(failure)) => return Err(failure),
-            Err(Stop::Refused(error)) => return self.left(&error),
+            Err(Stop::Refused(error)) => return self.left(&error).await,
             Err(Stop::Interrupted) => {
                 written(self.screen.end())?;
                 self.log.begin(None).await;
@@ -486,7 +445,7 @@ impl Chat {
         };
         let Some(run) = result.run_id.clone().or(run) else { return Ok(Next::Continue) };
         if let Some(error) = result.error() {
-            return self.left(&error);
+            return self.left(&error).await;
         }
         let session = restore_turn(&self.log, &run).await?.session;
         let waits = session.last_run.as_ref().is_some_and(|last| last.waits);
@@ -497,19 +456,41 @@ impl Chat {
         }
         self.screen.left_out(&self.log, &run).await?;
         self.status(&result).await?;
+        if let Some(breach) = result.breach() {
+            let why = format!("{}: {breach}", result.halted_reason);
+            if !self.prompt.is_terminal {
+                return Err(Failure::finding(why));
+            }
+            self.screen.remark(BAD, &why);
+            self.screen.note("each message has the whole budget; say how to continue");
+        }
         Ok(Next::Continue)
     }
 
     /// A turn that failed is left behind, and the conversation continues from before it.
-    fn left(&mut self, error: &Error) -> Result<Next, Failure> {
+    async fn left(&mut self, error: &Error) -> Result<Next, Failure> {
         // Without a terminal, no user can retry.
         if !self.prompt.is_terminal {
             return Err(failed(error, 1));
+        }
+        if error.kind() == ErrorKind::Session(SessionReason::SessionMoved) {
+            return self.reload().await;
         }
         self.branches = true;
         self.screen.remark(BAD, &format!("failed: {error}"));
         self.screen
             .note("the conversation is as it was before this message; /retry sends it again");
+        Ok(Next::Continue)
+    }
+
+    /// Loads a conversation that another process has continued meanwhile.
+    async fn reload(&mut self) -> Result<Next, Failure> {
+        let stored = found(&self.log, &self.id).await?.unwrap_or_default();
+        (self.session, self.branches) = (stored.session, stored.branches);
+        self.before.clear();
+        self.screen.note(
+            "another process continued this conversation, and it was loaded; /retry sends the message",
+        );
         Ok(Next::Continue)
     }
 
@@ -558,6 +539,12 @@ impl Chat {
         Ok(())
     }
 
+    /// Whether the log has a conversation of this name.
+    async fn has(&self, name: &str) -> Result<bool, Failure> {
+        let filter = RunFilter::new().session(name).limit(1);
+        Ok(!name.is_empty() && !self.log.runs(filter).await?.runs.is_empty())
+    }
+
     /// Shows the model, or changes it. The agent is built anew, so that limits and context fit the model.
     async fn model(&mut self, name: &str) {
         if !name.is_empty() {
@@ -592,15 +579,9 @@ impl Chat {
     /// The session before the last turn of a conversation that another process began, and the message of that turn.
     async fn earlier(&self) -> Result<Option<(Option<Session>, Message)>, Failure> {
         let Some(session) = &self.session else { return Ok(None) };
-        let Some(last) = &session.last_run else { return Ok(None) };
         let message = session.messages().iter().rev().find(|message| message.role() == Role::User);
         let Some(message) = message else { return Ok(None) };
-        let before = store::needed(self.log.as_ref(), &last.run_id).await?;
-        let session = match before.first() {
-            Some(run) => Some(restore_turn(&self.log, run).await?.session),
-            None => None,
-        };
-        Ok(Some((session, (**message).clone())))
+        Ok(Some((before(&self.log, session).await?, (**message).clone())))
     }
 
     /// Runs another verb of this program on the last run.

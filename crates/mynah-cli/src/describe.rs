@@ -91,6 +91,21 @@ pub(crate) fn choices(metadata: &Metadata) -> Vec<String> {
     choices.into_iter().flatten().map(text).collect()
 }
 
+/// How a question with a form is answered.
+pub(crate) fn form(metadata: &Metadata) -> Option<String> {
+    let fields = metadata.get("ask_user_opts")?["schema"]["properties"].as_object()?;
+    let kind = |field: &Value| match field["enum"].as_array() {
+        Some(values) => values.iter().map(Value::to_string).collect::<Vec<_>>().join(" or "),
+        None => field["type"].as_str().unwrap_or("any value").to_owned(),
+    };
+    let of = |(name, field): (&String, &Value)| format!("{}: {}", json!(name), kind(field));
+    let all = fields.iter().map(of).collect::<Vec<_>>().join(", ");
+    Some(match fields.len() {
+        1 => format!("answer with the value of {all}, or decline"),
+        _ => format!("answer with JSON, {{{all}}}, or decline"),
+    })
+}
+
 /// The name of the tool that asks, if it continues with the answer: an agent, or a server's tool.
 pub(crate) fn asker<'c>(
     metadata: &Metadata,

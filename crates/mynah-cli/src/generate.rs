@@ -224,22 +224,29 @@ impl Arguments {
         said.iter().try_for_each(|said| self.call.check_said(said))?;
         match said[..] {
             [] if !self.images.is_empty() => Ok(String::new()),
-            [] if io::stdin().is_terminal() => {
-                Err(Failure::input("no prompt: give one, or pipe it in"))
-            }
-            [] | ["-"] => piped(),
-            [text] => Ok(text.to_owned()),
-            ["-", text] if text != "-" => Ok(format!("{}\n\n{text}", piped()?)),
-            [text, "-"] if text != "-" => Ok(format!("{text}\n\n{}", piped()?)),
-            _ => Err(Failure::input(
-                "the prompt is one argument, in quotes; beside it only - may stand, for standard input",
-            )),
+            _ => text_of(&said, "prompt"),
         }
     }
 }
 
+/// The text of arguments in which - stands for what is piped in.
+pub(crate) fn text_of(said: &[&str], what: &str) -> Result<String, Failure> {
+    match *said {
+        [] if io::stdin().is_terminal() => {
+            Err(Failure::input(format!("no {what}: give one in quotes, or pipe it in")))
+        }
+        [] | ["-"] => piped(),
+        [text] => Ok(text.to_owned()),
+        ["-", text] if text != "-" => Ok(format!("{}\n\n{text}", piped()?)),
+        [text, "-"] if text != "-" => Ok(format!("{text}\n\n{}", piped()?)),
+        _ => Err(Failure::input(format!(
+            "the {what} is one argument, in quotes; beside it only - may stand, for standard input"
+        ))),
+    }
+}
+
 /// What is piped in.
-pub(crate) fn piped() -> Result<String, Failure> {
+fn piped() -> Result<String, Failure> {
     let mut text = input::read(Path::new("-"))?;
     // What a shell puts at the end of a line is not meant for the model.
     text.truncate(text.trim_end_matches(['\n', '\r']).len());

@@ -1,21 +1,25 @@
 //! `mynah resume`: resumes a run that has no end.
 
+mod flags;
+
 use std::{
     io::{self, Write as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
+use clap::{Args, builder::NonEmptyStringValueParser};
 use futures_util::StreamExt as _;
 use mynah::{
-    Budget, ChatResult, Engine, Error, ErrorKind, Event, EventStream, HaltReason, Limit, LogReason,
-    Message, OnUncertain, Options, RecordedCall, Resume, RunId, SessionReason,
+    ChatResult, Engine, Error, ErrorKind, Event, EventStream, HaltReason, Limit, LogReason,
+    Message, Options, RecordedCall, Resume, RunId, SessionReason,
     log::{About, End, Extent, Fact, Hash, Log, RunStatus, RunSummary},
     recorded_call,
 };
 use serde_json::{Value, json};
 
+pub(crate) use self::flags::limit;
+use self::flags::{Policy, digest, rejection, tool_result};
 use crate::{
     Failure, LogArgs,
     agent::{self, VarArgs},
@@ -106,58 +110,6 @@ pub(crate) struct Arguments {
     /// Change a limit of the run, such as max_turns=20. Repeatable. What was spent counts.
     #[arg(long, value_name = "LIMIT=N", value_parser = limit)]
     budget: Vec<(String, Value)>,
-}
-
-/// One limit of a budget.
-pub(crate) fn limit(said: &str) -> Result<(String, Value), String> {
-    let (name, value) = said.split_once('=').ok_or("give a limit, =, and a number")?;
-    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
-    match Budget::from_json(&json!({name: value})) {
-        Ok(_) => Ok((name.to_owned(), value)),
-        Err(errors) if errors.iter().any(|error| error.code == "unknown_field") => Err(format!(
-            "no limit is called {name}; give one of max_input_tokens, max_output_tokens, \
-             max_total_tokens, max_usd, max_wall_clock_ms, max_turns, max_tool_calls"
-        )),
-        Err(_) => Err("give a number that is not negative after the =".to_owned()),
-    }
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Policy {
-    /// Suspend the run until a person decides.
-    Suspend,
-    /// Run them again.
-    Rerun,
-    /// Report the unknown outcome to the model.
-    Fail,
-}
-
-impl From<Policy> for OnUncertain {
-    fn from(policy: Policy) -> Self {
-        match policy {
-            Policy::Suspend => Self::Suspend,
-            Policy::Rerun => Self::Rerun,
-            Policy::Fail => Self::Fail,
-        }
-    }
-}
-
-fn tool_result(said: &str) -> Result<(String, Value), String> {
-    let (id, value) = said.split_once('=').ok_or("give the call's id, =, and JSON")?;
-    let value = serde_json::from_str(value)
-        .map_err(|error| format!("not JSON after the =: {error}; text stands in quotes"))?;
-    Ok((id.to_owned(), value))
-}
-
-fn digest(said: &str) -> Result<(String, Hash), String> {
-    let (id, digest) = said.split_once('=').ok_or("give the call's id, =, and the digest")?;
-    let digest = digest.parse::<Hash>().map_err(|_| "not 64 hexadecimal digits after the =")?;
-    Ok((id.to_owned(), digest))
-}
-
-/// The id of a call, and why it is not wanted.
-fn rejection(said: &str) -> (&str, &str) {
-    said.split_once('=').unwrap_or((said, ""))
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::{
     Failure, LogArgs,
     agent::{self, VarArgs},
-    generate::{failed, piped},
+    generate::{failed, text_of},
     ledger::Ledger,
     resume, runtime,
     screen::{Followed, Screen, Stop},
@@ -24,7 +24,7 @@ use crate::{
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah run agent.toml 'What is in this folder?'
-  git diff | mynah run reviewer.toml
+  git diff | mynah run reviewer.toml 'Review this change.' -
   mynah run agent.toml - < goal.txt
   mynah run agent.toml --var language=French 'Translate README.md.'
   mynah run agent.toml --json 'List the tests.' | jq .event.type
@@ -40,22 +40,19 @@ pub(crate) struct Arguments {
     log: LogArgs,
     /// The agent file, or a scenario.
     agent: PathBuf,
-    /// What the agent should do, in quotes. - reads standard input, as a missing goal does where something is piped in.
-    goal: Option<String>,
+    /// What the agent should do, in quotes; - stands for standard input. If missing, the goal is read from standard input.
+    goal: Vec<String>,
     #[command(flatten)]
     vars: VarArgs,
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: place, agent, goal, vars } = arguments;
-    let goal = match goal.as_deref() {
-        None if io::stdin().is_terminal() => {
-            return Err(Failure::input("no goal: give one in quotes, or pipe it in"));
-        }
-        None | Some("-") => piped()?,
-        Some(goal) if goal.trim().is_empty() => return Err(Failure::input("the goal is empty")),
-        Some(goal) => goal.to_owned(),
-    };
+    let words: Vec<&str> = goal.iter().map(String::as_str).collect();
+    let goal = text_of(&words, "goal")?;
+    if goal.trim().is_empty() {
+        return Err(Failure::input("the goal is empty"));
+    }
     let log = Arc::new(Ledger::new(LogLocation::parse(&place.log)?.open()?));
     let (json, mut screen) = (place.json, Screen::new(place.json));
     let prompt = screen.prompt();
@@ -104,11 +101,24 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                 screen.totals(&log, &run).await?;
                 resumed.judge(&log, &run).await?;
                 if !json {
-                    let hints = hints.map(|(verb, rest)| resumed.log().command(verb, &run, &rest));
-                    screen.hint(&hints.join("   "));
+                    if has_unread_input() {
+                        screen.note("standard input was not read; - beside the goal adds it");
+                    }
+                    for (verb, rest) in hints {
+                        screen.hint(&resumed.log().command(verb, &run, &rest));
+                    }
                 }
                 Ok(())
             }
         }
     })
+}
+
+/// Whether something was piped in that the goal does not take.
+fn has_unread_input() -> bool {
+    #[cfg(unix)]
+    let unread = rustix::io::ioctl_fionread(io::stdin()).unwrap_or_default();
+    #[cfg(not(unix))]
+    let unread = 0;
+    unread > 0 && !io::stdin().is_terminal()
 }

@@ -19,7 +19,8 @@ use futures_util::{
     future::{Either, select},
 };
 use mynah::{
-    Catalog, ChatResult, Event, FinishReason, HANDOFF, ModelRef, Resume, RunId, ToolOutcome,
+    Catalog, ChatResult, ErrorKind, Event, FinishReason, HANDOFF, ModelRef, Resume, RunId,
+    ToolOutcome,
     log::{Log as _, Totals},
     recorded_call,
 };
@@ -29,6 +30,7 @@ use crate::{
     Failure,
     best_effort::BestEffortWriter,
     describe::left_out,
+    generate::cut_off,
     ledger::Ledger,
     now, store,
     text::{Span, count, for_stdout, line, plain, short, width},
@@ -109,7 +111,10 @@ impl Screen {
     async fn show(
         &mut self,
         stream: &mut (impl Stream<Item = mynah::Result<Event>> + Unpin),
+        prompt: Option<&Prompt>,
     ) -> Result<Option<ChatResult>, Stop> {
+        #[cfg(unix)]
+        let _silenced = prompt.map(Prompt::silenced);
         self.waits_since = Some(now());
         let (mut result, mut drawn) = (None, 0);
         loop {
@@ -147,7 +152,7 @@ impl Screen {
         stream: &mut (impl Stream<Item = mynah::Result<Event>> + Unpin),
         run: &Followed<'_>,
     ) -> Result<Option<ChatResult>, Stop> {
-        match (self.show(stream).await?, run.prompt) {
+        match (self.show(stream, run.prompt).await?, run.prompt) {
             (Some(result), Some(prompt)) => self.settle(result, run, prompt).await.map(Some),
             (result, _) => Ok(result),
         }
@@ -163,8 +168,16 @@ impl Screen {
         while let Some(run) = result.run_id.clone() {
             let decided = self.decide(&result, (followed.resume)(&run), prompt).await?;
             let Some(resume) = decided else { break };
-            let mut stream = resume.stream().started().await?;
-            match self.show(&mut stream).await? {
+            let mut stream = match resume.stream().started().await {
+                Ok(stream) => stream,
+                // A person can correct what they entered.
+                Err(error) if matches!(error.kind(), ErrorKind::Tool(_)) && prompt.is_terminal => {
+                    self.remark(BAD, &error.to_string());
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            match self.show(&mut stream, Some(prompt)).await? {
                 Some(next) => result = next,
                 None => break,
             }
@@ -244,6 +257,10 @@ impl Screen {
             }
             Event::AskUserRequested { tool_call_id, .. } => {
                 self.tools.retain(|tool| tool.id != *tool_call_id);
+            }
+            Event::StepCompleted { response, .. } if cut_off(response).is_some() => {
+                let how = cut_off(response).unwrap_or_default();
+                self.remark(BAD, &format!("the answer was cut off {how}"));
             }
             // The model is asked again.
             Event::StepCompleted { response, .. }

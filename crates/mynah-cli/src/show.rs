@@ -6,7 +6,8 @@ use clap::Args;
 use mynah::{
     Error, Message,
     log::{
-        About, Corrupt, End, Fact, Kind, Log, Parent, Previous, Record, RunSummary, SUB_RUN, parent,
+        About, Corrupt, End, Fact, Kind, Log, Parent, Previous, Record, RunSummary, SUB_RUN,
+        Totals, parent,
     },
 };
 use serde_json::{Value, json};
@@ -78,7 +79,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                 write_json(&json!({"type": "run", "run": told}), &mut out)
             } else {
                 let parent = parent(log.as_ref(), &run.run_id).await?;
-                write_summary(&run, parent.as_ref(), &mut out)
+                let mut totals = store::agents_totals(log.as_ref(), &run.run_id).await?;
+                store::add(&mut totals, &run.totals);
+                write_summary(&run, &totals, parent.as_ref(), &mut out)
             })?;
         }
         if records && json {
@@ -132,6 +135,7 @@ fn write_json(value: &Value, out: &mut impl Write) -> io::Result<()> {
 
 fn write_summary(
     run: &RunSummary,
+    totals: &Totals,
     parent: Option<&Parent>,
     out: &mut impl Write,
 ) -> io::Result<()> {
@@ -143,10 +147,10 @@ fn write_summary(
     }
     let model = run.model.as_deref().map(|model| format!(", {}", plain(model)));
     writeln!(out, "{} UTC, {took}{}", Moment(run.started), model.unwrap_or_default())?;
-    let totals = &run.totals;
+    let agents = if totals == &run.totals { "" } else { ", agents included" };
     writeln!(
         out,
-        "{}, {}, {} + {} tokens, {}\n",
+        "{}, {}, {} + {} tokens{agents}, {}\n",
         count(totals.turns, "turn"),
         count(totals.tool_calls, "tool call"),
         totals.input_tokens,

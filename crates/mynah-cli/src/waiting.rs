@@ -8,7 +8,7 @@ use mynah::{
 };
 
 use crate::{
-    describe::{asker, choices, detail},
+    describe::{asker, choices, detail, form},
     text::{Moment, plain, quoted},
 };
 
@@ -82,7 +82,9 @@ impl<'f> Waiting<'f> {
                     none if none.is_empty() => none,
                     some => format!(" (choices: {some})"),
                 };
-                let question = plain(&format!("{who}{}{choices}", detail(self.end)));
+                let form = form(&self.end.metadata).map(|form| format!(" ({form})"));
+                let hints = choices + &form.unwrap_or_default();
+                let question = plain(&format!("{who}{}{hints}", detail(self.end)));
                 return format!("waits for an answer{question}\n  {command} --answer TEXT");
             }
             HaltReason::Sleeping => {

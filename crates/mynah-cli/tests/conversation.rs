@@ -68,6 +68,9 @@ fn choices_are_numbered_and_a_number_chooses() {
     terminal.send("Soup!\r");
     let screen = terminal.wait_after("2  onion", "1-2, or an answer:");
     assert!(screen.contains("Which soup?") && screen.contains("1  tomato"), "{screen}");
+    // Enter alone is no answer.
+    terminal.send("\r");
+    terminal.wait_after("or an answer: \n", "or an answer:");
     terminal.send("2\r");
     terminal.wait_prompt("Good choice.");
     leave(terminal);
@@ -114,7 +117,8 @@ fn a_run_that_was_left_at_a_question_is_resumed_in_place() {
     assert!(waits.stderr.contains(" --approve c0 --approve c1\n"), "{}", waits.stderr);
     let mut terminal = Terminal::new(&store, &["resume", "last", "--agent", &agent], 80, &[]);
     terminal.wait_after("command: echo one", "why not:");
-    terminal.send("y\r");
+    // Only the question that was shown is answered.
+    terminal.send("y\ry\r");
     terminal.wait_after("command: echo two", "why not:");
     terminal.send("no\r");
     terminal.wait_after("command: echo three", "why not:");
@@ -125,6 +129,7 @@ fn a_run_that_was_left_at_a_question_is_resumed_in_place() {
         assert!(all.contains(part), "{part} in {all}");
     }
     assert!(!all.contains("# Done"), "the answer is rendered: {all}");
+    assert!(store.ok(&["show", "last"]).contains("[c1] rejected"));
 }
 
 #[test]
@@ -151,6 +156,8 @@ fn taking_back_stays_in_the_forked_conversation() {
     terminal.wait_prompt("One.");
     terminal.send("second\r");
     terminal.wait_prompt("Two.");
+    terminal.send("/fork old\r");
+    terminal.wait_prompt("there is a conversation old already");
     terminal.send("/fork new\r");
     terminal.wait_prompt("the conversation new now");
     terminal.send("/undo\r");
@@ -158,7 +165,7 @@ fn taking_back_stays_in_the_forked_conversation() {
     terminal.send("third\r");
     terminal.wait_prompt("Three.");
     terminal.send("/runs\r");
-    terminal.wait_after("Three.", "1 turn,");
+    terminal.wait_prompt("1 turn,");
     leave(terminal);
     assert_eq!(sessions(&store), ["new", "old", "old"]);
     let shown = store.ok(&["show", "last"]);
@@ -197,6 +204,14 @@ fn a_failed_call_in_a_pipe_ends_the_chat_with_its_error() {
     assert_eq!(chat.code, Some(1), "{}", chat.stderr);
     assert!(chat.stderr.contains("too fast") && !chat.stderr.contains("/retry"), "{}", chat.stderr);
     assert!(!chat.stdout.contains("Never."), "{}", chat.stdout);
+    // A conversation whose only turn failed begins anew.
+    for (answer, code) in [(BREAKS, 1), (&says("Fine."), 0)] {
+        store.file("script.json", &format!(r#"{{"scripts": [{answer}]}}"#));
+        let arguments = ["chat", &agent, "--session", "s", "--log", &store.url()];
+        let chat = feed(mynah(arguments), b"hi\n");
+        assert_eq!(chat.code, Some(code), "{}", chat.stderr);
+    }
+    assert!(store.ok(&["show", "last"]).contains("Fine."));
 }
 
 #[test]
@@ -255,8 +270,11 @@ fn commands_show_export_clear_and_change_the_model() {
     terminal.wait_prompt("Nine.");
     terminal.send("/result\r");
     terminal.wait_after("Nine.", "  9\n");
-    terminal.send(&format!("/export {}\r", store.beside("out.jsonl")));
+    terminal.send(&format!("/export {} --html\r", store.beside("out.html")));
     terminal.wait_after("/export", "\n›");
+    // What is typed after a line is the next one.
+    terminal.send(&format!("/export {}\r/cost\r", store.beside("out.jsonl")));
+    terminal.wait_after("/cost", "2 turns");
     terminal.send("/retry\r");
     terminal.wait_prompt("Again.");
     terminal.send("/clear\r");
@@ -267,6 +285,7 @@ fn commands_show_export_clear_and_change_the_model() {
     terminal.wait_prompt("Other.");
     leave(terminal);
     assert_eq!(common::run(["verify", &store.beside("out.jsonl")]).code, Some(0));
+    assert!(fs::read_to_string(store.beside("out.html")).unwrap().contains("<html"));
     let sessions = sessions(&store);
     assert!(sessions[0].starts_with("chat-") && sessions[1..] == ["s", "s"], "{sessions:?}");
     let shown = store.ok(&["show", "last"]);
@@ -337,6 +356,26 @@ fn the_newest_conversation_is_that_of_the_same_agent() {
 }
 
 #[test]
+fn a_conversation_that_another_process_continued_is_loaded() {
+    let (store, file) = agent(&[says("One."), says("Two."), says("Three.")].join(","), "");
+    let chat = ["chat", &file, "--session", "s"];
+    let mut terminals = [(); 2].map(|()| Terminal::new(&store, &chat, 80, &[]));
+    terminals.iter().for_each(|terminal| drop(terminal.wait("›")));
+    let [one, two] = &mut terminals;
+    one.send("first\r");
+    one.wait_prompt("One.");
+    two.send("second\r");
+    two.wait_prompt("another process continued this conversation");
+    two.send("/retry\r");
+    two.wait_prompt("One.");
+    one.send("third\r");
+    one.wait_prompt("another process continued this conversation");
+    terminals.into_iter().for_each(|terminal| drop(leave(terminal)));
+    let shown = store.ok(&["show", "last"]);
+    assert!(shown.contains("-- 2 messages before") && shown.contains("second"), "{shown}");
+}
+
+#[test]
 fn a_decided_question_is_no_answer_of_the_conversation() {
     let front = r#"[{"tool_call": {"id": "c0", "name": "helper", "arguments": {"task": "Look."}}}, {"finish": "tool_calls"}]"#;
     let helper = "[agents.helper]\ndescription = 'Helps.'\nmodel = 'scripted:helper.json'\ntools = { shell = 'ask' }\n";
@@ -354,6 +393,83 @@ fn a_decided_question_is_no_answer_of_the_conversation() {
     let terminal = Terminal::new(&store, &["chat", &agent, "--session", "s"], 80, &[]);
     let screen = terminal.wait("the last turn was interrupted");
     assert!(screen.contains("you: go") && !screen.contains("answer:"), "{screen}");
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_asked_for_again() {
+    let (store, agent) = agent(&[shell("c0", "echo one"), says("Done.")].join(","), SHELL);
+    let mut terminal = Terminal::new(&store, &["chat", &agent], 80, &[]);
+    terminal.wait("›");
+    terminal.send("go\r");
+    terminal.wait("why not:");
+    terminal.send("e\r");
+    terminal.wait("arguments:");
+    terminal.send("\x15{\"cmd\": 1}\r");
+    terminal.wait_after("\"cmd\": 1}", "why not:");
+    terminal.send("ok\r");
+    let screen = terminal.wait_prompt("Done.");
+    assert!(screen.contains("│ one"), "{screen}");
+    leave(terminal);
+}
+
+#[test]
+fn an_answer_that_is_cut_off_and_a_spent_budget_are_reported() {
+    let cut = r#"[{"text": "Too mu"}, {"finish": "length"}]"#;
+    let (store, file) = agent(cut, "");
+    let run = store.run(&["run", &file, "hi"]);
+    assert!(run.stderr.contains("the answer was cut off at its token limit"), "{}", run.stderr);
+    let spends = "budget = { turns = 1 }\n[tools]\nshell = 'allow'\n";
+    let (store, file) = agent(&[shell("c0", "echo one"), says("Never.")].join(","), spends);
+    let chat = feed(mynah(["chat", &file, "--log", &store.url()]), b"hi\n");
+    assert_eq!(chat.code, Some(1), "{}", chat.stderr);
+    assert!(chat.stderr.contains("budget_exceeded: turns"), "{}", chat.stderr);
+    let mut terminal = Terminal::new(&store, &["chat", &file, "--session", "s"], 80, &[]);
+    terminal.wait("›");
+    terminal.send("hi\r");
+    terminal.wait_prompt("budget_exceeded: turns");
+    leave(terminal);
+}
+
+#[test]
+fn the_form_of_a_servers_question_is_shown() {
+    let call = r#"[{"tool_call": {"id": "c0", "name": "far_work", "arguments": {}}}, {"finish": "tool_calls"}]"#;
+    let server = concat!(env!("CARGO_MANIFEST_DIR"), "/../mynah-mcp/tests/hostile.py");
+    let far =
+        format!("[mcp.far]\ncommand = ['python3', '{server}', 'asks']\npermission = 'allow'\n");
+    let (store, file) = agent(&[call, &says("Met.")].join(","), &far);
+    let mut terminal = Terminal::new(&store, &["chat", &file], 80, &[]);
+    terminal.wait("›");
+    terminal.send("Go far.\r");
+    let form = "answer with the value of \"count\": integer, or decline";
+    let screen = terminal.wait_after(form, "\n?");
+    assert!(screen.contains("far_work asks: How many?"), "{screen}");
+    terminal.send("2\r");
+    terminal.wait_after("\"name\": string", "\n?");
+    terminal.send("Ada\r");
+    terminal.wait_prompt("Met.");
+    leave(terminal);
+}
+
+#[test]
+fn a_goal_and_what_is_piped_in_are_both_said_and_unread_input_is_reported() {
+    let (store, file) = agent(&[says("One."), says("Two.")].join(","), "");
+    let both = feed(mynah(["run", &file, "Review this.", "-", "--log", &store.url()]), b"+ line\n");
+    assert_eq!(both.code, Some(0), "{}", both.stderr);
+    assert!(store.ok(&["show", "last"]).contains("Review this.\n\n+ line\n"));
+    let unread = feed(mynah(["run", &file, "Review this.", "--log", &store.url()]), b"+ line\n");
+    assert!(unread.stderr.contains("standard input was not read"), "{}", unread.stderr);
+}
+
+#[test]
+fn flags_that_an_agent_file_does_not_use_are_refused() {
+    let (store, file) = agent(&says("Hi."), "");
+    for flags in [&["--base-url", "http://127.0.0.1:1"][..], &["--retries", "1"]] {
+        let refused = store.run(&[&["chat", &file], flags].concat());
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    }
+    let model = format!("scripted:{}", store.beside("script.json"));
+    let refused = store.run(&["chat", "-m", &model, "--var", "a=b"]);
+    assert!(refused.stderr.contains("--var"), "{}", refused.stderr);
 }
 
 #[test]

@@ -296,8 +296,9 @@ fn in_a_pipe_there_is_the_answer_alone_and_a_run_ends_with_what_it_used() {
     );
     let run = feed(mynah(["run", &agent, "--log", &url]), b"hi\n");
     assert_eq!((run.code, run.stdout.as_str()), (Some(0), "**Hello.**\n"), "{}", run.stderr);
-    let last = run.stderr.lines().last().unwrap();
-    assert!(run.stderr.contains("1 turn") && last.contains("mynah show"), "{}", run.stderr);
+    for part in ["1 turn", "\n  mynah show ", "\n  mynah fork "] {
+        assert!(run.stderr.contains(part), "{}", run.stderr);
+    }
     let json = feed(mynah(["run", &agent, "--json", "--log", &url, "hi"]), b"");
     let lines = common::lines(&json);
     assert_eq!(lines[0]["event"]["type"], "message_started", "{}", json.stdout);

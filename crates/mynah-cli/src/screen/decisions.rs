@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Screen, Stop, legible};
 use crate::{
-    describe::{asker, choices},
+    describe::{asker, choices, form},
     text::line,
     tty::{ASKS, BAD, Entered, Prompt, Reads, edited},
 };
@@ -72,14 +72,22 @@ impl Screen {
         self.remark(ASKS, &format!("{who}{question}"));
         let choices = choices(&result.metadata);
         let mut text = "? ".to_owned();
+        if let Some(form) = form(&result.metadata) {
+            self.remark(Style::new(), &form);
+        }
         if !choices.is_empty() {
             let rows = choices.iter().enumerate();
             let rows = rows.map(|(index, choice)| format!("{}  {}", index + 1, line(choice)));
             self.remark(Style::new(), &rows.collect::<Vec<_>>().join("\n"));
             text = format!("1-{}, or an answer: ", choices.len());
         }
-        let answer = self.asked(&text, Reads::Answer, prompt).await?;
-        Ok(answer.map(|answer| chosen(&choices, answer)))
+        loop {
+            match self.asked(&text, Reads::Answer, prompt).await? {
+                // Enter alone is no answer.
+                Some(answer) if answer.trim().is_empty() && prompt.is_terminal => {}
+                answer => return Ok(answer.map(|answer| chosen(&choices, answer))),
+            }
+        }
     }
 
     /// Asks what happens with each of these calls; none if the person leaves. Calls of an agent have its name before theirs: what is approved
@@ -119,7 +127,7 @@ impl Screen {
             return Ok(None);
         };
         Ok(Some(match said.trim() {
-            "y" | "Y" | "yes" => Decision::Approve,
+            "y" | "Y" | "yes" | "ok" => Decision::Approve,
             "a" | "always" => {
                 self.always.insert(name.to_owned());
                 Decision::Approve

@@ -1,7 +1,7 @@
 //! Markdown that arrives in pieces, as rows for the terminal.
 
 use anstyle::{AnsiColor, Style};
-use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{Alignment, CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 use super::{
     code::Highlighter,
@@ -174,6 +174,8 @@ struct Page {
     code: Option<Highlighter>,
     link: Option<String>,
     table: Vec<Vec<Row>>,
+    /// The side of each column.
+    aligned: Vec<Alignment>,
 }
 
 impl Page {
@@ -259,7 +261,7 @@ impl Page {
                 self.margins.push((None, "  ".to_owned()));
             }
             Tag::TableRow => self.table.push(Vec::new()),
-            Tag::Table(_) => self.table = vec![Vec::new()],
+            Tag::Table(aligned) => (self.table, self.aligned) = (vec![Vec::new()], aligned),
             _ => {}
         }
     }
@@ -338,10 +340,17 @@ impl Page {
             let cells = row.into_iter().zip(&widths);
             let cells: Vec<Vec<Row>> = cells.map(|(cell, width)| wrapped(cell, *width)).collect();
             for line in 0..cells.iter().map(Vec::len).max().unwrap_or_default() {
-                for (cell, column) in cells.iter().zip(&widths) {
+                for ((cell, column), side) in cells.iter().zip(&widths).zip(&self.aligned) {
                     let part = cell.get(line).map_or(&[][..], Vec::as_slice);
-                    let gap = " ".repeat(column.saturating_sub(width(part)) + 2);
-                    self.text.extend(part.iter().copied().chain(styled(&gap, Style::new())));
+                    let room = column.saturating_sub(width(part));
+                    let before = match side {
+                        Alignment::Right => room,
+                        Alignment::Center => room / 2,
+                        _ => 0,
+                    };
+                    let [left, right] = [before, room - before + 2].map(|gap| " ".repeat(gap));
+                    self.text.extend(styled(&left, Style::new()));
+                    self.text.extend(part.iter().copied().chain(styled(&right, Style::new())));
                 }
                 while self.text.pop_if(|(c, _)| *c == ' ').is_some() {}
                 self.flush();
@@ -409,6 +418,11 @@ mod tests {
                 "| a | bb |\n|---|---|\n| one two three | four five |",
                 18,
                 &["a        bb", "───────  ───────", "one two  four", "three    five"],
+            ),
+            (
+                "| a | b |\n|--:|---|\n| 1 | x |\n| 22 | y |",
+                40,
+                &[" a  b", "──  ─", " 1  x", "22  y"],
             ),
             ("a\u{1b}[2Jb", 40, &["a\\u{1b}[2Jb"]),
             ("one\ntwo", 40, &["one two"]),

@@ -88,6 +88,25 @@ impl Prompt {
         }
     }
 
+    /// Keeps what is typed out of an answer while that is shown: the next line begins with it. It is as before when the guard is dropped.
+    #[cfg(unix)]
+    pub(crate) fn silenced(&self) -> impl Drop + use<'_> {
+        use rustix::termios::LocalModes;
+        if let Some(mode) = &self.mode {
+            let mut silent = mode.clone();
+            silent.local_modes.remove(LocalModes::ECHO);
+            self.set(&silent);
+        }
+        Restored(self)
+    }
+
+    #[cfg(unix)]
+    fn set(&self, mode: &rustix::termios::Termios) {
+        // A terminal that cannot be set stays as it is.
+        let now = rustix::termios::OptionalActions::Now;
+        let _ = rustix::termios::tcsetattr(io::stdin(), now, mode);
+    }
+
     /// Forgets what was typed before a question was shown. What is piped in is meant for it.
     pub(crate) fn forget(&self) {
         #[cfg(unix)]
@@ -102,10 +121,18 @@ impl Prompt {
 impl Drop for Prompt {
     fn drop(&mut self) {
         // A line that is still being read left the terminal in its own mode.
-        if let Some(mode) = &self.mode {
-            let now = rustix::termios::OptionalActions::Now;
-            let _ = rustix::termios::tcsetattr(io::stdin(), now, mode);
-        }
+        self.mode.iter().for_each(|mode| self.set(mode));
+    }
+}
+
+/// Puts a terminal back into its mode.
+#[cfg(unix)]
+struct Restored<'a>(&'a Prompt);
+
+#[cfg(unix)]
+impl Drop for Restored<'_> {
+    fn drop(&mut self) {
+        self.0.mode.iter().for_each(|mode| self.0.set(mode));
     }
 }
 
@@ -121,26 +148,31 @@ fn read(
         .bell_style(BellStyle::None)
         .color_mode(colours)
         .build();
-    let Ok(mut editor) = Editor::<Words, FileHistory>::with_config(config) else { return };
-    editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), Cmd::Newline);
-    editor.set_helper(Some(Words { commands, files: FilenameCompleter::new(), is_message: true }));
+    let editor = |is_message| {
+        let mut editor = Editor::<Words, FileHistory>::with_config(config.clone())?;
+        let files = FilenameCompleter::new();
+        editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), Cmd::Newline);
+        editor.set_helper(Some(Words { commands, files, is_message }));
+        rustyline::Result::Ok(editor)
+    };
+    let Ok(mut messages) = editor(true) else { return };
     if let Some(file) = &history {
         // A missing history is empty.
-        let _ = editor.load_history(file);
+        let _ = messages.load_history(file);
     }
     while let Ok(Request { prompt, reads, entered }) = requests.recv() {
         let is_message = matches!(reads, Reads::Message);
-        if let Some(words) = editor.helper_mut() {
-            words.is_message = is_message;
-        }
+        // An editor keeps what was typed after a line for the next one. That is no answer to a question which was not shown yet.
         let mut line = match &reads {
-            Reads::Edit(text) => editor.readline_with_initial(&prompt, (text, "")),
-            _ => editor.readline(&prompt),
+            Reads::Message => messages.readline(&prompt),
+            Reads::Answer => editor(false).and_then(|mut editor| editor.readline(&prompt)),
+            Reads::Edit(text) => editor(false)
+                .and_then(|mut editor| editor.readline_with_initial(&prompt, (text, ""))),
         };
         if let (true, Ok(text)) = (is_message, &mut line) {
-            if !text.trim().is_empty() && editor.add_history_entry(&*text).unwrap_or(false) {
+            if !text.trim().is_empty() && messages.add_history_entry(&*text).unwrap_or(false) {
                 // A history that cannot be written stops no conversation.
-                let _ = history.as_ref().map(|file| editor.append_history(file));
+                let _ = history.as_ref().map(|file| messages.append_history(file));
             }
             *text = text.replace("\\\n", "\n");
         }
