@@ -20,9 +20,10 @@ use crate::{
 /// provider may not share: a missing or rejected key, an unknown model, a rate limit, no capacity,
 /// no connection, a prompt that is too long, an invalid answer, a feature that the adapter lacks.
 /// An invalid request, or one that was refused for its content, fails at once. A model whose answer
-/// has begun is not replaced. If all fail, the error is that of the last. It names the others, and
-/// its metadata has their errors, in order, as `earlier`. If none of them has a key, the error is that of
-/// the first, and has the others as `fallbacks`.
+/// has begun is not replaced. If all fail, the error is that of the last model that was called. One
+/// without a key was not called, so its error counts only if no model has a key; then it is the
+/// first one's. The error names the other models, and its metadata has their errors, in order, as
+/// `others`.
 ///
 /// A call's key and adapter options apply to the first model only. The others have their own, or
 /// use the environment. Provider options of a request reach every provider; options under a
@@ -115,39 +116,37 @@ impl Adapter for Fallback {
 
     /// Whether any of them can be called, up to the first whose failure would end the call.
     fn preflight(&self, request: &Request, call: &ModelCall) -> Result<()> {
-        let mut earlier = Vec::new();
+        let mut failed = Vec::new();
         for choice in self.choices.iter() {
             let (own, to) = (choice.request(request.clone()), choice.call(call.clone()));
             match choice.adapter.preflight(&own, &to) {
-                Err(error) if helps(&error) => earlier.push(choice.failed(request, error)),
-                checked => return checked.map_err(|error| after(&earlier, error)),
+                Err(error) if helps(&error) => failed.push(choice.failed(request, error)),
+                checked => return checked.map_err(|error| with_others(error, &failed)),
             }
         }
-        Err(none_of(earlier))
+        Err(last_called(failed))
     }
 
     fn open(self: Arc<Self>, request: Request, call: ModelCall) -> BoxFuture<Result<ModelStream>> {
         Box::pin(async move {
-            let Some((last, others)) = self.choices.split_last() else {
-                return Err(Error::engine(EngineReason::MissingAdapter));
-            };
-            let mut earlier = Vec::new();
-            for choice in others {
-                match choice.open(&request, &call, self.patience).await {
+            let mut failed = Vec::new();
+            for (index, choice) in self.choices.iter().enumerate() {
+                let patience = self.patience.filter(|_| index + 1 < self.choices.len());
+                match choice.open(&request, &call, patience).await {
                     Err(error) if helps(&error) => {
                         tracing::warn!(
                             provider = choice.adapter.name(),
                             reason = error.reason(),
                             request_id = call.request_id,
                             run_id = call.run_id.as_deref(),
-                            "a model could not be had, and the next is asked"
+                            "a model could not be called"
                         );
-                        earlier.push(choice.failed(&request, error));
+                        failed.push(choice.failed(&request, error));
                     }
-                    opened => return opened.map_err(|error| after(&earlier, error)),
+                    opened => return opened.map_err(|error| with_others(error, &failed)),
                 }
             }
-            last.open(&request, &call, None).await.map_err(|error| after(&earlier, error))
+            Err(last_called(failed))
         })
     }
 
@@ -229,25 +228,17 @@ impl Choice {
 /// A provider, its model and its error.
 type Failed<'a> = (&'a str, Option<&'a str>, Error);
 
-/// The error of a call that none of the models can take. A user who has no key at all sets that of the first model.
-fn none_of(mut failed: Vec<Failed<'_>>) -> Error {
-    let is_keyless =
-        |(.., error): &Failed<'_>| error.kind() == ErrorKind::Engine(EngineReason::MissingKey);
-    if !failed.is_empty() && failed.iter().all(is_keyless) {
-        let (.., first) = failed.remove(0);
-        return beside(first, "the fallbacks have none either", "fallbacks", &failed);
+/// The error of the last model that was called; of the first if none has a key.
+fn last_called(mut failed: Vec<Failed<'_>>) -> Error {
+    let last = failed.iter().rposition(|(_, _, error)| !is_missing_key(error)).unwrap_or(0);
+    match failed.is_empty() {
+        true => Error::engine(EngineReason::MissingAdapter),
+        false => with_others(failed.remove(last).2, &failed),
     }
-    let last = failed.pop().map(|(.., error)| error);
-    after(&failed, last.unwrap_or_else(|| Error::engine(EngineReason::MissingAdapter)))
 }
 
-/// The error with those of the providers that were called before.
-fn after(earlier: &[Failed<'_>], error: Error) -> Error {
-    beside(error, "asked before", "earlier", earlier)
-}
-
-/// The error with those of other providers, in its message and as a member of its metadata.
-fn beside(error: Error, what: &str, member: &str, others: &[Failed<'_>]) -> Error {
+/// The error with those of the other models.
+fn with_others(error: Error, others: &[Failed<'_>]) -> Error {
     if others.is_empty() {
         return error;
     }
@@ -255,11 +246,12 @@ fn beside(error: Error, what: &str, member: &str, others: &[Failed<'_>]) -> Erro
         Some(model) => format!("{provider}:{model}: {}", error.reason()),
         None => format!("{provider}: {}", error.reason()),
     });
-    let message = format!("{}; {what}: {}", error.message(), short.collect::<Vec<_>>().join(", "));
+    let message =
+        format!("{}; other models: {}", error.message(), short.collect::<Vec<_>>().join(", "));
     let whole = others.iter().map(
         |(provider, model, error)| json!({"provider": provider, "model": model, "error": error}),
     );
-    error.with_message(message).with(member, whole.collect::<Vec<_>>())
+    error.with_message(message).with("others", whole.collect::<Vec<_>>())
 }
 
 /// Whether another provider may succeed where one failed so.
@@ -267,7 +259,10 @@ fn helps(error: &Error) -> bool {
     use AdapterReason::*;
     match error.kind() {
         ErrorKind::Adapter(reason) => !matches!(reason, InvalidRequest | ContentFilter | Unknown),
-        ErrorKind::Engine(reason) => reason == EngineReason::MissingKey,
-        _ => false,
+        _ => is_missing_key(error),
     }
+}
+
+fn is_missing_key(error: &Error) -> bool {
+    error.kind() == ErrorKind::Engine(EngineReason::MissingKey)
 }

@@ -215,8 +215,8 @@ impl Engine {
         self.adapter_option("base_url", url.into())
     }
 
-    /// The same engine with a fallback: the model to use if the one before cannot be reached. See
-    /// [`Fallback`](crate::Fallback).
+    /// The same engine with a fallback: the model to use if the one before cannot be reached. The [`base_url`](Self::base_url) is that of
+    /// the first model alone. See [`Fallback`](crate::Fallback).
     ///
     /// ```
     /// # use mynah::Engine;

@@ -14,6 +14,7 @@ use std::{
 use mynah::{
     AdapterReason, Engine, Error, ErrorKind, Event, Fallback, ModelCall, ModelRef, Pricing,
     RetryPolicy,
+    log::MemoryLog,
     testing::{self, Scripted},
 };
 use serde::Deserialize as _;
@@ -71,7 +72,7 @@ async fn the_last_error_counts_and_retries_begin_anew() {
 }
 
 #[tokio::test]
-async fn an_error_tells_what_others_failed_with_before() {
+async fn an_error_names_what_the_other_models_failed_with() {
     use AdapterReason::*;
     let model = |reason| scripted([refusal(reason)]);
     let two = || Fallback::new(model(RateLimited)).or(model(Timeout), "b");
@@ -81,19 +82,46 @@ async fn an_error_tells_what_others_failed_with_before() {
     {
         let error = engine(fallback).retry(RetryPolicy::never()).generate("hi").await.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Adapter(Overloaded | Unknown)), "{error}");
-        let before = "; asked before: scripted:large: rate_limited, scripted:b: timeout";
+        let before = "; other models: scripted:large: rate_limited, scripted:b: timeout";
         assert!(error.to_string().ends_with(before), "{error}");
-        let earlier = error.metadata()["earlier"].as_array().unwrap();
-        let earlier: Vec<_> = earlier
+        let others = error.metadata()["others"].as_array().unwrap();
+        let others: Vec<_> = others
             .iter()
             .map(|one| (&one["provider"], Error::deserialize(&one["error"]).unwrap().kind()))
             .collect();
         let scripted = &json!("scripted");
         let kinds = [RateLimited, Timeout].map(|reason| (scripted, ErrorKind::Adapter(reason)));
-        assert_eq!(earlier, kinds);
+        assert_eq!(others, kinds);
     }
     let only = engine(Fallback::new(model(Overloaded))).retry(RetryPolicy::never());
-    assert!(!only.generate("hi").await.unwrap_err().metadata().contains_key("earlier"));
+    assert!(!only.generate("hi").await.unwrap_err().metadata().contains_key("others"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fallback_without_a_key_is_passed_over() -> mynah::Result<()> {
+    let down = || refusal(AdapterReason::ProviderUnavailable);
+    for is_first in [false, true] {
+        let model = scripted([down(), down(), says("up again")]);
+        let fallback = match is_first {
+            true => Fallback::new(Keyless).or(model.clone(), "small"),
+            false => Fallback::new(model.clone()).or(Keyless, "small"),
+        };
+        // A short outage is retried.
+        let engine = engine(fallback).retry(RetryPolicy::attempts(3));
+        assert_eq!(engine.generate("hi").await?.text(), "up again");
+        assert_eq!(model.calls(), 3);
+    }
+
+    // And a long one is resumed.
+    let model = scripted([down(), says("up again")]);
+    let engine = engine(Fallback::new(model).or(Keyless, "small")).retry(RetryPolicy::never());
+    let log = MemoryLog::new();
+    let chat = || engine.chat("hi").record(&log).run_id("k");
+    let error = chat().await.unwrap_err();
+    assert!(error.is_resumable(), "{error}");
+    assert!(error.to_string().ends_with("; other models: keyless:small: missing_key"), "{error}");
+    assert_eq!(chat().start_or_resume().await?.into_result().text(), "up again");
+    Ok(())
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,6 +242,23 @@ impl mynah::Adapter for Slow {
             tokio::time::sleep(Duration::from_secs(60)).await;
             Arc::new(self.0.clone()).open(request, call).await
         })
+    }
+}
+
+/// Has no key.
+struct Keyless;
+
+impl mynah::Adapter for Keyless {
+    fn name(&self) -> &str {
+        "keyless"
+    }
+
+    fn open(
+        self: Arc<Self>,
+        _: mynah::Request,
+        _: ModelCall,
+    ) -> mynah::BoxFuture<mynah::Result<mynah::ModelStream>> {
+        Box::pin(async { Err(Error::engine(mynah::EngineReason::MissingKey)) })
     }
 }
 

@@ -66,8 +66,8 @@ async fn one_of_several_models_is_enough() -> Result<()> {
     let neither = Engine::new(Fallback::new(adapter()).or(adapter(), "small")).model("large");
     let refused = neither.chat("hi").stream().refusal().cloned();
     assert_eq!(refused.clone(), neither.chat("hi").await.err());
-    // The first model is the one whose key a user sets.
-    let others = refused.map(|error| error.metadata()["fallbacks"].clone());
+    // The first model's error names its key.
+    let others = refused.map(|error| error.metadata()["others"].clone());
     let second = json!({"provider": "keyed", "model": "small", "error": missing()});
     assert_eq!(others, Some(json!([second])));
     Ok(())
