@@ -324,7 +324,7 @@ impl HttpAdapter {
             Some(key) => Some(key),
             None if !self.needs_key && is_ours => None,
             None => match variables.iter().find_map(stored).filter(|_| is_ours) {
-                None if is_ours && self.is_here(call) => None,
+                None if self.is_here(call)? && is_ours => None,
                 None => {
                     let error = self.keys.missing(&self.name, &variables);
                     return Err(hinted(error, self.format.key_hint()));
@@ -428,8 +428,8 @@ impl HttpAdapter {
     }
 
     /// Whether the call goes to this machine.
-    fn is_here(&self, call: &ModelCall) -> bool {
-        self.address("", call).is_ok_and(|address| client::is_local(&address.url))
+    fn is_here(&self, call: &ModelCall) -> Result<bool> {
+        Ok(client::is_local(&self.address("", call)?.url))
     }
 
     fn no_key_hint(&self) -> String {

@@ -222,6 +222,21 @@ async fn k05_a_missing_key_is_told_before_anything_is_sent() {
 }
 
 #[tokio::test]
+async fn a_bad_address_is_reported_before_a_missing_key() {
+    let groq = || {
+        let keys = Keys::new().with_environment(|_| None);
+        HttpAdapter::named("groq").unwrap().with_keys(keys)
+    };
+    for url in ["localhost:8080", "", "not a url", "ftp://x", "http://h:99999"] {
+        let mut call = ModelCall::default();
+        call.adapter_opts.insert("base_url".into(), url.into());
+        let refused = groq().preflight(&Request::from("hi"), &call).unwrap_err();
+        assert_eq!(hear(groq(), call).await, Err(refused.clone()), "{url}");
+        assert!(refused.message().starts_with("validation failed: base_url: "), "{url}: {refused}");
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_be_sent_is_known_before_the_call() {
     let server = TestServer::start(|_| Reply::json(500, "{}")).await.unwrap();
     let request = Request::from("hi").with_model("m");
