@@ -31,13 +31,25 @@ pub fn request(request: &Request) -> Result<()> {
         };
         why.push(format!("tool_choice names {name:?}, and {known}"));
     }
-    if let Some(ResponseFormat::JsonSchema { name, .. }) = &request.response_format
-        && !is_name(name)
+    // A provider's own tools are among the options.
+    if request.tool_choice == Some(ToolChoice::Required)
+        && request.tools.is_empty()
+        && !request.options.contains_key("tools")
     {
-        let broken =
-            FieldError::new("name", if name.is_empty() { "empty" } else { "invalid_format" });
-        errors.push(broken.under(["response_format".into()]));
-        why.push(format!("{name:?} is not a name of 1 to 64 of A-Z, a-z, 0-9, _ and -"));
+        errors.push(FieldError::new("tool_choice", "no_tools"));
+        why.push("tool_choice requires a tool call, and there are no tools".to_owned());
+    }
+    if let Some(ResponseFormat::JsonSchema { name, schema, .. }) = &request.response_format {
+        let mut refuse = |field: &str, code: &str| {
+            errors.push(FieldError::new(field, code).under(["response_format".into()]));
+        };
+        if !is_name(name) {
+            refuse("name", if name.is_empty() { "empty" } else { "invalid_format" });
+            why.push(format!("{name:?} is not a name of 1 to 64 of A-Z, a-z, 0-9, _ and -"));
+        }
+        if !schema.is_object() {
+            refuse("schema", "not_a_map");
+        }
     }
     if request.temperature.is_some_and(|t| !(0.0..=2.0).contains(&t)) {
         errors.push(FieldError::new("temperature", "out_of_range"));

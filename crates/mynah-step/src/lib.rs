@@ -89,6 +89,7 @@ pub use self::{
     metrics::{Watch, tell_exceeded},
     recorded_fact::RecordedFact,
     recorder::{Recorder, new_owner},
+    schema_check::schema_error,
     settle::settle,
     tool::{Backoff, Settled, ToolLimits, denied, panic_text, run_tool, tool_failed},
     tool_context::Try,

@@ -8,6 +8,12 @@ pub(crate) use checked::SchemaCheck;
 #[cfg(not(feature = "json-schema"))]
 pub(crate) use unchecked::SchemaCheck;
 
+/// Why this is not JSON Schema, with the place; none if it is.
+#[doc(hidden)]
+pub fn schema_error(schema: &Value) -> Option<String> {
+    SchemaCheck::new(schema).err()
+}
+
 #[cfg(feature = "json-schema")]
 mod checked {
     use super::Value;

@@ -10,7 +10,7 @@ use mynah_data::{
 use mynah_log::{About, BEHAVIOUR, Extent, SessionLink};
 use mynah_step::{
     Adapter, HandlerExecutor, JsonEncoder, ModelCall, Recorder, Tool, ToolContext, ToolLimits,
-    check_price, price_of,
+    check_price, price_of, schema_error,
 };
 use serde_json::Value;
 
@@ -227,6 +227,7 @@ impl CallPlan<'_> {
         let request = self.request(&mut options.values, &tools);
         validate::request(&request)?;
         self.check_schemas(&tools)?;
+        self.check_format(&request)?;
         check_capabilities(&request)?;
         let pricing = match &self.past {
             CallOrigin::ReplayAtPrice(about) => about.pricing,
@@ -359,6 +360,20 @@ impl CallPlan<'_> {
         Err(Error::validation(ValidationReason::InvalidRequest, errors).because(&why))
     }
 
+    /// Refuses an answer whose form could not be checked.
+    fn check_format(&self, request: &Request) -> Result<()> {
+        let Some(ResponseFormat::JsonSchema { name, schema, .. }) = &request.response_format else {
+            return Ok(());
+        };
+        if !matches!(self.past, CallOrigin::New { .. }) {
+            return Ok(());
+        }
+        let Some(why) = schema_error(schema) else { return Ok(()) };
+        let broken = FieldError::new("schema", "not_json_schema").under(["response_format".into()]);
+        Err(Error::validation(ValidationReason::InvalidRequest, vec![broken])
+            .because(&[format!("the schema of response_format {name:?} cannot be used: {why}")]))
+    }
+
     /// Refuses tools that could never run: those without a handler that are not handed to the
     /// caller.
     fn check_handlers(&self, tools: &[Tool], options: &Options) -> Result<()> {
@@ -444,9 +459,9 @@ impl CallPlan<'_> {
                     true => tools.iter().map(schema_size).sum(),
                     false => 0,
                 },
-                max_crashes: clamped(values.max_crashes.unwrap_or(10)),
+                max_crashes: clamped(values.max_crashes.unwrap_or(MAX_CRASHES)),
                 mode: values.mode.unwrap_or_default(),
-                max_turns: clamped(values.max_turns.unwrap_or(8)),
+                max_turns: clamped(values.max_turns.unwrap_or(MAX_TURNS)),
                 budget: values.budget,
                 halt_when: options.halt_when.map(|(_, condition)| condition),
                 finalize: final_request.is_some().then_some(Finalize { nudge }),
@@ -523,6 +538,12 @@ fn said_by(request: &Request) -> Values {
     });
     values
 }
+
+/// The model calls of a chat, by default.
+pub(crate) const MAX_TURNS: u64 = 8;
+
+/// The crashes without progress, by default. A lost model call is a turn, so there must be fewer.
+const MAX_CRASHES: u64 = 5;
 
 /// A count as a smaller type, at most its maximum.
 fn clamped(count: u64) -> u32 {
