@@ -349,8 +349,7 @@ impl Arguments {
         self.message.is_some() && !facts[since.unwrap_or_default()..].iter().any(is_said)
     }
 
-    /// Which limit of its budget, or which failed model call, ended a run, and the command that continues it; none if something
-    /// else did.
+    /// Which limit, or which failed model call, ended a run, and the command that continues it; none if something else did.
     async fn outage(&self, log: &Ledger, run: &str) -> Result<Option<(String, String)>, Failure> {
         let (mut asked, mut outage) = (false, None);
         for (_, fact) in store::facts(log, run).await? {
@@ -364,7 +363,13 @@ impl Arguments {
                 }
                 Some(Fact::Failed(end)) if outage.is_none() && asked && is_of_model(&end) => {
                     let why = format!("{}{}", end.reason, plain(&detail(&end)));
-                    outage = Some((why, "resume it to call the model again", String::new()));
+                    let passes = end.error().is_some_and(|error| error.is_resumable());
+                    let more = if passes { "" } else { " --allow-changed-agent" };
+                    outage = Some((why, "resume it to call the model again", more.to_owned()));
+                }
+                Some(Fact::Completed(end)) if end.reason == HaltReason::MaxTurns => {
+                    let more = " --budget max_turns=N".to_owned();
+                    outage = Some((end.reason.to_string(), "resume it with more turns", more));
                 }
                 _ => {}
             }
@@ -483,7 +488,9 @@ fn lacking_code(error: &Error) -> Option<&str> {
 
 /// Whether a run ended because a call of its model failed.
 fn is_of_model(end: &End) -> bool {
-    end.reason == HaltReason::Error && end.error().is_some_and(|error| error.is_resumable())
+    let is_of_model =
+        |error: Error| matches!(error.kind(), ErrorKind::Adapter(_) | ErrorKind::Stream(_));
+    end.reason == HaltReason::Error && end.error().is_some_and(is_of_model)
 }
 
 /// Resumes a run. In a terminal, what it then waits for is answered in place.
@@ -494,7 +501,16 @@ async fn resume(
     arguments: &Arguments,
 ) -> Result<(), Stop> {
     let about = play::last_about(log, found).await?;
-    let options = arguments.options(&about)?;
+    let mut options = arguments.options(&about)?;
+    // A chat that had all its turns gets as many.
+    let had_all =
+        |fact: &Fact| matches!(fact, Fact::Completed(end) if end.reason == HaltReason::MaxTurns);
+    let turns = arguments.budget.iter().find(|(name, _)| name == "max_turns");
+    if let Some((_, turns)) = turns
+        && facts(log.as_ref(), found).await?.iter().any(had_all)
+    {
+        options = options.overlay(Options::from_json(json!({"max_turns": turns}))?);
+    }
     let again = |run: &RunId| {
         let resume = engine.resume(log, run).on_uncertain(arguments.on_uncertain.into());
         let resume = resume.options(options.clone());

@@ -91,6 +91,40 @@ fn a_run_that_spent_its_budget_is_resumed_with_a_larger_one() {
 }
 
 #[test]
+fn a_run_that_had_all_its_turns_is_resumed_with_more() {
+    let short = POOR
+        .replace("{\"budget\": {\"max_turns\": 1, \"max_tool_calls\": 7}}", "{\"max_turns\": 1}");
+    let store = Store::with(&short);
+    let agent = store.file("agent.json", &short);
+    let ended = store.run(&["resume", "last", "--agent", &agent]);
+    let command =
+        format!("mynah resume run-0 --agent {agent} --budget max_turns=N --log {}\n", store.url());
+    let said =
+        format!("mynah: run run-0 has ended: max_turns; resume it with more turns:\n  {command}");
+    assert_eq!((ended.code, ended.stderr), (Some(2), said));
+    let resume = ["resume", "last", "--agent", &agent, "--budget", "max_turns=2"];
+    let resumed = store.run(&resume);
+    assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "Found.\n"), "{resumed:?}");
+}
+
+#[test]
+fn a_run_whose_model_call_was_refused_is_resumed_with_another_agent() {
+    let broken = ONE_ANSWER.replace("SCRIPT", r#"{"error": "invalid_request"}"#);
+    let store = Store::with(&broken);
+    let agent = store.file("agent.json", &ONE_ANSWER.replace("SCRIPT", r#"{"text": "Hi."}"#));
+    let ended = store.run(&["resume", "last", "--agent", &agent]);
+    assert!(ended.stderr.contains(" --allow-changed-agent "), "{ended:?}");
+    let resumed = store.run(&["resume", "last", "--agent", &agent, "--allow-changed-agent"]);
+    assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "Hi.\n"), "{resumed:?}");
+}
+
+/// A chat with one answer.
+const ONE_ANSWER: &str = r#"{
+  "scripts": [[ SCRIPT, {"finish": "stop"} ]],
+  "ops": [ {"op": "chat", "messages": [{"role": "user", "content": "Hello."}]} ]
+}"#;
+
+#[test]
 fn what_another_agent_changed_is_shown_where_it_went_on() {
     let (store, _) = crashed(SESSION);
     let other = r#"{

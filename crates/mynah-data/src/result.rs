@@ -105,7 +105,9 @@ impl HaltReason {
     /// What the caller can do, as the end of a message.
     fn advice(&self) -> &'static str {
         match self {
-            Self::MaxTurns => "; raise max_turns, or continue with the thread of the result",
+            Self::MaxTurns => {
+                "; resume the run with a larger max_turns, or continue with the thread of the result"
+            }
             Self::AskUser => "; answer the pending_question with reply or resume",
             Self::ManualToolCalls => {
                 "; give results for manual_tool_calls, or approve or reject them"

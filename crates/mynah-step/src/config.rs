@@ -62,7 +62,7 @@ pub struct Config {
     pub(crate) side_effect_errors: SideEffectErrors,
     /// The policy of a resumed run for tools that may have run and are not idempotent.
     pub(crate) on_uncertain: OnUncertain,
-    /// How often a run may be resumed without any progress before [`Context::run`](crate::Context::run) suspends it. Ten times by
+    /// How often a run may be resumed without any progress before [`Context::run`](crate::Context::run) suspends it. Five times by
     /// default.
     pub(crate) max_crashes: u32,
     /// How long the loop sleeps in this process; for longer the run is suspended. Two minutes by default. See
@@ -111,7 +111,7 @@ impl Config {
             on_tool_error: OnToolError::default(),
             side_effect_errors: SideEffectErrors::default(),
             on_uncertain: OnUncertain::default(),
-            max_crashes: 10,
+            max_crashes: 5,
             park_after: Duration::from_secs(120),
             repeated: None,
         }

@@ -1,23 +1,34 @@
-//! Runs that continue others. A run that a failed model call or its budget ended stays sealed; another run continues it.
+//! Runs that continue others. A run that a failed model call or a limit ended stays sealed; another run continues it.
 
 use std::{sync::Arc, time::Duration};
 
-use mynah_data::{Breach, Budget, Error, HaltReason, LogReason, Result, RunId};
+use mynah_data::{Breach, Error, ErrorKind, HaltReason, LogReason, Result, RunId};
 use mynah_log::{Continues, Fact, Log, RunFilter};
 use mynah_step::{Spent, active};
+use serde_json::Value;
 
-use crate::{engine::Engine, fork::Fork, loaded::Loaded, options::Options, turn::stay};
+use crate::{
+    engine::Engine, fork::Fork, loaded::Loaded, options::Options, prepare::MAX_TURNS, turn::stay,
+};
 
 /// What ended a run that another can continue.
 struct Outage {
     /// The last record before it.
     at: u64,
-    /// The limit, if one was passed.
-    breach: Option<Breach>,
+    cause: Cause,
     /// What the run that continues it has to know.
     link: Continues,
     /// For how long the run was active, the failed call included.
     active: Duration,
+}
+
+enum Cause {
+    /// A model call failed, for a reason that passes or for one that another engine may avoid.
+    Model { passes: bool },
+    /// A limit of the budget was passed.
+    Budget(Breach),
+    /// The chat had this many turns, and no more were allowed.
+    Turns(u64),
 }
 
 impl Outage {
@@ -31,21 +42,31 @@ impl Outage {
         for (fact, seq) in run.kept.records.iter().map(|kept| (kept.fact(), kept.record().seq())) {
             let before = spent;
             spent.evolve(fact);
-            let (at, before, breach) = match fact {
+            let (at, before, cause) = match fact {
                 Fact::TurnStarted { .. } => {
                     asked = (seq - 1, before, true);
                     continue;
                 }
                 Fact::BudgetExceeded { breach, .. } => match asked {
-                    (at, before, true) => (at, before, Some(breach.clone())),
-                    (_, _, false) => (seq - 1, before, Some(breach.clone())),
+                    (at, before, true) => (at, before, Cause::Budget(breach.clone())),
+                    (_, _, false) => (seq - 1, before, Cause::Budget(breach.clone())),
                 },
                 Fact::Failed(end) if asked.0 > 0 => {
-                    let failed = end.reason == HaltReason::Error && end.error()?.is_resumable();
-                    if !failed {
+                    let error = end.error().filter(|_| end.reason == HaltReason::Error)?;
+                    let of_model =
+                        matches!(error.kind(), ErrorKind::Adapter(_) | ErrorKind::Stream(_));
+                    if !(of_model || asked.2) {
                         return None;
                     }
-                    (asked.0, asked.1, None)
+                    (asked.0, asked.1, Cause::Model { passes: error.is_resumable() })
+                }
+                // An answer that got its form is complete.
+                Fact::Completed(end)
+                    if end.reason == HaltReason::MaxTurns
+                        && !end.metadata.contains_key("structured_finalize") =>
+                {
+                    let turns = end.metadata.get("max_turns").and_then(Value::as_u64)?;
+                    (seq - 1, before, Cause::Turns(turns))
                 }
                 _ => {
                     asked.2 &=
@@ -55,14 +76,39 @@ impl Outage {
             };
             let mut link = run.link().cloned().unwrap_or_else(|| Continues::new(&run.kept.run));
             spent.add_since(&before, &mut link);
-            return Some(Self { at, breach, link, active: active(&run.kept.records) });
+            return Some(Self { at, cause, link, active: active(&run.kept.records) });
         }
         None
     }
+
+    /// Whether the run continues with this engine and these options.
+    fn is_over(&self, engine: &Engine, options: &Options, run: &Loaded) -> Result<bool> {
+        let (_, last) = run.stretches();
+        let mut values = engine.0.options.values.clone();
+        values.overlay(Options::of(last.about)?.values);
+        values.overlay(options.values.clone());
+        Ok(match &self.cause {
+            Cause::Model { passes } => *passes || options.allow_changed,
+            Cause::Budget(breach) => values.budget.is_none_or(|budget| budget.admits(breach)),
+            Cause::Turns(turns) => values.max_turns.unwrap_or(MAX_TURNS) > *turns,
+        })
+    }
 }
 
-/// Returns the run to continue: the one that was read, or if a model call or its budget ended it, the newest run that continues it. That is
-/// made if there is none; for a run that its budget ended, only if the budget is large enough by now.
+/// How a run that has ended can be continued.
+pub(crate) fn advice(run: &Loaded) -> &'static str {
+    match Outage::of(run).map(|outage| outage.cause) {
+        None => "fork it to continue (mynah::fork_run)",
+        Some(Cause::Model { .. }) => {
+            "its model call failed; allow_changed_engine() calls the model again, in another run"
+        }
+        Some(Cause::Budget(_)) => "its budget is spent; resume it with a larger budget",
+        Some(Cause::Turns(_)) => "it had all its turns; resume it with a larger max_turns",
+    }
+}
+
+/// Returns the run to continue: the one that was read, or if a model call or a limit ended it, the newest run that continues it. That is
+/// made if there is none, and what ended the run is over.
 pub(crate) async fn continued(
     log: &Arc<dyn Log>,
     engine: &Engine,
@@ -74,9 +120,7 @@ pub(crate) async fn continued(
         let next = match newest(&**log, &loaded.kept.run).await? {
             Some(next) => next,
             None => {
-                if let Some(breach) = &outage.breach
-                    && !budget(engine, options, &loaded)?.is_none_or(|budget| budget.admits(breach))
-                {
+                if !outage.is_over(engine, options, &loaded)? {
                     break;
                 }
                 check_session(&**log, &loaded).await?;
@@ -118,14 +162,6 @@ pub(crate) async fn newest(log: &dyn Log, run: &RunId) -> Result<Option<RunId>> 
         newest = Some(std::mem::replace(&mut next, after));
     }
     Ok(newest)
-}
-
-/// The budget with which a run would continue.
-fn budget(engine: &Engine, options: &Options, run: &Loaded) -> Result<Option<Budget>> {
-    let (_, last) = run.stretches();
-    let recorded = Options::of(last.about)?.values.budget;
-    let said = options.values.budget.clone().or(recorded);
-    Ok(said.or_else(|| engine.0.options.values.budget.clone()))
 }
 
 /// Refuses to continue a turn of a session that has continued without it.

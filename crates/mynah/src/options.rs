@@ -307,13 +307,13 @@ macro_rules! setters_of {
 
             /// How often processes may die in succession before a recorded run makes progress. The next
             /// resume then suspends the run with the reason `crash_loop`; another resume continues it.
-            /// By default 10.
+            /// By default 5.
             max_crashes(crashes: u32) = Some(u64::from(crashes));
         }
     };
     (chat, $self_:ident => $options:expr) => {
         mynah_data::setters! { $self_ => $options.values;
-            /// How often the model is called at most. By default 8.
+            /// How often the model is called at most, calls included that were lost with their process. By default 8.
             max_turns(turns: u32) = Some(u64::from(turns));
 
             /// Formats the answer by one more call after the tools.

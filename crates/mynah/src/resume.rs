@@ -17,7 +17,7 @@ use crate::{
     cancel::HAS_MOVED,
     code::{SCHEMA_FIT, code_of},
     engine::Engine,
-    linked::continued,
+    linked::{advice, continued},
     loaded::{Loaded, StoredRun},
     mailbox::Mailbox,
     options::{Options, option_setters},
@@ -58,7 +58,6 @@ pub struct Resume {
     digests: Vec<(String, Hash)>,
     rejected: Vec<(String, String)>,
     on_uncertain: OnUncertain,
-    allow_changed: bool,
     /// The id of the call, if it is a call of its own.
     request_id: Option<String>,
     /// How far it goes from here, if it is a call of its own.
@@ -92,8 +91,9 @@ impl Engine {
     ///
     /// A run that failed on a model call because its provider was down, overloaded, slow or not reachable, or refused the key, stays sealed
     /// as it is. It is continued in a new run from the last record before that call: `invoice-17` in `invoice-17~2`. So is a run
-    /// that its budget ended, if the [budget](Resume::budget) of this call, or of the engine if the run had no other, is large enough to
-    /// continue. What the failed call spent counts in the new run, and its tools keep their
+    /// that its budget or `max_turns` ended, if the [budget](Resume::budget) or [`max_turns`](Resume::max_turns) of this call, or of the
+    /// engine if the run had no other, is large enough to continue, and with [`allow_changed_engine`](Resume::allow_changed_engine) a run
+    /// whose model call failed for any other reason. What the failed call spent counts in the new run, and its tools keep their
     /// [idempotency keys](crate::ToolContext::idempotency_key). The result's `run_id` names the new run.
     ///
     /// A run that waits is refused (`invalid_status`) without what it waits for. The error's
@@ -135,7 +135,6 @@ impl Resume {
             digests: Vec::new(),
             rejected: Vec::new(),
             on_uncertain: OnUncertain::default(),
-            allow_changed: false,
             request_id: None,
             extent: None,
             session: None,
@@ -280,7 +279,7 @@ impl Resume {
     /// [`Engine::replay`] then compares its engine with the last one; for earlier engines their
     /// records answer.
     pub fn allow_changed_engine(mut self) -> Self {
-        self.allow_changed = true;
+        self.options.allow_changed = true;
         self
     }
 
@@ -307,7 +306,7 @@ impl Resume {
         self.request_id = Some(request_id);
         self.extent = Some(extent);
         self.session = Some(session);
-        self.allow_changed = true;
+        self.options.allow_changed = true;
         self
     }
 
@@ -469,21 +468,27 @@ impl Resume {
         }
         let unsaid = part.about.as_deref().map(|about| self.unsaid(about, recorded));
         if let Some(difference) = loaded.difference(unsaid.as_ref())
-            && !(self.allow_changed || self.options.allow_changed)
+            && !self.options.allow_changed
         {
             let has = |name: &String| {
                 part.about.as_ref().is_some_and(|about| about.options.contains_key(name))
             };
-            let what = match code_of(recorded).keys().find(|name| !has(name)) {
+            let run = &loaded.kept.run;
+            let message = match code_of(recorded).keys().find(|name| !has(name)) {
                 Some(name) => format!(
-                    "the run has code for {name}, which its records cannot hold; give it again, or \
-                     allow_changed_engine() goes on without it"
+                    "replay mismatch: the run has code for {name}, which its records cannot hold; give it again, or \
+                     allow_changed_engine() continues without it"
                 ),
-                None => "the engine or the call is not the one that the run ran with; \
-                         allow_changed_engine() goes on all the same"
-                    .to_owned(),
+                None => {
+                    let diff = difference.metadata().get("diff");
+                    let path = diff.and_then(|diff| diff.pointer("/0/path")?.as_str());
+                    format!(
+                        "replay mismatch: run {run} ran with another engine: {} differs; \
+                         allow_changed_engine() continues the run with this one",
+                        path.unwrap_or("a record")
+                    )
+                }
             };
-            let message = format!("{difference}: {what}");
             return Err(difference.with_message(message));
         }
         let part = asked(CallOrigin::Again(recorded)).prepare()?;
@@ -521,7 +526,7 @@ impl Resume {
                 | Fact::Failed(_)
                 | Fact::Cancelled { .. }
                 | Fact::Sealed(_),
-            ) => return Err(self.has_ended()),
+            ) => return Err(self.has_ended(loaded)),
             _ => {}
         }
         let refused = |why| Err(self.refused(RunStatus::Running, why));
@@ -564,11 +569,12 @@ impl Resume {
         !(self.tool_results.is_empty() && self.approved.is_empty() && self.rejected.is_empty())
     }
 
-    fn has_ended(&self) -> Error {
-        let message = format!(
-            "log error: sealed: run {} has ended; fork it to continue (mynah::fork_run)",
-            self.run
-        );
+    fn has_ended(&self, loaded: &Loaded) -> Error {
+        let advice = match self.names_calls() {
+            true => "its calls were decided before",
+            false => advice(loaded),
+        };
+        let message = format!("log error: sealed: run {} has ended; {advice}", self.run);
         Error::log(LogReason::Sealed).with_message(message).with("run_id", self.run.as_str())
     }
 
@@ -576,7 +582,7 @@ impl Resume {
     fn resumption(&self, loaded: &Loaded) -> Result<Option<Fact>> {
         let uncertain;
         let (end, status) = match loaded.kept.last() {
-            Some(Fact::Sealed(_)) => return Err(self.has_ended()),
+            Some(Fact::Sealed(_)) => return Err(self.has_ended(loaded)),
             Some(Fact::Suspended(end)) => (end, RunStatus::Suspended),
             _ if !self.says_something() => return Ok(None),
             _ => {

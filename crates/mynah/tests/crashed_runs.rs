@@ -61,5 +61,29 @@ async fn a_model_call_that_was_lost_with_its_process_is_one_of_the_turns() -> Re
     let done = engine.resume(&log, "k").await?;
     assert_eq!((done.halted_reason.as_str(), model.calls()), ("max_turns", 1));
     assert_eq!(mynah::replay_run(&log, "k").await?.status, "equal");
+    // More turns let it answer.
+    let done = engine.resume(&log, "k").max_turns(2).await?;
+    assert_eq!((done.run_id.as_deref(), &*done.text()), (Some("k~2"), "never"));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_always_crashes_in_its_model_call_waits_before_its_turns_are_used_up()
+-> Result<()> {
+    let engine = Engine::new(Scripted::new((0..9).map(|n| says(&format!("said {n}"))))?);
+    let mut log = MemoryLog::new();
+    engine.chat("go").record(&log).run_id("k").await?;
+    for crash in 1.. {
+        let started = kinds(&log, "k").await.iter().rposition(|kind| kind == "turn_started");
+        log = copy(&log, "k", started.expect("a model call") as u64 + 1).await;
+        drop(log.lease("k", "dead", Duration::from_nanos(1)).await?);
+        let resumed = engine.resume(&log, "k").await?;
+        if resumed.halted_reason.as_str() == "crash_loop" {
+            assert_eq!(crash, 6);
+            break;
+        }
+        assert_eq!(resumed.halted_reason.as_str(), "completed", "crash {crash}");
+    }
+    assert!(engine.resume(&log, "k").await?.text().starts_with("said"));
     Ok(())
 }

@@ -136,6 +136,83 @@ async fn a_run_that_its_budget_ended_is_continued_only_with_one_that_is_large_en
 }
 
 #[tokio::test]
+async fn a_run_that_had_all_its_turns_is_continued_with_more() -> Result<()> {
+    let engine = |scripts: &[Value]| -> Result<Engine> {
+        let tool = Tool::new("t", "", json!({})).handler(async |_, _| "ok");
+        Ok(Engine::new(Scripted::new(scripts.to_vec())?).tool(tool))
+    };
+    let rest = &[says("done")];
+    for of_engine in [false, true] {
+        let log = MemoryLog::new();
+        let poor = engine(&[calls("t")])?;
+        let first = match of_engine {
+            true => poor.clone().max_turns(1).chat("go"),
+            false => poor.chat("go").max_turns(1),
+        };
+        assert_eq!(first.record(&log).run_id("k").await?.halted_reason.as_str(), "max_turns");
+        let enough = match of_engine {
+            true => engine(rest)?.max_turns(2),
+            false => engine(rest)?,
+        };
+        let same = match of_engine {
+            true => poor.clone().max_turns(1).resume(&log, "k"),
+            false => poor.resume(&log, "k"),
+        };
+        let error = same.await.expect_err("as many turns");
+        assert_eq!(error.reason(), "sealed");
+        assert!(error.to_string().ends_with("resume it with a larger max_turns"), "{error}");
+        assert!(log.head("k~2").await?.is_none());
+        let resume = enough.resume(&log, "k");
+        let resume = match of_engine {
+            true => resume.allow_changed_engine(),
+            false => resume.max_turns(2),
+        };
+        let done = resume.await?;
+        assert_eq!((done.run_id.as_deref(), &*done.text()), (Some("k~2"), "done"));
+        assert_eq!(mynah::replay_run(&log, "k~2").await?.status, "equal");
+    }
+    let log = MemoryLog::new();
+    let start = |engine: Engine, turns| engine.chat("go").max_turns(turns).record(&log).run_id("k");
+    drop(start(engine(&[calls("t")])?, 1).start_or_resume().await?);
+    let again = start(engine(rest)?, 1).start_or_resume().await?;
+    assert_eq!(again.result().halted_reason.as_str(), "max_turns");
+    let more = start(engine(rest)?, 2).allow_changed_engine().start_or_resume().await?;
+    assert_eq!((more.run_id().as_str(), &*more.result().text()), ("k~2", "done"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn any_failed_model_call_is_made_again_where_a_changed_engine_is_allowed() -> Result<()> {
+    for reason in ["invalid_request", "context_length_exceeded", "malformed_response", "unknown"] {
+        for script in [json!([{"preflight_error": reason}]), json!([{"error": reason}])] {
+            let failing = Engine::new(Scripted::new([calls("t"), script])?).model("typo");
+            let tool = || Tool::new("t", "", json!({})).handler(async |_, _| "ok");
+            let failing = failing.tool(tool());
+            let log = MemoryLog::new();
+            let start = |engine: &Engine| engine.chat("go").record(&log).run_id("k");
+            assert!(start(&failing).await.is_ok_and(|result| result.error().is_some()), "{reason}");
+            let right = Engine::new(Scripted::new([says("fine")])?).model("right").tool(tool());
+            let error = right.resume(&log, "k").await.expect_err("an end");
+            assert_eq!(error.reason(), "sealed");
+            assert!(error.to_string().contains("allow_changed_engine()"), "{error}");
+            let done = start(&right).allow_changed_engine().start_or_resume().await?;
+            assert_eq!(
+                (done.run_id().as_str(), &*done.result().text()),
+                ("k~2", "fine"),
+                "{reason}"
+            );
+        }
+    }
+    // An unknown tool is no failed model call.
+    let engine = Engine::new(Scripted::new([calls("nope"), says("never")])?);
+    let log = MemoryLog::new();
+    engine.chat("go").record(&log).run_id("k").await?;
+    let error = engine.resume(&log, "k").allow_changed_engine().await.expect_err("an end");
+    assert!(error.to_string().ends_with("(mynah::fork_run)"), "{error}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn only_a_failure_that_passes_or_can_be_mended_is_continued() -> Result<()> {
     for (reason, continues) in [
         ("overloaded", true),
