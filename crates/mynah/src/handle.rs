@@ -1,6 +1,7 @@
 //! A run under the caller's id, from its first call to its end.
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -12,6 +13,7 @@ use serde_json::Value;
 use crate::{
     call::{Chat, chatted},
     engine::Engine,
+    loaded::Loaded,
     options::Options,
     resume::Resume,
 };
@@ -35,7 +37,7 @@ pub enum Waiting {
     /// A decision about each of these calls. They have not run. Continue with [`Run::decide`].
     Approval(Vec<ToolCall>),
     /// A decision about each of these calls, whose outcome is unknown because the process died while they ran. Continue with
-    /// [`Run::decide`]; [`Decision::Approve`] runs a call again.
+    /// [`Run::decide`]; [`Decision::Approve`] runs a call again. [`Run::idempotency_keys`] has the keys that their services were given.
     Uncertain(Vec<ToolCall>),
     /// A person's attention: its processes died too often. Continue with [`Run::resume`].
     CrashLoop,
@@ -162,6 +164,16 @@ impl Run {
         let tools = self.engine.resolve_tools(&self.options);
         let tool = tools.iter().find(|tool| tool.name() == call.name)?;
         Some(Hash::of_call(tool.spec(), call))
+    }
+
+    /// The [idempotency key](crate::ToolContext::idempotency_key) of each call that the run waits for, by the call's id. A service that
+    /// was given the key knows whether a call with an unknown outcome did its work.
+    ///
+    /// # Errors
+    /// A log that cannot be read, and a corrupt run.
+    pub async fn idempotency_keys(&self) -> Result<BTreeMap<String, String>> {
+        let log = self.options.log.as_ref().ok_or_else(unnamed)?;
+        Ok(Loaded::read(&**log, &self.run_id).await?.idempotency_keys())
     }
 
     /// Continues the run with a decision for each call that it waits for, until it ends or waits again. A run that waits for a time has

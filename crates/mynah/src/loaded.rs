@@ -1,6 +1,6 @@
 //! Runs as they were kept.
 
-use std::{borrow::Cow, collections::BTreeMap, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use mynah_data::{
     ChatResult, EngineReason, Error, ErrorKind, HaltReason, LogReason, Messages, Result, RunId,
@@ -10,7 +10,9 @@ use mynah_log::{
     About, BEHAVIOUR, Chain, Continues, Corrupt, Extent, Fact, Hash, Kind, Log, MAINTENANCE,
     Previous, Record, Removals, RunSummary, Totals, Verifier, walk,
 };
-use mynah_step::{RecordedFact, World, millis, mismatch, since_1970, was_redacted};
+use mynah_step::{
+    RecordedFact, SystemWorld, ToolContext, World, millis, mismatch, since_1970, was_redacted,
+};
 
 use crate::run::RunState;
 
@@ -302,12 +304,32 @@ impl Loaded {
         Some(Duration::from_millis(left)).filter(|left| !left.is_zero())
     }
 
+    /// The calls that it waits for.
+    fn waiting_calls(&self) -> Vec<Cow<'_, ToolCall>> {
+        let Some(Fact::Suspended(end)) = self.kept.last() else { return Vec::new() };
+        end.waiting_calls(self.kept.records.iter().map(RecordedFact::fact))
+    }
+
     /// The digests of the calls that it waits for, with the tools that it ran with when it asked.
     pub(crate) fn digests(&self) -> BTreeMap<String, Hash> {
-        let Some(Fact::Suspended(end)) = self.kept.last() else { return BTreeMap::new() };
-        let calls = end.waiting_calls(self.kept.records.iter().map(RecordedFact::fact));
         let digest = |call: Cow<'_, ToolCall>| Some((call.id.clone(), self.digest(&call)?));
-        calls.into_iter().filter_map(digest).collect()
+        self.waiting_calls().into_iter().filter_map(digest).collect()
+    }
+
+    /// The idempotency keys of the calls that it waits for.
+    pub(crate) fn idempotency_keys(&self) -> BTreeMap<String, String> {
+        let calls = self.waiting_calls();
+        if calls.is_empty() {
+            return BTreeMap::new();
+        }
+        let (turn, root) = (self.state().turn_of_calls(), self.link().map(|link| &link.root));
+        let key = |call: Cow<'_, ToolCall>| {
+            let context = ToolContext::new(call.into_owned(), Arc::new(SystemWorld))
+                .continuing(root.cloned())
+                .in_run(Some(self.kept.run.clone()), turn);
+            (context.call.id.clone(), context.idempotency_key())
+        };
+        calls.into_iter().map(key).collect()
     }
 
     /// The digest of a call with the tool that it last ran with; none if it had none of this name.

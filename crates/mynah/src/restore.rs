@@ -107,6 +107,9 @@ pub struct RecordedCall {
     /// The digest of each call that the run waits for, by the call's id: what an approval of it is bound to. See
     /// [`Resume::approve_digest`](crate::Resume::approve_digest).
     pub digests: BTreeMap<String, Hash>,
+    /// The [idempotency key](crate::ToolContext::idempotency_key) of each call that the run waits for, by the call's id. A service that
+    /// was given the key knows whether a call with an unknown outcome did its work.
+    pub idempotency_keys: BTreeMap<String, String>,
 }
 
 /// Reads a run's request and what it waits for, from its records and those of earlier turns of its
@@ -137,8 +140,13 @@ pub async fn recorded_call<L: Log>(log: &L, run: impl AsRef<str>) -> Result<Reco
     let run = run.as_ref();
     let loaded = Loaded::read(log, run).await?;
     let (_, EngineSegment { extent, .. }) = loaded.stretches();
-    let (waiting, digests) = (loaded.waiting(), loaded.digests());
-    Ok(RecordedCall { extent, thread: loaded.thread_of_call(), waiting, digests })
+    Ok(RecordedCall {
+        extent,
+        waiting: loaded.waiting(),
+        digests: loaded.digests(),
+        idempotency_keys: loaded.idempotency_keys(),
+        thread: loaded.thread_of_call(),
+    })
 }
 
 /// The session that a turn left.

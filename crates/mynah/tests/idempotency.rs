@@ -5,7 +5,7 @@
 mod kept;
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex},
 };
 
@@ -74,6 +74,36 @@ async fn an_approved_call_has_its_own_key_also_after_a_crash() -> Result<()> {
     let (engine, seen) = payer(1, "ask")?;
     engine.resume(&cut, &*run).on_uncertain(mynah::OnUncertain::Rerun).await?;
     assert_eq!(seen.lock().expect("what was seen").drain(..).collect::<HashSet<_>>(), live);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_keys_of_calls_that_a_run_waits_for_are_known() -> Result<()> {
+    let log = MemoryLog::new();
+    let (engine, seen) = payer(0, "ask")?;
+    let keys = |seen: &Seen| -> BTreeMap<String, String> {
+        let seen = seen.lock().expect("what was seen");
+        seen.iter().take(2).map(|(_, id, key)| (id.clone(), key.clone())).collect()
+    };
+    let run = engine.chat("go").record(&log).run_id("k").start_or_resume().await?;
+    let waiting = run.idempotency_keys().await?;
+    let done = engine.resume(&log, "k").approve("c0").approve("c1").await?;
+    assert_eq!((done.text().as_ref(), waiting), ("done", keys(&seen)));
+    // The process died in the calls that were approved: their outcome is unknown.
+    let scheduled = kinds(&log, "k").await.iter().position(|kind| kind == "tool_scheduled");
+    let cut = copy(&log, "k", scheduled.expect("an announcement") as u64 + 2).await;
+    let unsafe_to_repeat = |name| Tool::new(name, "", json!({})).handler(async |_, _| "paid");
+    let tools = [unsafe_to_repeat("pay"), unsafe_to_repeat("ask").manual()];
+    let engine = Engine::new(Scripted::new([])?).tools(tools);
+    let chat = engine.chat("go").record(&cut).run_id("k").allow_changed_engine();
+    let run = chat.start_or_resume().await?;
+    assert!(matches!(run.waiting(), Some(mynah::Waiting::Uncertain(calls)) if calls.len() == 2));
+    assert_eq!(run.idempotency_keys().await?, keys(&seen));
+    assert_eq!(mynah::recorded_call(&cut, "k").await?.idempotency_keys, keys(&seen));
+    assert!(
+        mynah::recorded_call(&log, "k").await?.idempotency_keys.is_empty(),
+        "it waits for none"
+    );
     Ok(())
 }
 

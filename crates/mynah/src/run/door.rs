@@ -89,14 +89,12 @@ pub(super) fn running(
 ) -> ToolRun {
     let (setup, state) = (&machine.setup, &machine.state);
     let tool = setup.policy.tool(&call.name, state.conversation.is_some()).cloned();
-    // The step of calls that a person approved is there already.
-    let turn = state.steps.len() - usize::from(state.runs_approved());
     let context = setup.tool_context.clone().for_call(Arc::clone(call));
     let run_id = journal.map(|journal| journal.run_id().clone());
     let context = context.continued(state.continuation_of(&call.id));
     let context = context.in_conversation(state.thread.messages.clone());
     let left = state.budget_left(call, &setup.policy);
-    let mut context = context.in_run(run_id, turn as u64).with_budget_left(left);
+    let mut context = context.in_run(run_id, state.turn_of_calls()).with_budget_left(left);
     if let Some(journal) = journal {
         context = context.kept(Arc::clone(journal), state.attempt_of(&call.id), replaying);
     }

@@ -482,6 +482,11 @@ impl RunState {
         self.planned(id).map(|planned| &planned.call)
     }
 
+    /// The turn of the calls that run or wait. The step of calls that wait for a person is there already.
+    pub(crate) fn turn_of_calls(&self) -> u64 {
+        (self.steps.len() - usize::from(self.open.is_none() || self.runs_approved())) as u64
+    }
+
     /// Whether the calls that are run are those that waited for a person's leave.
     pub(super) fn runs_approved(&self) -> bool {
         self.open.as_ref().is_some_and(|turn| turn.approved)
