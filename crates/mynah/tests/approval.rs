@@ -49,6 +49,36 @@ async fn another_process_knows_what_a_run_waits_for() -> mynah::Result<()> {
 }
 
 #[tokio::test]
+async fn a_person_is_not_asked_about_a_call_whose_arguments_do_not_fit() -> mynah::Result<()> {
+    let pay = |approval| {
+        let schema = json!({"type": "object", "properties": {"euros": {"type": "integer"}}});
+        let tool = Tool::new("pay", "", schema).handler(async |_, _| "paid");
+        tool.approval(approval)
+    };
+    let call =
+        |euros: Value| Script::new().tool_call("c0", "pay", json!({"euros": euros})).call_tools();
+    let model = || {
+        Scripted::play([call(json!("seven")), call(json!(7)), Script::new().text("Paid.").stop()])
+    };
+    for engine in [
+        Engine::new(model()).tool(pay(Approval::Ask)),
+        Engine::new(model()).tool(pay(Approval::Never)).approval(|_, _| Approval::Ask),
+    ] {
+        let log = MemoryLog::new();
+        let waiting = engine.chat("pay").record(&log).run_id("k").await?;
+        assert_eq!(waiting.manual_tool_calls()[0].arguments, json!({"euros": 7}));
+        let refused =
+            waiting.thread.messages.iter().find(|message| message.tool_call_id().is_some());
+        let refused = refused.map(|message| message.text().into_owned()).unwrap_or_default();
+        assert!(refused.contains("invalid_arguments: /euros"), "{refused}");
+        assert_eq!(engine.resume(&log, "k").approve("c0").await?.text(), "Paid.");
+        assert_eq!(replay_run(&log, "k").await?.status, ReplayStatus::Equal);
+        engine.replay(&log, "k").await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn what_a_person_approves_is_run_and_what_they_reject_is_not() -> mynah::Result<()> {
     let log = MemoryLog::new();
     let pick =

@@ -208,8 +208,8 @@ impl Policy {
         for call in response.tool_calls() {
             let list = match self.tool(&call.name, state.conversation.is_some()) {
                 Some(tool) => match self.approval(call, tool, state.steps.len()) {
-                    Approval::Never => &mut run,
-                    Approval::Ask => &mut manual,
+                    Approval::Ask if !self.cannot_run(call, tool) => &mut manual,
+                    Approval::Never | Approval::Ask => &mut run,
                     _ => &mut denied,
                 },
                 None if self.on_unknown_tool == OnUnknownTool::Fail => {
@@ -220,6 +220,13 @@ impl Policy {
             list.push(call.id.clone());
         }
         Plan::Tools { run, manual, denied }
+    }
+
+    /// Whether a call that asks for approval would fail for its arguments: the model reads why, and no person is asked. A manual tool
+    /// belongs to the caller.
+    fn cannot_run(&self, call: &ToolCall, tool: &Tool) -> bool {
+        let is_recorded = matches!(self.approval, Some(ApprovalPolicy::Recorded(_)));
+        !is_recorded && !tool.spec().manual && tool.check_arguments(call).is_err()
     }
 
     /// Whether a call is run. The calls of manual tools wait like those that a person must approve.
