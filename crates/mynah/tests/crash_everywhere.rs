@@ -216,8 +216,24 @@ async fn an_engine_that_each_process_makes_otherwise_is_found() {
 #[tokio::test]
 async fn a_call_that_cannot_start_is_a_violation() {
     let found = crash_everywhere(Engine::without_adapter, "go").check().await.expect_err("none");
-    assert_eq!((found.kind(), found.record()), (CrashViolationKind::NotResumed, None));
+    assert_eq!((found.kind(), found.record()), (CrashViolationKind::NotTested, None));
     assert!(found.to_string().contains("missing_adapter"), "{found}");
+    assert!(found.to_string().ends_with("or what is set for the check"), "{found}");
+}
+
+#[tokio::test]
+async fn a_check_that_could_not_fail_is_a_violation() {
+    let short = || Engine::new(Scripted::play([call("c0", "echo").call_tools()])).tool(echo());
+    for (check, why) in [
+        (crash_everywhere(|| Engine::new(Scripted::default()), "go"), "too few scripts"),
+        (crash_everywhere(short, "go").on_uncertain(OnUncertain::Rerun), "too few scripts"),
+        (crash_everywhere(|| agent(echo()), "go").crashes(0), "crashes(0) lets no process die"),
+        (crash_everywhere(|| agent(echo()), "go").varying("nonsense"), "names no tool"),
+    ] {
+        let found = check.check().await.expect_err(why);
+        assert_eq!(found.kind(), CrashViolationKind::NotTested);
+        assert!(found.to_string().contains(why), "{found}");
+    }
 }
 
 #[tokio::test]

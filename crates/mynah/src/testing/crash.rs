@@ -12,7 +12,7 @@ use std::{
     task::Poll,
 };
 
-use mynah_data::{ChatResult, HaltReason, Result, Thread, ToolCall};
+use mynah_data::{AdapterReason, ChatResult, HaltReason, Result, Thread, ToolCall};
 use mynah_log::{Extent, Fact, Kind, Log, MemoryLog, OnUncertain};
 use mynah_step::{RecordedFact, differences};
 use serde::Serialize;
@@ -257,6 +257,9 @@ impl<'a> CrashEverywhere<'a> {
     /// The first violation.
     pub async fn check(self) -> std::result::Result<CrashReport, Box<CrashViolation>> {
         let Some(reference) = self.simulate(&[]).await? else { return Ok(CrashReport::default()) };
+        if let Some(why) = self.untested(&reference) {
+            return Err(CrashViolation::new(CrashViolationKind::NotTested, why).into());
+        }
         self.examine(&reference, None).await?;
         if let Some(second) = self.simulate(&[]).await? {
             self.examine(&second, Some(&reference)).await?;
@@ -265,6 +268,20 @@ impl<'a> CrashEverywhere<'a> {
         let mut report = CrashReport { records, ..CrashReport::default() };
         self.explore(&mut Vec::new(), 0, &reference, &mut report).await?;
         Ok(report)
+    }
+
+    /// Why the check would pass whatever the agent does.
+    fn untested(&self, reference: &Simulated) -> Option<String> {
+        let tools = (self.engine)().resolve_tools(&self.options);
+        let is_unknown = |name: &&String| !tools.iter().any(|tool| tool.name() == *name);
+        if let Some(name) = self.varying.iter().find(is_unknown) {
+            return Some(format!("varying({name:?}) names no tool of the engine"));
+        }
+        let error = reference.result.error();
+        match error.filter(|error| error.reason() == AdapterReason::NoScriptedResponse.as_str()) {
+            Some(error) => Some(format!("the model has too few scripts for the run: {error}")),
+            None => (self.crashes == 0).then(|| "crashes(0) lets no process die".to_owned()),
+        }
     }
 
     /// Lets a process die at each record after the first `survived`, where others died before it.
@@ -341,9 +358,12 @@ impl<'a> CrashEverywhere<'a> {
             }
             match ended {
                 Some(Err(error)) => {
-                    let what = if records.is_empty() { "started" } else { "continued" };
+                    let (kind, what) = match records.is_empty() && died.is_empty() {
+                        true => (CrashViolationKind::NotTested, "started"),
+                        false => (CrashViolationKind::NotResumed, "continued"),
+                    };
                     let what = format!("the run could not be {what}: {}", difference(&error));
-                    let violation = found(CrashViolationKind::NotResumed, what);
+                    let violation = found(kind, what);
                     return Err(violation.at_error(&records, &error).into());
                 }
                 Some(Ok(())) if dies.is_some() => return Ok(None),

@@ -21,8 +21,10 @@ pub enum CrashViolationKind {
     Repeated,
     /// A tool started before its announcement was recorded.
     NotAnnounced,
-    /// The run could not be started or resumed.
+    /// The run could not be resumed.
     NotResumed,
+    /// Nothing could be tested: the run without a crash could not be started, or what was set for the check does not fit it.
+    NotTested,
     /// The records do not verify.
     NotVerified,
     /// A replay differs from the records.
@@ -49,6 +51,7 @@ impl CrashViolationKind {
             Self::NotResumed | Self::ReplayDiffers => {
                 "make the same engine in every process: the same model, tools, params and options"
             }
+            Self::NotTested => "correct the engine, its scripts, or what is set for the check",
             Self::WorldDiffers => {
                 "do every effect in a tool, and none where the engine is made; give context.idempotency_key() to the service that an \
                  idempotent tool calls, or remove idempotent(..); reset the world in before_each(..)"
