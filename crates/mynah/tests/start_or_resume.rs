@@ -73,6 +73,29 @@ async fn a_run_that_was_cut_anywhere_is_continued_by_the_same_call() -> Result<(
 }
 
 #[tokio::test]
+async fn an_observer_sees_the_whole_run_wherever_it_was_cut() -> Result<()> {
+    let texts = || [calls("c0", "look"), says("Seen."), says("never")];
+    let paid = Arc::default();
+    let log = MemoryLog::new();
+    drop(start(&clerk(&Scripted::new(texts())?, &paid), &log).await?);
+    let kinds = kinds(&log, "k").await;
+    for cut in 1..=kinds.len() {
+        let answered = kinds[..cut].iter().filter(|kind| *kind == "assistant_completed").count();
+        let log = copy(&log, "k", cut as u64).await;
+        let engine = clerk(&Scripted::new(texts().into_iter().skip(answered))?, &paid);
+        let seen = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&seen);
+        let chat = engine.chat("Pay 17.").record(&log).run_id("k").on_event(move |event| {
+            let is_start = matches!(event, mynah::Event::MessageStarted { .. });
+            counted.fetch_add(usize::from(is_start), Ordering::Relaxed);
+        });
+        assert_eq!(chat.start_or_resume().await?.result().text(), "Seen.", "cut at {cut}");
+        assert_eq!(seen.load(Ordering::Relaxed), 2, "cut at {cut}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_changed_engine_continues_only_where_it_is_allowed() -> Result<()> {
     let (log, paid) = (MemoryLog::new(), Arc::default());
     let begun = clerk(&Scripted::new(scripts())?, &paid).system("Be brief.");
@@ -114,6 +137,7 @@ async fn a_changed_engine_is_refused_before_a_person_is_asked() -> Result<()> {
     let changed = clerk(&model, &paid).tool(Tool::new("more", "", json!({})).manual());
     let refused = start(&changed, &log).await.unwrap_err();
     assert_eq!(refused.kind().type_name(), "replay_mismatch", "{refused}");
+    assert!(refused.to_string().contains("ran with another engine: about.tools"), "{refused}");
     let chat = changed.chat("Pay 17.").record(&log).run_id("k").allow_changed_engine();
     let run = chat.start_or_resume().await?.answer("thanks").await?;
     assert_eq!(run.result().text(), "Done.");

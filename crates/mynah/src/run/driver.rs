@@ -180,7 +180,8 @@ impl Driver {
     /// Whether anyone sees the events of steps and tools.
     pub(crate) fn watch(&mut self, watched: bool) {
         self.machine.watched = watched;
-        if !watched {
+        // An observer sees a run's past whether it was cut off or has ended.
+        if !watched && self.machine.setup.on_event.is_none() {
             self.past = None;
         }
     }
