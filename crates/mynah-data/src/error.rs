@@ -139,7 +139,7 @@ impl Error {
         let advice = match status {
             Status::AwaitingUser => "answer its question with Engine::reply",
             Status::AwaitingTools => {
-                "give the results of its pending calls with Session::submit_tool_results first"
+                "give the results of its pending calls with Session::submit_tool_results first, or approve or reject them with Engine::resume"
             }
             Status::Idle | Status::Completed => "it waits for no tool results",
             Status::Error => "make it usable with Session::recover first",
@@ -313,11 +313,13 @@ impl fmt::Display for Error {
         f.write_str(&message)?;
         let is_of_call = matches!(self.0.kind, ErrorKind::Adapter(_) | ErrorKind::Stream(_));
         let status = self.status().map(|status| status.to_string());
+        let wait = self.retry_after().map(|wait| wait.as_secs_f64().ceil());
         let details = [
             status.as_deref().filter(untold).map(|status| format!("status {status}")),
             Some(self.reason()).filter(|_| is_of_call).filter(untold).map(str::to_owned),
             self.request_id().filter(untold).map(|id| format!("request {id}")),
             self.server().filter(untold).map(|server| format!("calling {server}")),
+            wait.map(|seconds| format!("retry after {seconds} s")),
         ];
         let details = details.into_iter().flatten().collect::<Vec<_>>();
         if !details.is_empty() {
@@ -378,6 +380,7 @@ impl Serialize for Error {
 impl<'de> Deserialize<'de> for Error {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
+        #[serde(expecting = "an error")]
         struct Wire {
             r#type: String,
             reason: String,

@@ -338,6 +338,7 @@ impl<'de> Deserialize<'de> for Message {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         /// `tool_calls` is read for the sake of hand-written files; Mynah itself writes calls as parts.
         #[derive(Deserialize)]
+        #[serde(expecting = "a message")]
         struct Wire {
             role: Role,
             content: Content,
@@ -382,6 +383,7 @@ impl<'de> Deserialize<'de> for Part {
             Refusal,
         }
         #[derive(Deserialize)]
+        #[serde(expecting = "a part of a message")]
         struct Wire {
             r#type: Kind,
             text: Option<String>,

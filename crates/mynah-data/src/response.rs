@@ -357,6 +357,7 @@ impl Serialize for Response {
 impl<'de> Deserialize<'de> for Response {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
+        #[serde(expecting = "a response")]
         struct Wire {
             #[serde(default)]
             id: Option<String>,

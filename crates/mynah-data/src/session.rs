@@ -493,6 +493,7 @@ impl<'de> Deserialize<'de> for Session {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a session")]
 pub(crate) struct Wire {
     #[serde(default)]
     id: Option<String>,

@@ -45,6 +45,7 @@ impl SessionRun {
 
 /// The same in JSON.
 #[derive(Serialize, Deserialize)]
+#[serde(expecting = "the run of a session")]
 pub(crate) struct Wire {
     run_id: RunId,
     seq: u64,

@@ -235,6 +235,7 @@ fn some_arguments(value: Value) -> Value {
 impl<'de> Deserialize<'de> for ToolCall {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
+        #[serde(expecting = "a tool call")]
         struct Wire {
             id: String,
             name: String,
@@ -511,6 +512,7 @@ impl<'de> Deserialize<'de> for ToolOutcome {
     /// Reads the members of all kinds at once. Those of another kind are rejected.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
+        #[serde(expecting = "the outcome of a tool")]
         struct Wire {
             #[serde(default, deserialize_with = "json::present")]
             ok: Option<Value>,

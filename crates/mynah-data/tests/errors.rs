@@ -19,7 +19,7 @@ fn limited() -> Error {
 
 #[test]
 fn an_error_names_provider_status_reason_and_request_for_people() {
-    let told = "openai: slow down (status 429, rate_limited, request req_1)";
+    let told = "openai: slow down (status 429, rate_limited, request req_1, retry after 2 s)";
     assert_eq!(limited().to_string(), told);
     assert_eq!(limited().message(), "slow down");
     assert_eq!(limited().to_value()["message"], "slow down");
@@ -28,7 +28,8 @@ fn an_error_names_provider_status_reason_and_request_for_people() {
 #[test]
 fn an_error_says_nothing_twice() {
     let message = "openai refused req_1 with 429: rate_limited";
-    assert_eq!(limited().with_message(message).to_string(), message);
+    let told = format!("{message} (retry after 2 s)");
+    assert_eq!(limited().with_message(message).to_string(), told);
     let named = Error::tool(ToolReason::Failed).with("tool_name", "pay");
     assert_eq!(named.to_string(), "tool error (pay): failed");
     assert_eq!(named.with_message("no money").to_string(), "tool pay: no money");

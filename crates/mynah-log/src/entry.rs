@@ -380,7 +380,8 @@ fn refused(reason: LogReason, run: &str, why: impl std::fmt::Display) -> Error {
 
 /// There is no such run.
 pub fn not_found(run: &str) -> Error {
-    let why = format!("there is no run {run} in this log; list the log's runs to find its id");
+    let named = if run.is_empty() { "with an empty id" } else { run };
+    let why = format!("there is no run {named} in this log; list the log's runs to find its id");
     refused(LogReason::RunNotFound, run, why)
 }
 

@@ -3,7 +3,7 @@
 use std::{future::poll_fn, sync::Arc};
 
 use mynah_data::{Error, ErrorKind, LogReason, Message, Result, Role, RunId, Thread};
-use mynah_log::{About, Extent, Fact, Log, MAINTENANCE, cbor};
+use mynah_log::{About, Extent, Fact, Log, MAINTENANCE, MAX_RUN_ID, cbor};
 use mynah_step::{RecordedFact, mismatch};
 use serde_json::Value;
 
@@ -24,6 +24,9 @@ use crate::{
 
 /// The error of a lease for a run that has ended.
 const HAS_ENDED: ErrorKind = ErrorKind::Log(LogReason::Sealed);
+
+/// The bytes of `~` and a number.
+const RESERVED: usize = 11;
 
 /// A call whose run has an id of the caller's.
 pub(crate) struct Start {
@@ -55,6 +58,13 @@ impl Start {
     }
 
     fn prepare(&self, log: Option<&Arc<dyn Log>>) -> Result<(Driver, Filter)> {
+        // The run that continues it has a longer id.
+        if self.run_id.len() > MAX_RUN_ID - RESERVED {
+            return Err(refused(
+                "too_long",
+                &format!("an id has at most {} bytes", MAX_RUN_ID - RESERVED),
+            ));
+        }
         let mut options = self.options.clone();
         options.log = log.cloned();
         let origin = Origin { run_id: Some(self.run_id.clone()), ..Origin::default() };

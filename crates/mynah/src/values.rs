@@ -41,6 +41,10 @@ const UNRECORDED: [&str; 5] =
 /// Options that are functions. JSON cannot hold them, so they are refused there.
 const CODE: [&str; 2] = [HALT_WHEN, "on_event"];
 
+/// Options that are times.
+const IN_MILLISECONDS: [&str; 4] =
+    ["tool_timeout", "deadline", "request_timeout", "stream_timeout"];
+
 /// What a tool error does, where that is not a function.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -70,8 +74,8 @@ macro_rules! values {
             pub(crate) provider: Metadata,
             /// The shared names, which are the provider's in an engine, a request and a record.
             pub(crate) shared: Metadata,
-            /// Values of JSON that do not fit, by the name of their option.
-            pub(crate) invalid: Vec<(String, FieldError)>,
+            /// Values that do not fit, by the name of their option.
+            pub(crate) invalid: Vec<Invalid>,
         }
 
         /// The names of all options that are plain data.
@@ -83,10 +87,10 @@ macro_rules! values {
                 if value.is_null() {
                     return;
                 }
-                self.invalid.retain(|(broken, _)| broken != name);
+                self.invalid.retain(|broken| broken.name != name);
                 let read = match name {
                     $(stringify!($name) => $read(value, $code).map(|value| self.$name = value),)*
-                    name if CODE.contains(&name) => Err(vec![broken("not_data")]),
+                    name if CODE.contains(&name) => Err(broken("not_data", "")),
                     name if SHARED.contains(&name) => {
                         self.shared.insert(name.to_owned(), value);
                         return;
@@ -97,15 +101,15 @@ macro_rules! values {
                         return;
                     }
                 };
-                for error in read.err().into_iter().flatten() {
-                    self.invalid.push((name.to_owned(), error.under([name.into()])));
+                for (error, why) in read.err().into_iter().flatten() {
+                    self.refuse(name, error.under([name.into()]), why);
                 }
             }
 
             /// Adds options that count more than those set so far.
             pub(crate) fn overlay(&mut self, over: Self) {
                 $(if over.$name.is_some() {
-                    self.invalid.retain(|(name, _)| name != stringify!($name));
+                    self.invalid.retain(|broken| broken.name != stringify!($name));
                     self.$name = over.$name;
                 })*
                 self.provider.extend(over.provider);
@@ -118,7 +122,7 @@ macro_rules! values {
                 $(self.$name.take_if(|_| !passes(stringify!($name)));)*
                 self.provider.retain(|name, _| passes(name));
                 self.shared.retain(|name, _| passes(name));
-                self.invalid.retain(|(name, _)| passes(name));
+                self.invalid.retain(|broken| passes(&broken.name));
             }
 
             /// Returns whether an option is set.
@@ -197,14 +201,29 @@ fn plain(mut value: Value) -> Value {
     value
 }
 
-type Read<T> = std::result::Result<Option<T>, Vec<FieldError>>;
-
-fn broken(code: &str) -> FieldError {
-    FieldError::at([], code)
+/// A value that does not fit, and why; the reason may be empty.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Invalid {
+    name: String,
+    error: FieldError,
+    why: String,
 }
 
+type Read<T> = std::result::Result<Option<T>, Vec<(FieldError, String)>>;
+
+fn broken(code: &str, why: impl Into<String>) -> Vec<(FieldError, String)> {
+    vec![(FieldError::at([], code), why.into())]
+}
+
+/// Reads an option. The reason of a failure names the value, so it is given for numbers and choices alone: others may hold secrets.
 fn read<T: DeserializeOwned>(value: Value, code: &str) -> Read<T> {
-    serde_json::from_value(value).map(Some).map_err(|_| vec![broken(code)])
+    serde_json::from_value(value).map(Some).map_err(|error| match code {
+        "must_be_positive" | "out_of_range" | "unknown" => {
+            let why = error.to_string().replace("expected u64", "expected a positive whole number");
+            broken(code, why.replace("expected f64", "expected a number"))
+        }
+        _ => broken(code, ""),
+    })
 }
 
 fn model(value: Value, code: &str) -> Read<ModelRef> {
@@ -215,7 +234,9 @@ fn model(value: Value, code: &str) -> Read<ModelRef> {
 }
 
 fn budget(value: Value, _: &str) -> Read<Budget> {
-    Budget::from_json(&value).map(Some)
+    Budget::from_json(&value)
+        .map(Some)
+        .map_err(|errors| errors.into_iter().map(|error| (error, String::new())).collect())
 }
 
 fn prompt_cache(value: Value, code: &str) -> Read<PromptCache> {
@@ -243,19 +264,21 @@ impl Values {
 
     /// Sets an option of the provider. Names that are Mynah's are refused when the call is made.
     pub(crate) fn set_provider(&mut self, name: &str, value: Value) {
-        let is_shared = SHARED.contains(&name);
-        if NAMES.contains(&name) || CODE.contains(&name) || (DENIED.contains(&name) && !is_shared) {
-            self.invalid.push((name.to_owned(), FieldError::new(name, "known_option")));
-            return;
+        let is_denied = DENIED.contains(&name) && !SHARED.contains(&name);
+        if NAMES.contains(&name) || CODE.contains(&name) || is_denied {
+            return self.refuse(name, FieldError::new(name, "known_option"), String::new());
         }
         self.provider.insert(name.to_owned(), value);
+    }
+
+    fn refuse(&mut self, name: &str, error: FieldError, why: String) {
+        self.invalid.push(Invalid { name: name.to_owned(), error, why });
     }
 
     /// Sets an option of the adapter. Options are recorded, so a key is refused when the call is made.
     pub(crate) fn set_adapter_option(&mut self, name: &str, value: Value) {
         if name == "api_key" {
-            self.invalid.push((name.to_owned(), FieldError::new(name, "known_option")));
-            return;
+            return self.refuse(name, FieldError::new(name, "known_option"), String::new());
         }
         self.adapter_opts.get_or_insert_default().insert(name.to_owned(), value);
     }
@@ -279,7 +302,7 @@ impl Values {
             dollars.map(|_| FieldError::new("max_usd", "out_of_range").under(["budget".into()]));
         let heat = self.temperature.filter(|heat| !heat.is_finite());
         let heat = heat.map(|_| FieldError::new("temperature", "out_of_range"));
-        let broken = self.invalid.iter().map(|(_, error)| error.clone());
+        let broken = self.invalid.iter().map(|broken| broken.error.clone());
         let mut errors: Vec<FieldError> = broken.chain(zero).chain(dollars).chain(heat).collect();
         // In the order of the options, not in the order in which they were set.
         let place = |error: &FieldError| {
@@ -290,13 +313,21 @@ impl Values {
         if errors.is_empty() {
             return Ok(());
         }
-        let known = errors.iter().filter(|error| error.code == "known_option");
-        let advice: Vec<String> = known
-            .map(|error| {
-                let name = error.path_text();
-                format!("{name} is an option of Mynah; set it with its own setter")
-            })
-            .collect();
+        let advice = |error: &FieldError| {
+            let name = error.path_text();
+            match &*error.code {
+                "known_option" => {
+                    Some(format!("{name} is an option of Mynah; set it with its own setter"))
+                }
+                _ => {
+                    let broken = self.invalid.iter().find(|broken| broken.error == *error)?;
+                    let unit =
+                        if IN_MILLISECONDS.contains(&&*name) { " of milliseconds" } else { "" };
+                    (!broken.why.is_empty()).then(|| format!("{name}: {}{unit}", broken.why))
+                }
+            }
+        };
+        let advice: Vec<String> = errors.iter().filter_map(advice).collect();
         Err(Error::validation(ValidationReason::InvalidOptions, errors).because(&advice))
     }
 

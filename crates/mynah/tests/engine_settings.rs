@@ -1,6 +1,9 @@
 //! What an engine sets for all its calls: system prompt, sampling, endpoint, fallback.
 
-use mynah::{Engine, Message, Options, Result, Role, log::MemoryLog, testing::Scripted};
+use mynah::{
+    Engine, Message, Options, ResponseFormat, Result, Role, ToolChoice, log::MemoryLog,
+    testing::Scripted,
+};
 use serde_json::{Value, json};
 
 fn says(text: &str) -> Value {
@@ -86,6 +89,55 @@ async fn options_are_read_and_written_as_json() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_value_that_does_not_fit_is_named_with_what_is_expected() {
+    for (options, why) in [
+        (
+            json!({"max_turns": "four"}),
+            "max_turns: invalid type: string \"four\", expected a positive whole number",
+        ),
+        (
+            json!({"temperature": "hot"}),
+            "temperature: invalid type: string \"hot\", expected a number",
+        ),
+        (json!({"tool_timeout": "10s"}), "expected a positive whole number of milliseconds"),
+        (json!({"mode": "sometimes"}), "unknown variant `sometimes`, expected `auto` or `manual`"),
+        (json!({"on_tool_error": "stop"}), "expected `continue` or `halt`"),
+    ] {
+        let refused = serde_json::from_value::<Options>(options).unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
+    }
+    let refused = serde_json::from_value::<mynah::Session>(json!("s")).unwrap_err().to_string();
+    assert!(refused.contains("expected a session"), "{refused}");
+    let busy = mynah::Error::adapter(mynah::AdapterReason::RateLimited);
+    let busy = busy.with("retry_after_ms", 600_000).to_string();
+    assert!(busy.contains("retry after 600 s)"), "{busy}");
+}
+
+#[tokio::test]
+async fn a_form_that_is_no_schema_and_a_call_of_no_tool_are_refused() -> Result<()> {
+    let model = Scripted::new([says("{}")])?;
+    let engine = Engine::new(model.clone());
+    for (schema, code) in [
+        (json!([]), "not_a_map"),
+        (json!(null), "not_a_map"),
+        (json!({"type": "objekt"}), "not_json_schema"),
+    ] {
+        let format = ResponseFormat::json_schema("person", schema);
+        for refused in [
+            engine.chat("hi").response_format(format.clone()).await.unwrap_err(),
+            engine.generate("hi").response_format(format).await.unwrap_err(),
+        ] {
+            let found = refused.field_errors()[0].to_string();
+            assert_eq!(found, format!("response_format.schema: {code}"));
+        }
+    }
+    let refused = engine.chat("hi").tool_choice(ToolChoice::Required).await.unwrap_err();
+    assert!(refused.to_string().ends_with("there are no tools"), "{refused}");
+    assert_eq!(model.calls(), 0);
+    Ok(())
+}
+
 fn written_in_order() -> Value {
     json!({"max_turns": 3, "temperature": 0.5, "tool_timeout": 250, "seed": 7})
 }
@@ -103,7 +155,7 @@ async fn an_address_on_this_machine_needs_no_key_and_a_fallback_is_asked_next() 
 
     let error = engine.or("anthropic:claude-sonnet-5")?.chat("hi").api_key("unused").await;
     let error = error.unwrap_err();
-    assert_eq!(error.reason(), "missing_key", "{error}");
-    assert!(error.to_string().contains("anthropic"), "{error}");
+    assert_eq!(error.reason(), "network_error", "{error}");
+    assert!(error.to_string().contains("anthropic:claude-sonnet-5: missing_key"), "{error}");
     Ok(())
 }

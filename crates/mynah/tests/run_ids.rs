@@ -47,6 +47,19 @@ async fn a_finished_run_gives_its_recorded_result_and_events_again() -> Result<(
 }
 
 #[tokio::test]
+async fn an_id_leaves_room_for_those_of_the_runs_that_continue_its_own() -> Result<()> {
+    let log = MemoryLog::new();
+    let engine = talker(1)?;
+    let chat = |length: usize| engine.chat("go").record(&log).run_id("x".repeat(length));
+    let refused = chat(245).await.expect_err("too long");
+    assert!(refused.to_string().ends_with("an id has at most 244 bytes"), "{refused}");
+    assert_eq!(chat(244).await?.run_id.map(|id| id.len()), Some(244));
+    let refused = engine.resume(&log, "").await.expect_err("no id");
+    assert!(refused.to_string().contains("no run with an empty id"), "{refused}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn every_recorded_call_returns_the_id_of_its_run_which_leads_back_to_it() -> Result<()> {
     let log = MemoryLog::new();
     let engine = talker(4)?;
