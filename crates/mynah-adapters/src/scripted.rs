@@ -296,7 +296,7 @@ impl Script {
         self.with(Entry::Text(text.into()))
     }
 
-    /// The script with a tool call.
+    /// The script with a tool call. Tools run if the script ends with [`call_tools`](Self::call_tools).
     pub fn tool_call(
         self,
         id: impl Into<String>,
@@ -339,7 +339,7 @@ impl Script {
         self.with(Entry::Finish(reason))
     }
 
-    /// The script with the end of a final answer.
+    /// The script with the end of a final answer. Its tool calls do not run.
     pub fn stop(self) -> Self {
         self.finish(FinishReason::Stop)
     }

@@ -136,10 +136,10 @@ pub mod prelude {
     #[cfg(feature = "sqlite")]
     pub use crate::log::SqliteLog;
     pub use crate::{
-        Budget, CancelHandle, ChatResult, Decision, Engine, Error, Event, HaltReason, Message,
-        OnToolError, OnUncertain, Request, Response, ResponseFormat, Result, RunId, Session,
-        Status, StepResult, Thread, Tool, ToolCall, ToolContext, ToolErrorDecision, ToolMode,
-        ToolOutcome, Waiting,
+        Approval, Budget, CancelHandle, ChatResult, Decision, Engine, Error, Event, Fallback,
+        HaltReason, Message, OnToolError, OnUncertain, Options, Request, Response, ResponseFormat,
+        Result, RetryPolicy, RunId, Session, Status, StepResult, Thread, Tool, ToolCall,
+        ToolChoice, ToolContext, ToolErrorDecision, ToolMode, ToolOutcome, Waiting,
         log::{Log, MemoryLog},
     };
 }

@@ -12,7 +12,9 @@ async fn a_recording_agent_with_a_tool_a_budget_and_a_stream_needs_the_prelude_a
     ]);
     let echo =
         Tool::new("echo", "", json!({})).handler(async |arguments, _: ToolContext| arguments);
-    let engine = Engine::new(model).tool(echo);
+    let echo = echo.approval(Approval::Never);
+    let options = Options::new().tool_choice(ToolChoice::Auto).retry(RetryPolicy::never());
+    let engine = Engine::new(Fallback::new(model)).tool(echo).defaults(options);
     let log = MemoryLog::new();
     let mut events = engine.chat("go").record(&log).budget(Budget::new().max_turns(2)).stream();
     let mut done: Option<ChatResult> = None;
