@@ -3,11 +3,12 @@
 use std::{env, fs, path::PathBuf, sync::Arc, time::Duration};
 
 use mynah_data::{Error, LogReason, Result};
+use percent_encoding::percent_decode_str;
 use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
-    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject as _},
 };
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use tokio_postgres::{
@@ -39,7 +40,7 @@ impl Target {
                 format!("{name}: {why}; give postgres://USER@HOST/DATABASE"),
             )
         };
-        let (plain, ssl) = Ssl::split(url);
+        let (plain, ssl) = Options::split(url);
         let mut config: Config = plain.parse().map_err(|error| wrong(chain(&error)))?;
         if config.get_application_name().is_none() {
             config.application_name("mynah");
@@ -59,13 +60,27 @@ impl Target {
         {
             config.user(user);
         }
-        if config.get_password().is_none()
-            && let Some(password) = variable("PGPASSWORD").or_else(|| from_file(&config))
-        {
-            config.password(password);
-        }
         if config.get_hosts().is_empty() {
             config.host(variable("PGHOST").unwrap_or_else(|| "localhost".to_owned()));
+        }
+        if config.get_ports().is_empty()
+            && let Some(port) = variable("PGPORT")
+        {
+            config.port(port.parse().map_err(|_| wrong(format!("PGPORT={port} is not a port")))?);
+        }
+        if config.get_dbname().is_none()
+            && let Some(database) = variable("PGDATABASE")
+        {
+            config.dbname(database);
+        }
+        if config.get_password().is_none() {
+            let password = match variable("PGPASSWORD") {
+                Some(password) => Some(password),
+                None => from_file(&config, ssl.password_file.as_deref()).map_err(&wrong)?,
+            };
+            if let Some(password) = password {
+                config.password(password);
+            }
         }
         let verified = match ssl.mode.as_deref() {
             None | Some("prefer" | "allow") => false,
@@ -79,8 +94,7 @@ impl Target {
             }
             Some(other) => return Err(wrong(format!("sslmode={other} is not a mode"))),
         };
-        let tls =
-            MakeRustlsConnect::new(client_config(verified, ssl.roots.as_deref()).map_err(wrong)?);
+        let tls = MakeRustlsConnect::new(client_config(verified, &ssl).map_err(wrong)?);
         Ok(Self { config, tls, name: shown(url) })
     }
 }
@@ -101,28 +115,45 @@ fn shown(url: &str) -> String {
     format!("{scheme}://{user}{at}{place}")
 }
 
-/// The options about TLS, which the client does not read itself.
-#[derive(Default)]
-struct Ssl {
+/// The options that the client does not read itself.
+struct Options {
     mode: Option<String>,
     roots: Option<String>,
+    /// The client's certificate, and its key.
+    certificate: Option<String>,
+    key: Option<String>,
+    password_file: Option<String>,
 }
 
-impl Ssl {
+impl Options {
     /// Takes them out of a URL.
     fn split(url: &str) -> (String, Self) {
-        let mut ssl = Self { mode: variable("PGSSLMODE"), roots: variable("PGSSLROOTCERT") };
-        let Some((base, query)) = url.split_once('?') else { return (url.to_owned(), ssl) };
+        let mut options = Self {
+            mode: variable("PGSSLMODE"),
+            roots: variable("PGSSLROOTCERT"),
+            certificate: variable("PGSSLCERT"),
+            key: variable("PGSSLKEY"),
+            password_file: variable("PGPASSFILE"),
+        };
+        let Some((base, query)) = url.split_once('?') else { return (url.to_owned(), options) };
         let mut rest = Vec::new();
         for option in query.split('&') {
-            match option.split_once('=') {
-                Some(("sslmode", mode)) => ssl.mode = Some(mode.to_owned()),
-                Some(("sslrootcert", path)) => ssl.roots = Some(path.replace("%2F", "/")),
-                _ => rest.push(option),
-            }
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let member = match name {
+                "sslmode" => &mut options.mode,
+                "sslrootcert" => &mut options.roots,
+                "sslcert" => &mut options.certificate,
+                "sslkey" => &mut options.key,
+                "passfile" => &mut options.password_file,
+                _ => {
+                    rest.push(option);
+                    continue;
+                }
+            };
+            *member = Some(percent_decode_str(value).decode_utf8_lossy().into_owned());
         }
         let query = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
-        (format!("{base}{query}"), ssl)
+        (format!("{base}{query}"), options)
     }
 }
 
@@ -134,18 +165,32 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The password that the password file has for this server: `PGPASSFILE`, or `.pgpass` in the home folder.
-fn from_file(config: &Config) -> Option<String> {
+/// The password that the password file has for this server: the given one, or `.pgpass` in the home folder. Of several hosts, the
+/// first that is in the file counts, as there is one password for all.
+fn from_file(config: &Config, path: Option<&str>) -> Result<Option<String>, String> {
     let home = || variable("HOME").map(|home| PathBuf::from(home).join(".pgpass"));
-    let path = variable("PGPASSFILE").map(PathBuf::from).or_else(home)?;
-    let host = match config.get_hosts().first() {
-        Some(Host::Tcp(host)) => host.clone(),
-        _ => "localhost".to_owned(),
-    };
-    let port = config.get_ports().first().copied().unwrap_or(5432).to_string();
+    let Some(path) = path.map(PathBuf::from).or_else(home) else { return Ok(None) };
+    let Ok(file) = fs::read_to_string(&path) else { return Ok(None) };
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let is_open = fs::metadata(&path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0);
+        if is_open {
+            let path = path.display();
+            return Err(format!("others may read the password file {path}: chmod 600 {path}"));
+        }
+    }
     let user = config.get_user().unwrap_or_default();
     let database = config.get_dbname().unwrap_or(user);
-    password(&fs::read_to_string(path).ok()?, [&host, &port, database, user])
+    let ports = config.get_ports();
+    Ok(config.get_hosts().iter().enumerate().find_map(|(at, host)| {
+        let host = match host {
+            Host::Tcp(host) => host.as_str(),
+            Host::Unix(_) => "localhost",
+        };
+        let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432).to_string();
+        password(&file, [host, &port, database, user])
+    }))
 }
 
 /// The password of the first line that fits: `host:port:database:user:password`, where `*` fits anything and `\` escapes.
@@ -169,27 +214,43 @@ fn password(file: &str, wanted: [&str; 4]) -> Option<String> {
 }
 
 /// How TLS is spoken. Where it is only preferred, any certificate will do, as the connection could as well be plain.
-fn client_config(verified: bool, roots: Option<&str>) -> Result<ClientConfig, String> {
+fn client_config(verified: bool, options: &Options) -> Result<ClientConfig, String> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
     let builder =
         builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
-    if !verified {
-        let any = Arc::new(AnyCertificate(provider));
-        return Ok(builder.dangerous().with_custom_certificate_verifier(any).with_no_client_auth());
-    }
-    let Some(path) = roots.filter(|path| *path != "system") else {
-        let builder = builder.with_platform_verifier().map_err(|error| error.to_string())?;
-        return Ok(builder.with_no_client_auth());
+    let roots = options.roots.as_deref().filter(|path| *path != "system");
+    let builder = match roots {
+        _ if !verified => {
+            let any = Arc::new(AnyCertificate(provider));
+            builder.dangerous().with_custom_certificate_verifier(any)
+        }
+        None => builder.with_platform_verifier().map_err(|error| error.to_string())?,
+        Some(path) => builder.with_root_certificates(root_certificates(path)?),
     };
-    let mut store = RootCertStore::empty();
-    let found = CertificateDer::pem_file_iter(path).map_err(|error| format!("{path}: {error}"))?;
-    for certificate in found {
-        let added = certificate.map_err(|error| error.to_string());
-        let added = added.and_then(|found| store.add(found).map_err(|error| error.to_string()));
-        added.map_err(|error| format!("{path}: {error}"))?;
+    match (&options.certificate, &options.key) {
+        (None, None) => Ok(builder.with_no_client_auth()),
+        (Some(certificate), Some(key)) => {
+            let chain = certificates(certificate)?;
+            let own = PrivateKeyDer::from_pem_file(key);
+            let own = own.map_err(|error| format!("{key}: {error}"))?;
+            builder.with_client_auth_cert(chain, own).map_err(|error| format!("{key}: {error}"))
+        }
+        _ => Err("sslcert and sslkey belong together: give both, or none".to_owned()),
     }
-    Ok(builder.with_root_certificates(store).with_no_client_auth())
+}
+
+fn certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    found.map_err(|error| format!("{path}: {error}"))
+}
+
+fn root_certificates(path: &str) -> Result<RootCertStore, String> {
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        store.add(certificate).map_err(|error| format!("{path}: {error}"))?;
+    }
+    Ok(store)
 }
 
 /// Accepts any certificate, as libpq does unless it must verify.
@@ -259,6 +320,20 @@ mod tests {
         assert_eq!(found("h", "5432", "d", "ann").as_deref(), Some("a:b\\c"));
         assert_eq!(found("h", "1", "d", "ann").as_deref(), Some("last"));
         assert_eq!(found("other", "1", "d", "ann").as_deref(), Some("no"));
+    }
+
+    #[test]
+    fn options_are_decoded() {
+        let url =
+            "postgres://h/d?sslrootcert=%2Fa%20b&x=%2F&sslcert=c%e2%82%ac&sslkey=100%&passfile=p";
+        let (rest, options) = Options::split(url);
+        assert_eq!(rest, "postgres://h/d?x=%2F");
+        let [roots, certificate, key, file] =
+            [options.roots, options.certificate, options.key, options.password_file]
+                .map(Option::unwrap_or_default);
+        assert_eq!([&*roots, &*certificate, &*key, &*file], ["/a b", "c€", "100%", "p"]);
+        let alone = Target::parse("postgres://h/d?sslcert=c").map(drop).unwrap_err();
+        assert!(alone.to_string().contains("sslkey"), "{alone}");
     }
 
     #[test]

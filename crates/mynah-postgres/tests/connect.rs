@@ -37,7 +37,18 @@ fn connects_as_it_is_told() {
 fn connect(url: &str, variables: &[(&str, &str)]) -> String {
     let mut process = Command::new(env::current_exe().expect("this program"));
     process.args(["--exact", "connects_as_it_is_told", "--nocapture"]);
-    for name in ["PGPASSWORD", "PGPASSFILE", "PGUSER", "PGHOST", "PGSSLMODE", "PGSSLROOTCERT"] {
+    for name in [
+        "PGPASSWORD",
+        "PGPASSFILE",
+        "PGUSER",
+        "PGHOST",
+        "PGPORT",
+        "PGDATABASE",
+        "PGSSLMODE",
+        "PGSSLROOTCERT",
+        "PGSSLCERT",
+        "PGSSLKEY",
+    ] {
         process.env_remove(name);
     }
     let home = env::temp_dir();
@@ -73,6 +84,13 @@ fn a_password_comes_from_the_url_a_variable_or_the_password_file() {
     let file = file.display().to_string();
     let from_file = connect(&url, &[("PGPASSFILE", &file)]);
     assert!(is_connected(&from_file), "{from_file}");
+    let named = format!("postgres://ann@?passfile={}", file.replace('/', "%2F"));
+    let place = [("PGHOST", "127.0.0.1"), ("PGPORT", &*port), ("PGDATABASE", "postgres")];
+    let from_variables = connect(&named, &place);
+    assert!(is_connected(&from_variables), "{from_variables}");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("rights");
+    let open = connect(&url, &[("PGPASSFILE", &file)]);
+    assert!(!is_connected(&open) && open.contains("chmod 600"), "{open}");
     // A wrong password is in no message, and neither is the right one.
     let wrong =
         format!("postgres://ann:wrong-secret@127.0.0.1:{port}/postgres?password=other-secret");
@@ -136,6 +154,18 @@ fn a_server_is_verified_when_that_is_asked_for() {
     let by_variable = url("localhost", "").trim_end_matches('?').to_owned();
     let variables = [("PGSSLMODE", "verify-full"), ("PGSSLROOTCERT", own.as_str())];
     assert!(is_connected(&self::connect(&by_variable, &variables)));
+    // A role that needs a certificate of its own.
+    server.sql("CREATE ROLE ann LOGIN SUPERUSER");
+    server.demand_certificates("ann");
+    let url = url("localhost", "sslmode=require").replace("test@", "ann@");
+    let own = own.trim_end_matches(".crt");
+    for (options, connects) in [
+        (format!("&sslrootcert={own}.crt"), false),
+        (format!("&sslrootcert={own}.crt&sslcert={own}.crt&sslkey={own}.key"), true),
+    ] {
+        let told = self::connect(&format!("{url}{options}"), &[]);
+        assert_eq!(is_connected(&told), connects, "{options}: {told}");
+    }
 }
 
 /// A certificate of `localhost` for the server, whose authority is the first file, and another authority; none if there is no

@@ -153,6 +153,16 @@ impl Server {
         self.admit("hostssl all all all trust\n");
     }
 
+    /// From now on, this role needs a certificate of the authority in `own.crt`.
+    pub(crate) fn demand_certificates(&self, role: &str) {
+        let from = format!("{}/own.crt", self.folder.path().display());
+        self.copy(&from, &format!("{}/root.crt", self.data()));
+        self.sql("ALTER SYSTEM SET ssl_ca_file = 'root.crt'");
+        self.admit(&format!(
+            "hostssl all {role} all trust clientcert=verify-ca\nhostssl all test all trust\n"
+        ));
+    }
+
     /// Sets who may connect, and how.
     fn admit(&self, rules: &str) {
         fs::write(format!("{}/pg_hba.conf", self.data()), rules).expect("rules");
