@@ -34,6 +34,11 @@ impl Waiters {
         self.runs().values().for_each(|sender| sender.send_replace(()));
     }
 
+    /// The runs that are waited for.
+    pub fn awaited(&self) -> Vec<RunId> {
+        self.runs().keys().cloned().collect()
+    }
+
     /// Whether there are no waiters.
     pub fn is_empty(&self) -> bool {
         self.runs().is_empty()

@@ -1,12 +1,17 @@
 //! Connections: opened when they are needed, and again when they are lost.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    future::poll_fn,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use mynah_data::{LogReason, Result};
 use tokio::time::{Instant, timeout};
 use tokio_postgres::{
-    Client, Error, Row, Statement,
-    error::SqlState,
+    AsyncMessage, Client, Error, Row, Statement,
+    error::{Severity, SqlState},
     types::{ToSql, Type},
 };
 
@@ -33,11 +38,13 @@ pub(crate) struct Connector {
     target: Target,
     pause: Duration,
     failed: Option<Instant>,
+    /// What the server warned of.
+    warnings: Arc<Mutex<Vec<String>>>,
 }
 
 impl Connector {
     pub(crate) fn new(target: Target) -> Self {
-        Self { target, pause: PAUSES.0, failed: None }
+        Self { target, pause: PAUSES.0, failed: None, warnings: Arc::default() }
     }
 
     pub(crate) async fn connect(&mut self) -> Result<Client> {
@@ -55,14 +62,28 @@ impl Connector {
         connected
     }
 
+    /// What the server warned of since this was called last.
+    pub(crate) fn take_warnings(&self) -> Vec<String> {
+        std::mem::take(&mut self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     async fn attempt(&self) -> Result<Client> {
         let Target { config, tls, name } = &self.target;
         let connecting = timeout(PATIENCE, config.connect(tls.clone()));
         let late = |_| unavailable(format!("{name}: the server does not answer"));
-        let (client, connection) = connecting.await.map_err(late)?.map_err(failure)?;
+        let (client, mut connection) = connecting.await.map_err(late)?.map_err(failure)?;
+        let warnings = Arc::clone(&self.warnings);
         tokio::spawn(async move {
             // Pending requests get the error that ends it.
-            let _ = connection.await;
+            while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+                if let AsyncMessage::Notice(notice) = message
+                    && notice.parsed_severity() == Some(Severity::Warning)
+                {
+                    let mut warnings = warnings.lock().unwrap_or_else(PoisonError::into_inner);
+                    warnings.truncate(9);
+                    warnings.push(notice.message().to_owned());
+                }
+            }
         });
         // An administrator's default must not make commits less safe than they say they are.
         let settings = "SELECT set_config('synchronous_commit', 'on', false) \

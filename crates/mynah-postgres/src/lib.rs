@@ -22,19 +22,22 @@ mod target;
 mod writer;
 
 use std::{
+    collections::HashMap,
     fmt,
     future::Future,
-    sync::{Arc, Mutex, PoisonError},
-    task::Poll,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     thread::{self, JoinHandle},
     time::Duration,
 };
 
-use mynah_data::{Error, Result, RunId};
+use mynah_data::{Error, LogReason, Result, RunId};
 use mynah_log::{
     AnswerPart, Append, Changes, Head, InboxMessage, Lease, Limits, Log, LogFuture, MAX_PAYLOAD,
     Record, RunFilter, RunPage, RunSummary, SealedRun,
-    backend::{self, Checked, Waiter, Waiters},
+    backend::{self, Checked, Waiters},
 };
 use tokio::{
     runtime::{Builder, Handle},
@@ -48,14 +51,14 @@ use tokio_postgres::Client;
 
 use crate::{
     connection::{Connector, PATIENCE},
-    fail::{failure, unavailable},
+    fail::{failure, log_error, unavailable},
     pending::Pending,
     row::Known,
     target::{Target, no_thread},
     writer::{Ask, Job, Reply, Writer},
 };
 
-/// How often a waiter polls for records of other processes.
+/// How often a log looks for what other processes wrote of the runs that are waited for.
 const PACE: Duration = Duration::from_millis(100);
 
 /// How many bytes of records one append holds at most, unless a single record is larger.
@@ -74,13 +77,14 @@ const BATCH: usize = 64 << 20;
 pub struct PostgresLog(Arc<Inner>);
 
 struct Inner {
-    name: String,
+    target: Target,
     /// None once it is closed.
     jobs: Option<mpsc::UnboundedSender<Ask>>,
     runtime: Handle,
     reader: Arc<AsyncMutex<Reader>>,
     pending: Arc<Pending>,
     waiters: Arc<Waiters>,
+    is_watched: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -105,21 +109,21 @@ impl PostgresLog {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
         let (jobs, asked) = mpsc::unbounded_channel();
         let waiters = Arc::new(Waiters::default());
-        let name = target.name.clone();
         let reader = Reader { connector: Connector::new(target.clone()), client: None };
-        let writer = Writer::new(Connector::new(target), Arc::clone(&waiters));
+        let writer = Writer::new(Connector::new(target.clone()), Arc::clone(&waiters));
         let handle = runtime.handle().clone();
         let thread = thread::Builder::new().name("mynah-postgres".to_owned());
         // It ends when the log is closed and nothing is left to write.
         let thread =
             thread.spawn(move || runtime.block_on(writer.serve(asked))).map_err(no_thread)?;
         Ok(Self(Arc::new(Inner {
-            name,
+            target,
             jobs: Some(jobs),
             runtime: handle,
             reader: Arc::new(AsyncMutex::new(reader)),
             pending: Arc::default(),
             waiters,
+            is_watched: Arc::default(),
             thread: Mutex::new(Some(thread)),
         })))
     }
@@ -154,35 +158,57 @@ impl PostgresLog {
         let stopped = |_| {
             unavailable(format!(
                 "{}: the thread that writes has ended; open the log again",
-                self.0.name
+                self.0.target.name
             ))
         };
         answer.await.map_err(stopped)?
     }
 
-    /// Reads something, over a new connection if the current one is lost.
+    /// Reads something.
     async fn read_by<T, F>(&self, read: impl Fn(Arc<Client>) -> F + Send + 'static) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send,
     {
         let reader = Arc::clone(&self.0.reader);
-        let work = self.0.runtime.spawn(async move {
-            let mut attempts = 0;
-            loop {
-                attempts += 1;
-                let client = Reader::client(&reader).await?;
-                match timeout(PATIENCE, read(Arc::clone(&client))).await {
-                    Ok(Err(_)) if client.is_closed() && attempts < 3 => {}
-                    Ok(result) => return result,
-                    Err(_) => {
-                        reader.lock().await.client = None;
-                        return Err(unavailable("PostgreSQL does not answer"));
-                    }
-                }
-            }
-        });
-        work.await.unwrap_or_else(|_| Err(unavailable("the thread that reads has ended")))
+        self.spawn(async move { Reader::read(&reader, read).await }).await
+    }
+
+    /// Does work on the log's own runtime: the caller's may have no timers.
+    async fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let work = self.0.runtime.spawn(work).await;
+        work.unwrap_or_else(|_| Err(unavailable("the thread that reads has ended")))
+    }
+
+    /// Does work that may take long, over a connection of its own. Gives its warnings as well.
+    async fn maintain<F>(
+        &self,
+        work: impl FnOnce(Client) -> F + Send + 'static,
+    ) -> Result<Vec<String>>
+    where
+        F: Future<Output = Result<()>> + Send,
+    {
+        let mut connector = Connector::new(self.0.target.clone());
+        self.spawn(async move {
+            let client = connector.connect().await?;
+            // Those of the connection itself.
+            connector.take_warnings();
+            work(client).await?;
+            Ok(connector.take_warnings())
+        })
+        .await
+    }
+
+    /// Looks for changes by other processes from now on, while there is a waiter.
+    fn watch(&self) {
+        let Inner { reader, waiters, is_watched, runtime, .. } = &*self.0;
+        if !is_watched.swap(true, SeqCst) {
+            let (reader, waiters) = (Arc::clone(reader), Arc::clone(waiters));
+            runtime.spawn(watch(reader, waiters, Arc::clone(is_watched)));
+        }
     }
 
     async fn known(&self, run: &RunId) -> Result<Option<Known>> {
@@ -196,6 +222,26 @@ impl PostgresLog {
 }
 
 impl Reader {
+    /// Reads something, over a new connection if the current one is lost.
+    async fn read<T, F: Future<Output = Result<T>>>(
+        this: &AsyncMutex<Self>,
+        read: impl Fn(Arc<Client>) -> F,
+    ) -> Result<T> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let client = Self::client(this).await?;
+            match timeout(PATIENCE, read(Arc::clone(&client))).await {
+                Ok(Err(_)) if client.is_closed() && attempts < 3 => {}
+                Ok(result) => return result,
+                Err(_) => {
+                    this.lock().await.client = None;
+                    return Err(unavailable("PostgreSQL does not answer"));
+                }
+            }
+        }
+    }
+
     async fn client(this: &AsyncMutex<Self>) -> Result<Arc<Client>> {
         let mut this = this.lock().await;
         if let Some(client) = this.client.as_ref().filter(|client| !client.is_closed()) {
@@ -236,7 +282,7 @@ impl Drop for Inner {
 
 impl fmt::Debug for PostgresLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresLog").field("url", &self.0.name).finish_non_exhaustive()
+        f.debug_struct("PostgresLog").field("url", &self.0.target.name).finish_non_exhaustive()
     }
 }
 
@@ -277,13 +323,14 @@ impl Log for PostgresLog {
         let run = RunId::from(run);
         Box::pin(async move {
             let mut waiting = self.0.waiters.subscribe(&run);
+            self.watch();
             loop {
                 match self.known(&run).await?.map(|known| known.entry.summary) {
                     Some(summary) if summary.records > beyond => return Ok(()),
                     Some(summary) if summary.seal.is_some() => return Err(backend::sealed(&run)),
                     _ => {}
                 }
-                self.0.told_or_late(&mut waiting).await;
+                waiting.notified().await;
             }
         })
     }
@@ -310,17 +357,31 @@ impl Log for PostgresLog {
     }
 
     fn check(&self) -> LogFuture<'_, ()> {
-        Box::pin(self.read_by(move |client| async move { reads::check(&client).await }))
+        Box::pin(async move {
+            let check = |client: Client| async move { reads::check(&client).await };
+            self.maintain(check).await.map(drop)
+        })
     }
 
     /// Lets the server reuse what the removed rows took. Its own log and its backups may have them for longer.
     fn wipe(&self) -> LogFuture<'_, ()> {
-        Box::pin(self.read_by(move |client| async move {
-            client
-                .batch_execute("VACUUM mynah_records, mynah_runs, mynah_inbox, mynah_parts")
-                .await
-                .map_err(failure)
-        }))
+        Box::pin(async move {
+            let vacuum = |client: Client| async move {
+                let vacuum = "VACUUM mynah_records, mynah_runs, mynah_inbox, mynah_parts";
+                client.batch_execute(vacuum).await.map_err(failure)
+            };
+            // The server only warns a role that may not do it.
+            match self.maintain(vacuum).await?.first() {
+                None => Ok(()),
+                Some(warning) => Err(log_error(
+                    LogReason::Unusable,
+                    format!(
+                        "PostgreSQL: {warning}: what was removed stays in the server's files until it vacuums them itself; \
+                         use the role that owns the tables to erase it now"
+                    ),
+                )),
+            }
+        })
     }
 
     fn lease(&self, run: &str, owner: &str, term: Duration) -> LogFuture<'_, Lease> {
@@ -417,6 +478,7 @@ impl Log for PostgresLog {
         let run = RunId::from(run);
         Box::pin(async move {
             let mut waiting = self.0.waiters.subscribe(&run);
+            self.watch();
             loop {
                 let name = run.clone();
                 let read = move |client: Arc<Client>| {
@@ -425,7 +487,7 @@ impl Log for PostgresLog {
                 };
                 match self.read_by(read).await? {
                     Some(parts) => return Ok(parts),
-                    None => self.0.told_or_late(&mut waiting).await,
+                    None => waiting.notified().await,
                 }
             }
         })
@@ -457,27 +519,43 @@ impl PostgresLog {
     }
 }
 
-impl Inner {
-    /// Waits until this process wrote something of a run, or until it is time to check for other
-    /// writers.
-    async fn told_or_late(&self, waiting: &mut Waiter) {
-        // The timer belongs to the log's own runtime: the caller's may have none.
-        let (done, late) = oneshot::channel::<()>();
-        let timer = self.runtime.spawn(async move {
-            tokio::time::sleep(PACE).await;
-            drop(done);
-        });
-        let mut late = std::pin::pin!(late);
-        let mut told = std::pin::pin!(waiting.notified());
-        std::future::poll_fn(|cx| {
-            if told.as_mut().poll(cx).is_ready() || late.as_mut().poll(cx).is_ready() {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
+/// Looks for changes of the runs that are waited for, by one query for all of them, while there are any.
+async fn watch(
+    reader: Arc<AsyncMutex<Reader>>,
+    waiters: Arc<Waiters>,
+    is_watched: Arc<AtomicBool>,
+) {
+    let mut seen: HashMap<RunId, Option<i64>> = HashMap::new();
+    loop {
+        tokio::time::sleep(PACE).await;
+        let runs = waiters.awaited();
+        if runs.is_empty() {
+            is_watched.store(false, SeqCst);
+            // One that came in between leaves it to this task.
+            if waiters.is_empty() || is_watched.swap(true, SeqCst) {
+                return;
             }
-        })
-        .await;
-        timer.abort();
+            continue;
+        }
+        seen.retain(|run, _| runs.contains(run));
+        let names = runs.clone();
+        let read = move |client: Arc<Client>| {
+            let names = names.clone();
+            async move { reads::versions(&client, &names).await }
+        };
+        match Reader::read(&reader, read).await {
+            Ok(mut versions) => {
+                for run in runs {
+                    let version = versions.remove(&run);
+                    if seen.get(&run) != Some(&version) {
+                        waiters.notify(&run);
+                        seen.insert(run, version);
+                    }
+                }
+            }
+            // Those who wait find out why.
+            Err(_) => waiters.notify_all(),
+        }
     }
 }
 

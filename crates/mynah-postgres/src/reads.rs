@@ -1,7 +1,7 @@
 //! What is read.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -271,6 +271,14 @@ pub(crate) async fn parts(
         parts.push(AnswerPart::new(seq, first.cast_unsigned(), count.cast_unsigned(), payload));
     }
     Ok(Some(parts).filter(|parts| !parts.is_empty()))
+}
+
+/// The versions of runs, which every write of one changes.
+pub(crate) async fn versions(client: &Client, runs: &[RunId]) -> Result<HashMap<RunId, i64>> {
+    let ids: Vec<&str> = runs.iter().map(|run| &**run).collect();
+    let select = "SELECT id, version FROM mynah_runs WHERE id = ANY($1)";
+    let rows = client.query_typed(select, &[(&ids, TEXTS)]).await.map_err(failure)?;
+    Ok(rows.iter().map(|row| (RunId::from(row.get::<_, &str>(0)), row.get(1))).collect())
 }
 
 /// Where a reader of changes is: the last number that it saw of each connection that writes.

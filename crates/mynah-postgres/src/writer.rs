@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
+    hash::Hash,
     sync::Arc,
     time::Duration,
 };
@@ -20,6 +21,7 @@ use tokio::{
 };
 
 use crate::{
+    BATCH,
     batch::{Batch, Message},
     claim::{self, Claim},
     connection::{Connector, Line, PATIENCE, TEXTS},
@@ -32,7 +34,7 @@ use crate::{
 const GROUP: usize = 256;
 
 /// How many runs are known at most.
-const KNOWN: usize = 4_096;
+const KNOWN: usize = 16_384;
 
 /// How often a group that others are in the way of is attempted before its connection is given up.
 const ATTEMPTS: u32 = 8;
@@ -73,6 +75,7 @@ pub(crate) enum Reply {
     Lease(Lease),
     Leases(Vec<Lease>),
     IsNew(bool),
+    IsKept(bool),
     Done,
 }
 
@@ -108,6 +111,17 @@ impl Ask {
     /// Whether the writer itself retries it, because no caller does.
     fn is_owed(&self) -> bool {
         matches!(self.job, Job::Release(_))
+    }
+
+    /// About how many bytes it writes.
+    fn size(&self) -> usize {
+        let size = |record: &Record| record.body().map_or(0, |body| body.payload.len());
+        match &self.job {
+            Job::Append(checked) => checked.batch.records.iter().map(size).sum(),
+            Job::Deliver { payload, .. } => payload.len(),
+            Job::KeepPart(_, part) => part.payload.len(),
+            _ => 0,
+        }
     }
 
     /// Whether it is a transaction of its own.
@@ -180,12 +194,7 @@ impl Writer {
             let mut asks = std::mem::take(&mut self.owed);
             asks.append(&mut group);
             while !asks.is_empty() {
-                let alone = asks.iter().position(Ask::is_alone);
-                let rest = match alone {
-                    Some(0) => asks.split_off(1),
-                    Some(at) => asks.split_off(at),
-                    None => Vec::new(),
-                };
+                let rest = asks.split_off(first_group(&asks));
                 self.perform(std::mem::replace(&mut asks, rest)).await;
             }
         }
@@ -323,9 +332,7 @@ impl Writer {
                 }
             }
         }
-        if self.known.len() > KNOWN {
-            self.known.clear();
-        }
+        forget_some(&mut self.known, KNOWN);
         Ok(())
     }
 
@@ -403,6 +410,24 @@ impl Writer {
         loaded.fresh = runs.into_iter().collect();
         Ok(loaded)
     }
+}
+
+/// Forgets some of what a full cache holds, in no order: what is used often comes back.
+fn forget_some<K: Clone + Eq + Hash, V>(known: &mut HashMap<K, V>, limit: usize) {
+    if known.len() > limit {
+        let some: Vec<K> = known.keys().take(limit / 8).cloned().collect();
+        some.iter().for_each(|key| drop(known.remove(key)));
+    }
+}
+
+/// How many of these jobs, from the first on, go into one commit.
+fn first_group(asks: &[Ask]) -> usize {
+    let mut bytes = 0_usize;
+    let fits = |ask: &&Ask| {
+        bytes = bytes.saturating_add(ask.size());
+        bytes <= BATCH && !ask.is_alone()
+    };
+    asks.iter().take_while(fits).count().max(1)
 }
 
 /// Waits a moment for as many jobs as there were the last time: those who were here then are likely to come again. A timer would
@@ -485,7 +510,8 @@ impl Round<'_> {
             Job::KeepPart(lease, part) => (&lease.run_id, self.keep_part(lease, part)),
             Job::Claim { .. } => return Ok(Err(unavailable("runs are claimed alone"))),
         };
-        if result.is_err() && !self.loaded.fresh.contains(run) {
+        let is_refused = matches!(result, Err(_) | Ok(Reply::IsKept(false)));
+        if is_refused && !self.loaded.fresh.contains(run) {
             return Err(Failed::Conflict);
         }
         Ok(result)
@@ -584,19 +610,61 @@ impl Round<'_> {
 
     fn keep_part(&mut self, lease: &Lease, part: &AnswerPart) -> Result<Reply> {
         let known = self.find(&lease.run_id)?;
-        if let Some(known) = known.filter(|known| known.entry.admits_part(lease, part.seq)) {
+        let known = known.filter(|known| known.entry.admits_part(lease, part.seq));
+        let is_kept = known.is_some();
+        if let Some(known) = known {
             known.may_have_parts = true;
+            // The row is written with it, so that the part of a process that lost the run is refused.
+            known.is_changed = true;
             let [seq, first] = [part.seq, part.first].map(u64::cast_signed);
             self.batch.parts.insert((lease.run_id.clone(), seq, first), part.clone());
         }
-        Ok(Reply::Done)
+        Ok(Reply::IsKept(is_kept))
     }
 
     fn beat(&mut self, process: &str, until: i64) {
         self.batch.beats.insert(process.to_owned(), until);
-        if self.writer.beats.len() > KNOWN {
-            self.writer.beats.clear();
-        }
+        forget_some(&mut self.writer.beats, KNOWN);
         self.writer.beats.insert(process.to_owned(), until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(job: Job) -> Ask {
+        Ask { job, reply: None, pending: None }
+    }
+
+    fn message(bytes: usize) -> Ask {
+        ask(Job::Deliver { run: "run".into(), id: "id".to_owned(), payload: vec![0; bytes] })
+    }
+
+    #[test]
+    fn a_commit_has_as_many_jobs_as_fit() {
+        let claim = || {
+            let (owner, term, queues) = ("me".to_owned(), Duration::ZERO, Vec::new());
+            ask(Job::Claim { owner, term, queues, limit: 1 })
+        };
+        for (asks, count) in [
+            (vec![message(1), message(1), message(1)], 3),
+            (vec![message(BATCH / 2), message(BATCH / 2), message(1)], 2),
+            (vec![message(BATCH + 1), message(1)], 1),
+            (vec![message(1), claim(), message(1)], 1),
+            (vec![claim(), claim()], 1),
+        ] {
+            assert_eq!(first_group(&asks), count);
+        }
+    }
+
+    #[test]
+    fn a_full_cache_forgets_some_of_what_it_has() {
+        let mut known: HashMap<u32, ()> = (0..100).map(|n| (n, ())).collect();
+        forget_some(&mut known, 100);
+        assert_eq!(known.len(), 100);
+        known.insert(100, ());
+        forget_some(&mut known, 100);
+        assert_eq!(known.len(), 101 - 12);
     }
 }

@@ -14,8 +14,8 @@ use std::{
 
 use mynah_data::{ErrorKind, HaltReason, LogReason, Metadata};
 use mynah_log::{
-    Append, Chain, End, Fact, Head, Lease, Log, Queue, RunFilter, RunStatus, Seal, Totals,
-    VerifyStatus, conformance::Sample, verify_run, verify_seals,
+    AnswerPart, Append, Chain, End, Fact, Head, Lease, Log, Queue, RunFilter, RunStatus, Seal,
+    Totals, VerifyStatus, conformance::Sample, verify_run, verify_seals,
 };
 use mynah_postgres::PostgresLog;
 use tokio::{
@@ -275,7 +275,8 @@ async fn a_claim_whose_answer_is_cut_off_loses_no_run() {
     let down = budget.went[1].load(SeqCst) - before;
     log.release(&lease);
     let mut lost = 0;
-    for cut in 0..=down {
+    // Every byte of the end, where the answer of the commit is.
+    for cut in (0..=down).filter(|cut| cut % 61 == 0 || down - cut < 40) {
         let owner = format!("p/{}", cut + 1);
         while log.beat("p", hour).await.is_err() {}
         budget.set(-1, cut);
@@ -296,6 +297,64 @@ async fn a_claim_whose_answer_is_cut_off_loses_no_run() {
         log.release(&leases[0]);
     }
     assert!(lost > 0, "some were committed, and the answer was cut");
+}
+
+#[tokio::test]
+async fn a_process_that_lost_a_run_keeps_no_part_of_an_answer() {
+    let Some(server) = server::start() else { return };
+    server.sql("CREATE SCHEMA lost");
+    let url = server.url("lost", server.port);
+    let [first, second] = [(); 2].map(|()| PostgresLog::open(&url).expect("a URL"));
+    let mut run = Sample::new("run", 0);
+    append(&first, &run.batch().held("one", Duration::ZERO)).await;
+    let lost = Lease::new("run", "one", 1, 0);
+    let hour = Duration::from_secs(3_600);
+    let lease = second.lease("run", "two", hour).await.expect("a silent owner");
+    let part = AnswerPart::new(1, 0, 1, "[]");
+    first.keep_part(&lost, part.clone()).await.expect("a log that can be written");
+    let parts = || server.sql("SELECT count(*) FROM lost.mynah_parts");
+    assert_eq!(parts(), "0");
+    second.keep_part(&lease, part).await.expect("a log that can be written");
+    assert_eq!(parts(), "1");
+    run = run.user("more");
+    append(&second, &run.batch().fenced(&lease)).await;
+    assert_eq!(parts(), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_that_wait_for_a_run_ask_the_server_once() {
+    let Some(server) = server::start() else { return };
+    let budget = Arc::new(Budget::default());
+    budget.set(-1, -1);
+    let port = proxy(server.port, Arc::clone(&budget)).await;
+    server.sql("CREATE SCHEMA awaited");
+    let log = PostgresLog::open(&server.url("awaited", port)).expect("a URL");
+    let other = PostgresLog::open(&server.url("awaited", server.port)).expect("a URL");
+    let mut run = Sample::new("run", 0);
+    append(&other, &run.batch()).await;
+    let wait = |count: usize| {
+        let wait = |_| {
+            let log = log.clone();
+            tokio::spawn(async move { log.wait("run", 1).await })
+        };
+        (0..count).map(wait).collect::<Vec<_>>()
+    };
+    let sent = async |count| {
+        let waits = wait(count);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let before = budget.went[0].load(SeqCst);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        (waits, budget.went[0].load(SeqCst) - before)
+    };
+    let (mut waits, one) = sent(1).await;
+    let (more, many) = sent(40).await;
+    assert!(one > 0 && many < 5 * one, "one sends {one} bytes, and forty {many}");
+    waits.extend(more);
+    run = run.user("more");
+    append(&other, &run.batch()).await;
+    for wait in waits {
+        assert_eq!(wait.await.expect("a task"), Ok(()));
+    }
 }
 
 /// How many records a worker's run has before its end.

@@ -2,8 +2,11 @@
 
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 
-use mynah_log::{Log as _, conformance::Sample};
+use std::time::Duration;
+
+use mynah_log::{Log as _, RunFilter, conformance::Sample};
 use mynah_postgres::PostgresLog;
+use tokio_postgres::NoTls;
 
 mod server;
 
@@ -22,10 +25,33 @@ async fn a_role_without_the_right_to_create_tables_works_once_they_are_there() {
     let mut run = Sample::new("run", 0).tool_turn().sealed();
     log.append(run.batch()).await.expect("a new run");
     assert_eq!(log.run("run").await.expect("an index").expect("the run").seal, Some(0));
+    let kept = log.wipe().await.expect_err("tables of another role");
+    assert!(kept.to_string().contains("the role that owns the tables"), "{kept}");
+    owner.wipe().await.expect("its own tables");
     server.sql("UPDATE app.mynah_schema SET version = 2");
     let newer =
         PostgresLog::open(&worker).expect("a URL").init().await.expect_err("another version");
     assert_eq!(newer.reason(), "schema_too_new");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_that_takes_long_holds_up_no_reads() {
+    let Some(server) = server::start() else { return };
+    let url = server.fresh();
+    let log = PostgresLog::open(&url).expect("a URL");
+    log.append(Sample::new("run", 0).batch()).await.expect("a new run");
+    let (raw, connection) = tokio_postgres::connect(&url, NoTls).await.expect("a server");
+    tokio::spawn(connection);
+    raw.batch_execute("BEGIN; LOCK mynah_records").await.expect("a lock");
+    let checking = log.clone();
+    let check = tokio::spawn(async move { checking.check().await });
+    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    while server.sql(waits) == "0" {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(log.runs(RunFilter::new()).await.map(|page| page.runs.len()), Ok(1));
+    raw.batch_execute("COMMIT").await.expect("its end");
+    check.await.expect("a task").expect("a sound log");
 }
 
 #[tokio::test]
