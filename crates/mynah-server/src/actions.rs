@@ -11,7 +11,7 @@ use axum::{
 use mynah::{
     CancelHandle, Error, ErrorKind, EventId, LogReason, Message, Result as MynahResult, RunEvent,
     RunId, Session, SessionReason, SystemWorld, Thread, World as _, fork_run,
-    log::{Log, Queue, RunStatus},
+    log::{Fact, Log, Queue, RunStatus},
     replay_run, restore_session,
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -22,6 +22,7 @@ use crate::{
     App, Room, events,
     guard::COOKIE,
     live::LiveRun,
+    now,
     problem::{Problem, Result},
     query::{Id, Query},
     reply, runs,
@@ -221,6 +222,9 @@ pub(crate) async fn start(
     if queue.as_ref().is_some_and(String::is_empty) {
         return Err(Problem::bad("queue: give the name of a queue"));
     }
+    if session.as_ref().is_some_and(String::is_empty) {
+        return Err(Problem::bad("session: give the id of a session"));
+    }
     if let Some(session) = session {
         return match (input, key, queue) {
             (Input::Text(text), None, None) => {
@@ -381,14 +385,30 @@ pub(crate) async fn fork(
         false => None,
     };
     let copy = fork_run(&log, &id, fork.at);
-    let copy = fork.key.into_iter().fold(copy, mynah::Fork::run_id);
-    let forked = copy.await?.run_id;
-    if let Some(agent) = agent {
+    let copy = fork.key.clone().into_iter().fold(copy, mynah::Fork::run_id);
+    let (forked, is_left) = match (copy.await, fork.key) {
+        (Ok(forked), _) => (forked.run_id, true),
+        // The same request came before, and may not have continued it.
+        (Err(_), Some(key)) if is_fork(&app, &key, (&id, fork.at)).await? => {
+            let is_left = runs::found(&app, &key).await?.is_abandoned(now());
+            (key, is_left)
+        }
+        (Err(error), _) => return Err(error.into()),
+    };
+    if let Some(agent) = agent.filter(|_| is_left) {
         let engine = agent.engine(&log, Some(&forked)).await?;
         let signal = Signal::of_fork(fork.message, fork.allow_changed_agent);
         signals::perform(&app, signal.apply(engine.resume(&log, &forked))?, room(&app)?).await?;
     }
     respond(&app, StatusCode::CREATED, &forked).await
+}
+
+/// Whether a run was branched off another at this record.
+async fn is_fork(app: &App, run: &str, (of, at): (&str, u64)) -> Result<bool> {
+    let first = app.log.read(run, 1, 1).await?;
+    let first = first.first().and_then(|record| record.fact().ok().flatten());
+    Ok(matches!(first, Some(Fact::RunStarted { about: Some(about), .. })
+        if about.parent.as_ref().is_some_and(|parent| parent.run_id == *of && parent.seq == at)))
 }
 
 #[derive(Default, Deserialize)]

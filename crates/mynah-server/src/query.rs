@@ -37,6 +37,15 @@ impl Query {
         parsed.map(Some).ok_or_else(|| Problem::bad(format!("{name}={value}: give {kind}")))
     }
 
+    /// An amount, 0 or more.
+    pub(crate) fn amount(&mut self, name: &str, kind: &str) -> Result<Option<f64>> {
+        let amount = self.parsed::<f64>(name, kind)?;
+        match amount.filter(|amount| amount.is_nan() || *amount < 0.0) {
+            Some(amount) => Err(Problem::bad(format!("{name}={amount}: give {kind}, 0 or more"))),
+            None => Ok(amount),
+        }
+    }
+
     /// A time in nanoseconds since 1970.
     pub(crate) fn time(&mut self, name: &str) -> Result<Option<i64>> {
         self.parsed(name, "nanoseconds since 1970")

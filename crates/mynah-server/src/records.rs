@@ -1,5 +1,7 @@
 //! The records of a run.
 
+use std::num::NonZeroU64;
+
 use axum::{extract::State, http::Uri};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use mynah::{
@@ -49,7 +51,8 @@ impl Raw {
 /// `GET /v1/runs/{id}/records`
 pub(crate) async fn list(State(app): State<App>, Id(id): Id, uri: Uri) -> Result {
     let mut query = Query::of(&uri);
-    let from: u64 = query.parsed("from", "the number of a record")?.unwrap_or(1).max(1);
+    let from = query.parsed::<NonZeroU64>("from", "the number of a record, from 1")?;
+    let from = from.map_or(1, NonZeroU64::get);
     let limit = query.count("limit", 100, runs::LARGEST)?;
     let raw = query.flag("raw")?;
     query.end()?;

@@ -103,8 +103,8 @@ impl Search {
         let search = Self {
             text: text.filter(|text| !text.is_empty()),
             agent: query.take("agent")?,
-            min_cost: query.parsed("min_cost", "US dollars")?,
-            min_seconds: query.parsed("min_seconds", "a number of seconds")?,
+            min_cost: query.amount("min_cost", "US dollars")?,
+            min_seconds: query.amount("min_seconds", "a number of seconds")?,
         };
         let is_any = search.text.is_none()
             && search.agent.is_none()

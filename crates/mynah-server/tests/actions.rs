@@ -222,7 +222,9 @@ async fn a_run_is_forked_and_the_fork_continued() {
     let fork = json_of(response).await;
     assert_eq!((&fork["parent"]["run_id"], &fork["parent"]["seq"]), (&json!("done"), &json!(3)));
     assert_eq!(log.head("f-1").await.unwrap().unwrap().seq, 3);
-    let taken = server.post("/v1/runs/done/fork", &json!({"at": 3, "key": "f-1"})).await;
+    let again = server.post("/v1/runs/done/fork", &json!({"at": 3, "key": "f-1"})).await;
+    assert_eq!(json_of(again).await, fork, "the same request attaches to it");
+    let taken = server.post("/v1/runs/done/fork", &json!({"at": 2, "key": "f-1"})).await;
     assert_eq!(problem_of(taken).await.0, 409);
 
     let body = json!({"at": 2, "key": "f-2", "resume": true, "message": "And green?"});
@@ -311,6 +313,7 @@ async fn requests_that_do_not_fit_are_refused() {
         ("/v1/runs", json!({"agent": "greeter", "input": "hi", "key": "x".repeat(256)}), 422),
         ("/v1/runs", json!({"agent": "greeter", "input": "hi", "key": "k", "session": "s"}), 400),
         ("/v1/runs", json!({"agent": "greeter", "input": "hi", "queue": ""}), 400),
+        ("/v1/runs", json!({"agent": "greeter", "input": "hi", "session": ""}), 400),
         ("/v1/runs?wait=601", json!({"agent": "greeter", "input": "hi"}), 400),
         ("/v1/runs?wait=x", json!({"agent": "greeter", "input": "hi"}), 400),
         ("/v1/runs?odd=1", json!({"agent": "greeter", "input": "hi"}), 400),
