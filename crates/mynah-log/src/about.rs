@@ -96,6 +96,22 @@ pub struct Previous {
     /// The length of the conversation there, if this run continues it and holds only new messages;
     /// 0 if it holds the whole conversation itself.
     pub messages: u64,
+    /// What its last request left out of the conversation, if this run leaves it out too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
+}
+
+/// The part of a conversation that requests leave out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeftOut {
+    /// How many messages from the first on, as in [`ContextTruncated`](crate::Fact::ContextTruncated).
+    pub dropped: u64,
+    /// Up to which message tool results are left out.
+    pub cleared: u64,
+    /// The summary that stands in their place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
 }
 
 /// Where a run was branched off another.

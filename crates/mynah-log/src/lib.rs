@@ -39,7 +39,7 @@ mod verify;
 mod view;
 mod waiters;
 
-pub use about::{About, BEHAVIOUR, Continues, Parent, Previous, SessionLink};
+pub use about::{About, BEHAVIOUR, Continues, LeftOut, Parent, Previous, SessionLink};
 pub use audit::{Auditor, verify_run, verify_seals, walk};
 pub use cuts::Cut;
 #[doc(hidden)]

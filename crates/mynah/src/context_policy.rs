@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use mynah_data::{Message, Messages, Response, Role};
+use mynah_data::{Message, Messages, Metadata, Response, Result, Role};
+use mynah_log::{Fact, LeftOut, Log};
 use serde::{Deserialize, Serialize};
 
 /// What the model reads in place of an old tool result.
@@ -199,9 +200,18 @@ impl ContextView {
         Self { dropped, cleared, saved, summary: before.summary }
     }
 
+    /// Returns the view with which a run begins whose session left this out.
+    pub(crate) fn carried(messages: &Messages, left_out: LeftOut) -> Self {
+        let view =
+            Self::new(messages, place(left_out.dropped), place(left_out.cleared), Self::default());
+        match &left_out.summary {
+            Some(summary) => view.summarised(summary),
+            None => view,
+        }
+    }
+
     /// Returns the same view with this summary.
-    pub(crate) fn summarised(self, summary: &Response) -> Self {
-        let text = summary.text();
+    pub(crate) fn summarised(self, text: &str) -> Self {
         let end = text.char_indices().nth(MAX_SUMMARY).map_or(text.len(), |(at, _)| at);
         let text = format!("{SUMMARISED}\n\n{}", &text[..end]);
         Self { summary: Some(Arc::new(Message::user(text))), ..self }
@@ -265,6 +275,49 @@ impl ContextView {
         let asked = format!("{TRANSCRIPT}\n\n<transcript>\n{}\n</transcript>", text.trim_start());
         [Message::system(system), Message::user(asked)].into_iter().map(Arc::new).collect()
     }
+}
+
+/// What the requests of a run left out up to a record, if the run had the same policy.
+pub(crate) async fn left_out(
+    log: &dyn Log,
+    (run, until): (&str, u64),
+    policy: &ContextPolicy,
+) -> Result<Option<LeftOut>> {
+    let (mut left_out, mut seq) = (None, 1);
+    loop {
+        let page = log.read(run, seq, PAGE).await?;
+        for record in page.iter().filter(|record| record.seq() <= until) {
+            match record.fact().ok().flatten() {
+                Some(Fact::RunStarted { about: Some(about), .. }) => {
+                    let set = |options: &Metadata| options.get("context_policy").cloned();
+                    let recorded = set(&about.options).or_else(|| set(&about.params));
+                    let recorded = recorded.map(ContextPolicy::deserialize);
+                    if !recorded.is_some_and(|recorded| recorded.is_ok_and(|it| it == *policy)) {
+                        return Ok(None);
+                    }
+                    left_out = about.session.and_then(|link| link.previous?.left_out);
+                }
+                Some(Fact::ContextTruncated { dropped, cleared, summary, .. }) => {
+                    let summary = summary_in(summary.as_deref()).map(|it| it.text().into_owned());
+                    let before = left_out.and_then(|before: LeftOut| before.summary);
+                    left_out = Some(LeftOut { dropped, cleared, summary: summary.or(before) });
+                }
+                _ => {}
+            }
+        }
+        seq += page.len() as u64;
+        if page.is_empty() || seq > until {
+            return Ok(left_out);
+        }
+    }
+}
+
+/// How many records are read at once.
+const PAGE: usize = 256;
+
+/// The place of a message.
+pub(crate) fn place(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
 }
 
 /// The summary in the answer to such a request; none if the call failed or said nothing.

@@ -13,13 +13,16 @@ use mynah_data::{
     ChatResult, Error, ErrorKind, Event, LogReason, Message, Messages, Operation, Result, RunId,
     Session, SessionReason, SessionReducer, SessionRun, StepResult, TurnResult,
 };
-use mynah_log::{Extent, Hash, Head, Log, Previous, RunFilter, RunStatus, RunSummary, SessionLink};
+use mynah_log::{
+    Extent, Hash, Head, LeftOut, Log, Previous, RunFilter, RunStatus, RunSummary, SessionLink,
+};
 use mynah_step::{BoxFuture, take_over};
 use serde_json::json;
 
 use crate::{
     call::{chatted, stepped},
     cancel::CancelHandle,
+    context_policy,
     engine::Engine,
     linked,
     loaded::Loaded,
@@ -208,8 +211,15 @@ impl PendingTurn {
         };
         let grew = self.session.thread.messages.starts_with(&run.messages);
         let before = if grew { run.messages.clone() } else { Messages::new() };
+        let policy = self.options.values.context_policy.as_ref();
+        let policy = policy.or(self.engine.0.options.values.context_policy.as_ref());
+        let left_out = match policy.filter(|_| grew) {
+            Some(policy) => context_policy::left_out(&*log, (&run.run_id, run.seq), policy).await?,
+            None => None,
+        };
+        let after = Predecessor { left, run_id: run.run_id.clone(), before, left_out };
         if self.branch {
-            return self.afresh(Some((left, run.run_id, before)), None);
+            return self.afresh(Some(after), None);
         }
         let has_grown = indexed.records > run.seq;
         if has_grown && run.abandoned.as_ref() != Some(&run.run_id) {
@@ -233,8 +243,8 @@ impl PendingTurn {
         }
         // Under another name the conversation is another session.
         let started = match indexed.session_id.as_deref() == self.session.id.as_deref() {
-            true => self.claim(&*log, &run, (left, before)).await,
-            false => self.afresh(Some((left, run.run_id, before)), None),
+            true => self.claim(&*log, &run, after).await,
+            false => self.afresh(Some(after), None),
         };
         drop(held);
         started
@@ -296,13 +306,12 @@ impl PendingTurn {
         self,
         log: &dyn Log,
         run: &SessionRun,
-        (left, before): (LastPosition, Messages),
+        after: Predecessor,
     ) -> Result<(Driver, Filter)> {
-        let after = Some((left, run.run_id.clone(), before));
         let mut number = 0;
         loop {
-            let (id, free) = self.free_id(log, run, left, number).await?;
-            let (mut driver, filter) = self.clone().afresh(after.clone(), Some(id))?;
+            let (id, free) = self.free_id(log, run, after.left, number).await?;
+            let (mut driver, filter) = self.clone().afresh(Some(after.clone()), Some(id))?;
             match poll_fn(|cx| driver.poll_begun(cx)).await {
                 Ok(()) => return Ok((driver, filter)),
                 Err(error) if error.kind() == ErrorKind::Log(LogReason::Pruned) => {
@@ -340,16 +349,12 @@ impl PendingTurn {
     }
 
     /// Begins a run, after another that holds the conversation up to some point, or with the whole conversation.
-    fn afresh(
-        self,
-        after: Option<(LastPosition, RunId, Messages)>,
-        run_id: Option<RunId>,
-    ) -> Result<(Driver, Filter)> {
-        let since = after.as_ref().map(|(left, ..)| left.at);
+    fn afresh(self, after: Option<Predecessor>, run_id: Option<RunId>) -> Result<(Driver, Filter)> {
+        let since = after.as_ref().map(|after| after.left.at);
         let (previous, before) = match after {
-            Some((LastPosition { head: Head { seq, hash }, .. }, run_id, before)) => {
-                let messages = before.len() as u64;
-                (Some(Previous { run_id, seq, hash, messages }), before)
+            Some(Predecessor { left, run_id, before, left_out }) => {
+                let (Head { seq, hash }, messages) = (left.head, before.len() as u64);
+                (Some(Previous { run_id, seq, hash, messages, left_out }), before)
             }
             None => (None, Messages::new()),
         };
@@ -365,6 +370,17 @@ impl PendingTurn {
         let origin = Origin { before, session, request_id, since, run_id };
         prepare(&self.engine, Input::Thread(thread), self.options, extent, origin)
     }
+}
+
+/// The run that a new one continues the session of.
+#[derive(Clone)]
+struct Predecessor {
+    left: LastPosition,
+    run_id: RunId,
+    /// The conversation that it holds; empty if that was changed since.
+    before: Messages,
+    /// What it left out of its requests.
+    left_out: Option<LeftOut>,
 }
 
 /// Where and when a session's last run ended, and the latest time in its records.

@@ -344,3 +344,41 @@ async fn the_model_reads_what_is_left_of_its_budget_if_that_is_wanted() {
     assert_eq!(notes[5], "[Budget left after this answer: 3 model calls, 15 tool calls, $1.0000.]");
     assert!(note(false).await.iter().all(|last| !last.contains("Budget left")));
 }
+
+#[tokio::test]
+async fn a_later_turn_of_a_session_builds_on_the_summary_before() {
+    let (log, model) = (MemoryLog::new(), Scripted::says((0..40).map(|n| format!("Answer {n}."))));
+    let policy = ContextPolicy::new(1_000).keep_turns(1).summarise(true);
+    let engine = Engine::new(model.clone()).context_policy(policy);
+    let (mut session, mut runs, mut summaries) = (Session::default().with_id("s"), vec![], vec![]);
+    for turn in 0..12 {
+        let before = model.requests().len();
+        let said = format!("Message {turn}: {}", "rain ".repeat(100));
+        let (next, result) = engine.reply(&session, said).record(&log).await.unwrap();
+        // A process that starts anew has the summary too.
+        session = match turn % 2 {
+            0 => next,
+            _ => mynah::restore_session(&log, "s").await.unwrap().session,
+        };
+        runs.push(result.run_id.unwrap());
+        let text = |request: &mynah::Request| {
+            request.messages.iter().map(|message| message.text().into_owned()).collect::<String>()
+        };
+        let asked: Vec<String> = model.requests()[before..].iter().map(text).collect();
+        if asked.len() == 2 {
+            summaries.push((turn, asked[0].clone()));
+        }
+    }
+    let turns: Vec<i32> = summaries.iter().map(|(turn, _)| *turn).collect();
+    assert!(turns.len() >= 2, "{turns:?}");
+    assert!(turns.windows(2).all(|two| two[1] > two[0] + 1), "made again at once: {turns:?}");
+    assert!(summaries[0].1.contains("Message 0:"), "{}", summaries[0].1);
+    let second = &summaries[1].1;
+    assert!(second.contains("Summary of the earlier conversation"), "{second}");
+    assert!(!second.contains("Message 0:"), "{second}");
+    for run in runs {
+        let replayed = engine.replay(&log, &run).await.unwrap();
+        assert_eq!(replayed.status, ReplayStatus::Equal, "{replayed:?}");
+        assert!(mynah::replay_run(&log, &run).await.is_ok());
+    }
+}

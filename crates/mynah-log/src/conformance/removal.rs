@@ -288,7 +288,8 @@ pub(super) async fn what_a_run_that_stays_goes_on_from_is_not_taken_out(log: &dy
     let mut first = Sample::of_session("first", 0, "s", None).sealed();
     log.append(first.batch()).await.expect("a turn");
     let (seq, hash) = (first.head().seq, first.head().hash);
-    let previous = Some(Previous { run_id: "first".into(), seq, hash, messages: 1 });
+    let previous =
+        Some(Previous { run_id: "first".into(), seq, hash, messages: 1, left_out: None });
     let link = SessionLink { id: Some("s".to_owned()), previous, ..SessionLink::default() };
     let about = Some(Box::new(About { session: Some(link), ..About::default() }));
     let fact = Fact::RunStarted { thread: Thread::from("more"), extent: Extent::Chat, about };

@@ -374,6 +374,7 @@ mod tests {
                 seq: head.seq,
                 hash: head.hash,
                 messages: 1,
+                left_out: None,
             });
             let session = Some(SessionLink { previous, ..SessionLink::default() });
             let about = About { session, ..About::default() };

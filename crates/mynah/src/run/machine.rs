@@ -181,7 +181,7 @@ impl Machine {
             None => "clear_tool_results",
         };
         if let Some(summary) = made {
-            view = view.summarised(summary);
+            view = view.summarised(&summary.text());
         }
         let tokens =
             |view: &ContextView| self.state.prompt_without(&self.setup.policy, view.left_out(), 0);

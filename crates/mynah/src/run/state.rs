@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 pub(super) use self::ending::{manual_calls, plan_mode};
 use super::open_turn::{ClosedTurn, OpenTurn, PlannedCall};
-use crate::context_policy::{ContextView, Measured, summary_in};
+use crate::context_policy::{ContextView, Measured, place, summary_in};
 
 /// Everything a run may base a decision on.
 #[derive(Clone, Debug, Default)]
@@ -97,7 +97,13 @@ impl RunState {
     pub(crate) fn evolve(&mut self, fact: Fact) {
         self.spent.evolve(&fact);
         match fact {
-            Fact::RunStarted { thread, extent, .. } => self.begin(thread, extent),
+            Fact::RunStarted { thread, extent, about } => {
+                self.begin(thread, extent);
+                let link = about.and_then(|about| about.session?.previous?.left_out);
+                if let Some(left_out) = link {
+                    self.view = ContextView::carried(&self.thread.messages, left_out);
+                }
+            }
             Fact::Resumed {
                 message,
                 tool_results,
@@ -192,11 +198,10 @@ impl RunState {
                 self.cancel(end, partial.map(|response| *response))
             }
             Fact::ContextTruncated { dropped, cleared, summary, .. } => {
-                let place = |count| usize::try_from(count).unwrap_or(usize::MAX);
                 let (before, messages) = (std::mem::take(&mut self.view), &self.thread.messages);
                 let view = ContextView::new(messages, place(dropped), place(cleared), before);
                 self.view = match summary_in(summary.as_deref()) {
-                    Some(summary) => view.summarised(summary),
+                    Some(summary) => view.summarised(&summary.text()),
                     None => view,
                 };
                 self.summarising = None;
