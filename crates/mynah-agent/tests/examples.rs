@@ -5,14 +5,15 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use mynah::{
-    Catalog, Engine, ModelRef,
+    Adapter, BoxFuture, Catalog, Engine, ModelCall, ModelRef, ModelStream, Request, Role,
     log::MemoryLog,
     testing::{Script, Scripted, crash_everywhere},
 };
-use mynah_agent::AgentFile;
+use mynah_agent::{AgentFile, FileError};
 use serde_json::{Value, json};
 
 fn files() -> Vec<PathBuf> {
@@ -154,4 +155,51 @@ async fn the_mail_agent_survives_every_crash() {
         .observe(|| fs::read_to_string(&table).ok())
         .await;
     assert!(report.crashed > 0);
+}
+
+/// A model whose answer follows from how often it has answered, as that of a process that knows only the records.
+struct Stateless(Vec<Value>);
+
+impl Adapter for Stateless {
+    fn name(&self) -> &str {
+        "stateless"
+    }
+
+    fn open(
+        self: Arc<Self>,
+        request: Request,
+        call: ModelCall,
+    ) -> BoxFuture<mynah::Result<ModelStream>> {
+        let is_answer = |message: &&Arc<mynah::Message>| message.role() == Role::Assistant;
+        let answers = request.messages.iter().filter(is_answer).count();
+        // An answer with a schema is asked for once more in its form.
+        let script = self.0.get(answers).or(self.0.last()).cloned().unwrap();
+        Arc::new(Scripted::new([script]).unwrap()).open(request, call)
+    }
+}
+
+#[tokio::test]
+async fn the_report_survives_every_crash_of_itself_and_its_agents() {
+    let path = files().into_iter().find(|path| path.ends_with("report.toml")).unwrap();
+    let calls = |name: &str, arguments: Value| json!([{"tool_call": {"id": "c0", "name": name, "arguments": arguments}}, {"finish": "tool_calls"}]);
+    let says = |text: &str| json!([{"text": text}, {"finish": "stop"}]);
+    let engine = |file: &AgentFile| {
+        let scripts = match &*file.name() {
+            "research" => vec![
+                calls("calculator", json!({"expression": "3 + 4"})),
+                says(r#"{"answer": "The hill myna.", "sources": []}"#),
+            ],
+            "critic" => vec![says("Nothing lacks a source.")],
+            _ => vec![
+                calls("research", json!({"task": "Which birds talk?"})),
+                calls("critic", json!({"task": "The hill myna talks."})),
+                says("The hill myna talks."),
+            ],
+        };
+        Ok::<_, FileError>(Some(Engine::new(Stateless(scripts)).model(file.model())))
+    };
+    let engine = AgentFile::read(path).unwrap().build_with(&engine).await.unwrap().engine;
+    let report = crash_everywhere(|| engine.clone(), "Which mynah birds talk?").await;
+    assert_eq!(report.uncertain, 0, "agents are continued, not started again");
+    assert!(report.crashed > 20, "{report:?}");
 }

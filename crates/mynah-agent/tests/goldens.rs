@@ -17,7 +17,7 @@ use mynah::{
     testing::Scripted,
 };
 use mynah_agent::{
-    AgentFile,
+    AgentFile, FileError,
     golden::{self, Check, Checked, Rules},
     testing,
 };
@@ -42,6 +42,8 @@ struct Case {
     name: &'static str,
     goal: &'static str,
     scripts: Vec<Value>,
+    /// What the models of its agents answer.
+    agents: Vec<(&'static str, Vec<Value>)>,
     person: Vec<Does>,
 }
 
@@ -64,6 +66,7 @@ fn cases() -> Vec<Case> {
         name,
         goal,
         scripts: scripts.to_vec(),
+        agents: Vec::new(),
         person,
     };
     let awk = "awk -F, '/India/ { sum += $3 } END { print sum }' birds.csv";
@@ -174,6 +177,33 @@ fn cases() -> Vec<Case> {
             ],
             vec![Answers("three quarters")],
         ),
+        Case {
+            agents: vec![
+                (
+                    "research",
+                    vec![
+                        calls(&[("ask_user", json!({"question": "All birds, or mynas only?"}))]),
+                        says(&birds.to_string()),
+                        says(&birds.to_string()),
+                    ],
+                ),
+                ("critic", vec![says("No claim lacks a source.")]),
+            ],
+            ..case(
+                "report",
+                "talking-birds",
+                "Which mynah birds can talk?",
+                &[
+                    calls(&[("research", json!({"task": "Which mynah birds can talk?"}))]),
+                    calls(&[(
+                        "critic",
+                        json!({"task": "The hill myna talks (https://example.org/mynas)."}),
+                    )]),
+                    says("The hill myna talks best; see https://example.org/mynas."),
+                ],
+                vec![Answers("mynas only")],
+            )
+        },
         case(
             "local",
             "sum",
@@ -232,12 +262,23 @@ async fn record(case: Case, goldens: &Path) {
             fs::copy(entry.path(), agents.join(sub).join(entry.file_name())).unwrap();
         }
     }
-    fs::copy(examples().join("invoice.schema.json"), agents.join("invoice.schema.json")).unwrap();
+    for file in ["invoice.schema.json", "research.toml"] {
+        fs::copy(examples().join(file), agents.join(file)).unwrap();
+    }
     fs::write(folder.path().join("README.md"), "# All about mynah birds\n").unwrap();
     let name = format!("{}.toml", case.agent);
     let text = fs::read_to_string(examples().join(&name)).unwrap();
     let file = AgentFile::parse(agents.join(name), &*text).unwrap();
-    let engine = file.build_on(played(&file, &text, case.scripts)).await.unwrap().engine;
+    let engine = |file: &AgentFile| {
+        let of_agent = case.agents.iter().find(|(name, _)| file.name() == *name);
+        Ok::<_, FileError>(Some(match of_agent {
+            Some((_, scripts)) => {
+                Engine::new(Scripted::new(scripts.clone()).unwrap()).model(file.model())
+            }
+            None => played(file, &text, case.scripts.clone()),
+        }))
+    };
+    let engine = file.build_with(&engine).await.unwrap().engine;
     let fetched =
         engine.resolve_tools(&Options::new()).into_iter().filter(|tool| tool.name() == "fetch");
     let page = |_: Value, _: ToolContext| {

@@ -5,7 +5,7 @@
 use std::{env, path::PathBuf, process::Command};
 
 use mynah::{Approval, Engine, Options, Tool, log::MemoryLog, testing::Scripted};
-use mynah_agent::{Agent, AgentFile, FileError};
+use mynah_agent::{Agent, AgentFile, FileError, golden, testing};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -144,7 +144,12 @@ async fn the_release_agent_reads_the_history_with_a_git_server_of_others() {
     let mut offered = tools(&agent);
     offered.sort();
     assert_eq!(offered, expected.map(|(name, asks)| (name.to_owned(), asks)));
-    let result = agent.engine.chat("What happened?").await.unwrap();
+    let log = MemoryLog::new();
+    let result = agent.engine.chat("What happened?").record(&log).await.unwrap();
+    let goldens = folder.path().join("goldens");
+    let run = result.run_id.as_ref().unwrap();
+    golden::add(&log, run, &goldens, "history", &golden::Rules::default()).await.unwrap();
+    testing::check_engine(&agent.engine, &goldens).await;
     let read = result.steps[0].tool_results[0].text().into_owned();
     assert!(read.contains("Hatch an egg"), "{read}");
 }

@@ -515,7 +515,7 @@ impl Chat {
         let has_agents = self.engine.get_tools().iter().any(Tool::is_delegating);
         let mut all = Totals::default();
         for run in &page.runs {
-            store::add(&mut all, &run.totals);
+            all.add(&run.totals);
             if !has_agents || run.totals.tool_calls == 0 {
                 continue;
             }
@@ -525,7 +525,7 @@ impl Chat {
                 Some((_, totals)) => totals.clone(),
                 None => store::agents_totals(self.log.as_ref(), &run.run_id).await?,
             };
-            store::add(&mut all, &agents);
+            all.add(&agents);
             self.agents.insert(run.run_id.clone(), (run.records, agents));
         }
         Ok(all)

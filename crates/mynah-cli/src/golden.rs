@@ -32,7 +32,7 @@ pub(crate) const GOLDEN_EXAMPLES: &str = "Examples:
 
 Keys, tokens and mail addresses are replaced in any case; goldens/redact.toml holds rules for all goldens.
 docs/regression-tests.md describes the rules, and what refund.toml can expect.
-Exit codes: 0 done; 1 the run is corrupt; 2 no such run, one that has not ended, or a bad rule; 4 a log or file that cannot be used.";
+Exit codes: 0 done; 1 the run is corrupt; 2 no such run, one that has not ended or failed, or a bad rule; 4 a log or file that cannot be used.";
 
 pub(crate) const CHECK_EXAMPLES: &str = "Examples:
   mynah check agent.toml                   from the records of goldens/: no model is asked, no tool runs
@@ -44,8 +44,11 @@ pub(crate) const CHECK_EXAMPLES: &str = "Examples:
   mynah check agent.toml --junit report.xml
                                            for CI
 
-Exit codes: 0 everything is as expected; 1 something differs; 2 wrong usage, a bad agent file or expectation; 4 a file or server
-that cannot be used.";
+MCP servers of the agent are started in any case, because their tools are part of the agent. Agents that it calls are not replayed: they have
+goldens of their own.
+
+Exit codes: 0 everything is as expected; 1 something differs, or a run could not be made; 2 wrong usage, a bad agent file or expectation; 4 a
+file or MCP server that cannot be used.";
 
 #[derive(Args)]
 pub(crate) struct GoldenArguments {
@@ -116,6 +119,7 @@ impl From<GoldenError> for Failure {
                 _ => Self::of(&error),
             },
             GoldenError::Misfit(error) => error.into(),
+            unfit @ GoldenError::Unfit { .. } => Self::input(unfit.to_string()),
             other => Self::file(other.to_string()),
         }
     }
@@ -132,12 +136,8 @@ pub(crate) fn main(arguments: GoldenArguments) -> Result<(), Failure> {
     let opened = LogLocation::parse(&log.log)?.open_to_read()?;
     let (run, added) = runtime()?.block_on(async {
         let run = store::find(opened.as_ref(), &run).await?.run_id;
-        if !store::needed(opened.as_ref(), &run).await?.is_empty() {
-            let why = "it continues a session; a golden is a run that stands alone";
-            return Err(Failure::input(format!("run {run}: {why}")));
-        }
         let added = add(opened.as_ref(), &run, &to, &name, &rules).await?;
-        Ok((run, added))
+        Ok::<_, Failure>((run, added))
     })?;
     let Added { file, redacted, .. } = added;
     let mut out = io::stdout().lock();

@@ -168,10 +168,6 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 
 /// Asks the model again, and shows which calls and answer differ.
 async fn asked_again(engine: &Engine, log: &dyn Log, run: &str, json: bool) -> Result<(), Failure> {
-    if !store::needed(log, run).await?.is_empty() {
-        let why = "it continues a session; --what-if takes a run that stands alone";
-        return Err(Failure::input(format!("run {run}: {why}")));
-    }
     let check = Check::of_run(engine, log, run).await?.answers(Answers::WhatIf);
     let mut out = io::stdout().lock();
     for checked in check.run().await? {

@@ -191,20 +191,11 @@ pub(crate) async fn sub_runs(log: &dyn Log, run: &str) -> Result<Vec<RunId>, Fai
     Ok(all.split_off(1))
 }
 
-/// Adds what another run used.
-pub(crate) fn add(all: &mut Totals, more: &Totals) {
-    all.turns += more.turns;
-    all.tool_calls += more.tool_calls;
-    all.input_tokens += more.input_tokens;
-    all.output_tokens += more.output_tokens;
-    all.cost += more.cost;
-}
-
 /// What the runs of a run's agents used.
 pub(crate) async fn agents_totals(log: &dyn Log, run: &str) -> Result<Totals, Failure> {
     let mut all = Totals::default();
     for run in sub_runs(log, run).await? {
-        add(&mut all, &log.run(&run).await?.map(|run| run.totals).unwrap_or_default());
+        all.add(&log.run(&run).await?.map(|run| run.totals).unwrap_or_default());
     }
     Ok(all)
 }

@@ -118,6 +118,10 @@ fn an_expectation_that_cannot_be_checked_is_named_with_its_line_and_key() {
             "times.toml:2: max_turn: unknown key `max_turn`; did you mean `max_turns`?",
         ),
         ("matches = '('", "times.toml:1: matches: regex parse error"),
+        (
+            "\n[[calls]]\ntool = 'shell'\n[[calls]]\ntool = 'shell'\narguments = { command = '(' }",
+            "times.toml:6: calls.1.arguments.command: regex parse error",
+        ),
         ("[json]\nprice = 3", "times.toml:2: json.price: give a path as $.items[0].price"),
         ("schema = { type = 'strin' }", "times.toml:1: schema: "),
         ("pass_rate = 80", "times.toml:1: pass_rate: give a number from 0 to 1"),
@@ -311,4 +315,61 @@ fn a_replay_with_a_changed_agent_shows_what_it_would_do_differently() {
         "{}",
         asked.stdout
     );
+}
+
+#[test]
+fn a_run_that_waits_or_failed_is_refused_as_a_golden() {
+    let (store, agent, goldens) = golden();
+    let add = ["golden", "add", "last", "--name", "other", "--to", &goldens];
+    store.file("agent.toml", &AGENT.replace("'allow'", "'ask'"));
+    assert_eq!(store.run(&["run", &agent, "Again."]).code, Some(3));
+    let waits = store.run(&add);
+    assert_eq!(waits.code, Some(2), "{}", waits.stderr);
+    assert!(waits.stderr.contains("it has not ended; resume it first"), "{}", waits.stderr);
+    store.file("agent.toml", AGENT);
+    store.file("script.json", r#"{"scripts": [[{"error": "boom"}]]}"#);
+    assert_eq!(store.run(&["run", &agent, "Again."]).code, Some(1));
+    let failed = store.run(&add);
+    assert_eq!(failed.code, Some(2), "{}", failed.stderr);
+    assert!(failed.stderr.contains("it failed when it was recorded"), "{}", failed.stderr);
+}
+
+#[test]
+fn a_model_that_cannot_be_reached_is_a_difference_of_each_golden_in_every_report() {
+    let (store, agent, goldens) = golden();
+    let model = "model = { name = 'openai:gpt-5.4-mini', base_url = 'http://127.0.0.1:9' }";
+    store.file("agent.toml", &AGENT.replace("model = 'scripted:script.json'", model));
+    let report = store.beside("report.xml");
+    let mut check = common::mynah(["check", &agent, &goldens, "--what-if", "--junit", &report]);
+    check.env("OPENAI_API_KEY", "sk-none");
+    let failed = common::feed(check, b"");
+    assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+    assert!(failed.stdout.starts_with("times  differs\n  "), "{}", failed.stdout);
+    assert!(!failed.stdout.contains("--base-url"), "{}", failed.stdout);
+    assert!(fs::read_to_string(report).unwrap().contains("failures=\"1\""));
+}
+
+#[test]
+fn a_later_turn_of_a_chat_is_kept_and_asked_again() {
+    let store = Store::new();
+    let answer = |text: &str| format!(r#"[{{"text": "{text}"}}, {{"finish": "stop"}}]"#);
+    let scripts = |answers: &[&str]| {
+        let answers: Vec<String> = answers.iter().map(|text| answer(text)).collect();
+        format!(r#"{{"scripts": [{}]}}"#, answers.join(","))
+    };
+    store.file("script.json", &scripts(&["Hi Ada.", "You are Ada."]));
+    let (agent, goldens) = (store.file("agent.toml", AGENT), store.beside("goldens"));
+    let url = store.url();
+    let chat = common::mynah(["chat", &agent, "--log", &url]);
+    let chat = common::feed(chat, b"I am Ada.\nWho am I?\n");
+    assert_eq!(chat.code, Some(0), "{}", chat.stderr);
+    store.file("script.json", &scripts(&["You are Ada."]));
+    let again = store.run(&["replay", "last", "--agent", &agent, "--what-if"]);
+    assert_eq!(again.code, Some(0), "{}", again.stderr);
+    let added = store.run(&["golden", "add", "last", "--name", "who", "--to", &goldens]);
+    assert_eq!(added.code, Some(0), "{}", added.stderr);
+    for answers in [&[][..], &["--what-if"]] {
+        let same = common::run([&["check", &agent, &goldens], answers].concat());
+        assert_eq!((same.code, same.stdout.as_str()), (Some(0), "who  ok\n"), "{}", same.stderr);
+    }
 }

@@ -388,6 +388,16 @@ impl Fact {
         }
     }
 
+    /// What the run of an agent spent that this fact reports, with the runs of its own agents.
+    #[doc(hidden)]
+    pub fn sub_run_totals(&self) -> Option<Totals> {
+        let Self::SideEffect { inside: Some(_), name, effect: Effect::Done(value), .. } = self
+        else {
+            return None;
+        };
+        Totals::deserialize(value.get("totals").filter(|_| name == SUB_RUN)?).ok()
+    }
+
     /// How long the answer, the tool or the run took, in milliseconds; none if that was not measured.
     pub fn duration_ms(&self) -> Option<u64> {
         match self {
@@ -540,8 +550,8 @@ impl Totals {
         self.add(&RecordSummary::of(fact).adds);
     }
 
-    /// Sums stay finite: NaN counts as unknown, and sums saturate at the largest value.
-    pub(crate) fn add(&mut self, more: &Self) {
+    /// Adds other totals. Sums stay finite: NaN counts as unknown, and sums saturate at the largest value.
+    pub fn add(&mut self, more: &Self) {
         self.turns = self.turns.saturating_add(more.turns);
         self.tool_calls = self.tool_calls.saturating_add(more.tool_calls);
         self.input_tokens = self.input_tokens.saturating_add(more.input_tokens);

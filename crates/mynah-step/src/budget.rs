@@ -6,7 +6,7 @@ use mynah_data::{
     Breach, BreachTime, Budget, Catalog, EngineReason, Error, Event, Limit, Pricing, Request,
     Response, Result, Usage,
 };
-use mynah_log::{Continues, Effect, Fact, Kind, SUB_RUN, SUMMARY_STARTED, Totals};
+use mynah_log::{Continues, Effect, Fact, Kind, SUMMARY_STARTED, Totals};
 use serde::Deserialize as _;
 use serde_json::Value;
 use tokio::time::{Instant, Sleep};
@@ -95,11 +95,8 @@ impl Spent {
                 let usage = error.and_then(|e| Usage::deserialize(e.metadata().get("usage")?).ok());
                 self.took(&usage.unwrap_or_default(), 0);
             }
-            Fact::SideEffect { inside: Some(_), name, effect: Effect::Done(value), .. }
-                if name == SUB_RUN =>
-            {
-                let totals = value.get("totals").and_then(|value| Totals::deserialize(value).ok());
-                self.delegated(&totals.unwrap_or_default());
+            Fact::SideEffect { inside: Some(_), .. } => {
+                self.delegated(&fact.sub_run_totals().unwrap_or_default());
             }
             Fact::RunStarted { about: None, .. }
             | Fact::Resumed { about: None, .. }

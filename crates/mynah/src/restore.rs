@@ -136,7 +136,7 @@ pub struct RecordedCall {
 ///
 /// # Errors
 /// A run that is missing or corrupt, lacks what was removed, or was written by a custom loop.
-pub async fn recorded_call<L: Log>(log: &L, run: impl AsRef<str>) -> Result<RecordedCall> {
+pub async fn recorded_call(log: &dyn Log, run: impl AsRef<str>) -> Result<RecordedCall> {
     let run = run.as_ref();
     let loaded = Loaded::read(log, run).await?;
     let (_, EngineSegment { extent, .. }) = loaded.stretches();

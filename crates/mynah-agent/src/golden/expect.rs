@@ -65,12 +65,17 @@ impl Expect {
 
     /// What cannot be checked would otherwise be found only when a run is judged.
     fn check(&self, source: &Source) -> Result<(), GoldenError> {
-        let arguments = self.calls.iter().flat_map(|call| call.arguments.values());
-        let arguments = arguments.map(|pattern| ("calls", pattern));
-        for (key, pattern) in arguments.chain(self.matches.iter().map(|it| ("matches", it))) {
-            if let Err(error) = Regex::new(pattern) {
-                return Err(source.error(&[key], error.to_string().replace('\n', " ")).into());
+        let wrong = |path: &[&str], pattern: &str| match Regex::new(pattern) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(source.error(path, error.to_string().replace('\n', " "))),
+        };
+        for (place, call) in self.calls.iter().enumerate() {
+            for (name, pattern) in &call.arguments {
+                wrong(&["calls", &place.to_string(), "arguments", name], pattern)?;
             }
+        }
+        if let Some(pattern) = &self.matches {
+            wrong(&["matches"], pattern)?;
         }
         if let Some(path) = self.json.keys().find(|path| pointer(path).is_none()) {
             let why = "give a path as $.items[0].price, or a JSON pointer as /items/0/price";
@@ -109,7 +114,7 @@ impl Expect {
         if let Some(pattern) = self.matches.as_ref().filter(|pattern| !matches(pattern, text)) {
             find("matches", format!("the answer does not match {pattern:?}: {text:?}"));
         }
-        let totals = &done.summary.totals;
+        let totals = &done.totals;
         let tokens = totals.input_tokens + totals.output_tokens;
         let seconds = done.summary.updated.saturating_sub(done.summary.started) as f64 / 1e9;
         let limits = [

@@ -20,8 +20,9 @@ use std::{
 
 use futures_util::{StreamExt as _, stream};
 use mynah::{
-    ChatResult, Engine, ErrorKind, Event, Message, Role, SystemWorld, ToolCall, World as _,
-    log::{Log, MemoryLog, RunSummary, bundle},
+    ChatResult, Engine, Event, HaltReason, Message, Role, SystemWorld, Thread, ToolCall,
+    World as _,
+    log::{Fact, Log, MemoryLog, RunStatus, RunSummary, Totals, bundle},
     replay_run, testing,
 };
 use serde::Serialize;
@@ -43,7 +44,8 @@ pub enum Answers {
     Records,
     /// Calls the model. Tools answer from the record if the call is the same, and fail otherwise.
     WhatIf,
-    /// Calls the model and runs tools. A call that needs approval runs if the golden has the same call.
+    /// Calls the model and runs tools. A call that needs approval gets the decision that the same call has in the golden: it runs, runs with
+    /// edited arguments, or is rejected. One that the golden does not have is rejected.
     Live,
 }
 
@@ -88,6 +90,22 @@ pub enum GoldenError {
     /// A file of expectations or rules that does not fit.
     #[error(transparent)]
     Misfit(#[from] FileError),
+    /// A run whose records cannot be read.
+    #[error("run {run} cannot be read: {why}")]
+    Unreadable {
+        /// The run.
+        run: String,
+        /// Why not.
+        why: String,
+    },
+    /// A run that has no end yet, or ended because a model call failed.
+    #[error("run {run} cannot be a golden: {why}")]
+    Unfit {
+        /// The run.
+        run: String,
+        /// Why not.
+        why: String,
+    },
     /// A run whose texts cannot be replaced.
     #[error("run {run} cannot be redacted: {why}")]
     Redact {
@@ -115,11 +133,12 @@ pub struct Added {
     pub redacted: Redacted,
 }
 
-/// Keeps a run of a log as a golden: writes `NAME.ndjson`, with texts replaced as the rules say, and `NAME.toml` with the tools that it called.
+/// Keeps a run of a log as a golden: writes `NAME.ndjson`, with texts replaced as the rules say, and `NAME.toml` for what it must do. A later turn
+/// of a session is kept with the conversation before it.
 ///
 /// # Errors
-/// A name that is not one of a file; a run that cannot be read, has not ended, continues a session or cannot be redacted; a file that exists or
-/// cannot be written.
+/// A name that is not one of a file; a run that cannot be read, has not ended, failed or cannot be redacted; a file that exists or cannot be
+/// written.
 pub async fn add(
     log: &dyn Log,
     run: &str,
@@ -144,7 +163,9 @@ pub async fn add(
     fs::write(&file, bytes).map_err(|error| unusable(&file, error))?;
     let tools: Vec<Value> = golden.done.calls().map(|call| call.name.as_str().into()).collect();
     let text = format!(
-        "# What the run must do; docs/regression-tests.md describes the keys.\ntools = {}\n",
+        "# What the run must do; docs/regression-tests.md describes the keys.\n\
+         # Without `tools` and `calls`, --what-if and --live expect the recorded calls with the same arguments.\n\
+         # tools = {}\n",
         Value::from(tools)
     );
     let expectations = file.with_extension("toml");
@@ -219,7 +240,7 @@ impl Check {
         }
     }
 
-    /// Checks against one run of a log, without expectations. It must have ended and stand alone.
+    /// Checks against one run of a log, without expectations. It must have ended.
     ///
     /// # Errors
     /// A run that cannot be read.
@@ -288,7 +309,7 @@ impl Check {
         let mut done: Vec<Vec<Attempt>> = goldens.iter().map(|_| Vec::new()).collect();
         let mut count = 0;
         while let Some((place, attempt)) = attempts.next().await {
-            done[place].push(attempt?);
+            done[place].push(attempt);
             count += 1;
             watch(count, all);
         }
@@ -327,24 +348,34 @@ impl Check {
         Ok(goldens)
     }
 
-    /// Checks a golden once.
-    async fn attempt(&self, golden: &Golden) -> Result<Attempt, GoldenError> {
+    /// Checks a golden once. A run that cannot be made is a finding, so that the others are still reported.
+    async fn attempt(&self, golden: &Golden) -> Attempt {
         let begun = SystemWorld.now();
-        let (findings, made) = match self.answers {
-            Answers::Records => (golden.replayed(&self.engine).await?, None),
-            Answers::WhatIf | Answers::Live => {
-                let live = self.answers == Answers::Live;
-                let (made, mut findings) = golden.again(&self.engine, live).await?;
-                findings.extend(golden.compared(&made.done));
-                if let Some(judge) = &golden.expect.judge {
-                    let engine = (self.judges)(&judge.model)?;
-                    findings.extend(judge.finding(&engine, &made.done).await?);
-                }
-                (findings, Some(made))
-            }
+        let (made, findings) = match self.answers {
+            Answers::Records => (None, golden.replayed(&self.engine).await),
+            Answers::WhatIf => self.again(golden, false).await,
+            Answers::Live => self.again(golden, true).await,
         };
         let seconds = since(begun);
-        Ok(Attempt { findings, made, seconds })
+        Attempt { findings, made, seconds }
+    }
+
+    async fn again(&self, golden: &Golden, live: bool) -> (Option<Made>, Vec<Finding>) {
+        let (made, mut findings) = match golden.again(&self.engine, live).await {
+            Ok(again) => again,
+            Err(error) => return (None, vec![Finding::new("end", error.to_string())]),
+        };
+        findings.extend(golden.compared(&made.done));
+        if let Some(judge) = &golden.expect.judge {
+            let judged = match (self.judges)(&judge.model) {
+                Ok(engine) => judge.finding(&engine, &made.done).await,
+                Err(error) => Err(error),
+            };
+            let unjudged =
+                |error| Some(Finding::new("judge", format!("judge: no verdict: {error}")));
+            findings.extend(judged.unwrap_or_else(unjudged));
+        }
+        (Some(made), findings)
     }
 
     /// Sums up the runs of a golden.
@@ -358,9 +389,16 @@ impl Check {
         let passed = u32::try_from(passed).unwrap_or(u32::MAX);
         let seconds = attempts.iter().map(|attempt| attempt.seconds).sum();
         let differs = |made: &&Made| made.done.messages != golden.done.messages;
-        let other = attempts.iter().filter_map(|attempt| attempt.made.as_ref()).find(differs);
+        let mut made = attempts.iter().filter_map(|attempt| attempt.made.as_ref());
+        let first = made.clone().next();
+        let other = made.find(differs);
         let answer = other.and_then(|made| Change::of_answers(&golden.done, &made.done));
-        let updated = match other.filter(|_| self.update) {
+        let kept = match self.update {
+            true if other.is_none() && golden.equals(&self.engine).await => None,
+            true => other.or(first),
+            false => None,
+        };
+        let updated = match kept {
             Some(made) => {
                 let rules = Rules::read(&self.folder.join(RULES))?;
                 let (bytes, _) = exported(&made.log, &made.run, &rules).await?;
@@ -415,8 +453,13 @@ struct Attempt {
 
 /// What a run did.
 struct Done {
+    facts: Vec<(i64, Fact)>,
     messages: Vec<Arc<Message>>,
     text: String,
+    /// Why it ended.
+    reason: HaltReason,
+    /// What it and its agents spent.
+    totals: Totals,
     summary: RunSummary,
 }
 
@@ -426,19 +469,47 @@ impl Done {
         self.messages.iter().flat_map(|message| message.tool_calls())
     }
 
-    async fn read(log: &MemoryLog, run: &str) -> Result<Self, mynah::Error> {
-        let events = testing::collect(replay_run(log, run).stream()).await?;
+    async fn read(log: &MemoryLog, run: &str) -> Result<Self, GoldenError> {
+        let missing = || mynah::Error::log(mynah::LogReason::RunNotFound);
+        let summary = log.run(run).await?.ok_or_else(missing)?;
+        let unfit = |why: String| GoldenError::Unfit { run: run.to_owned(), why };
+        let events = testing::collect(replay_run(log, run).stream()).await;
+        let events = events.map_err(|error| match summary.status {
+            RunStatus::Failed => unfit(format!("it failed when it was recorded: {error}")),
+            _ => error.into(),
+        })?;
         let result = events.into_iter().rev().find_map(|event| match event {
             Event::ChatCompleted { result } => Some(*result),
             _ => None,
         });
-        let ChatResult { thread, .. } = result.unwrap_or_default();
+        let ChatResult { thread, halted_reason: reason, .. } = result.unwrap_or_default();
         let messages: Vec<Arc<Message>> = thread.messages.iter().cloned().collect();
         let said = messages.iter().rev().find(|message| message.role() == Role::Assistant);
         let text = said.map(|message| message.text().into_owned()).unwrap_or_default();
-        let summary = log.run(run).await?;
-        let missing = || mynah::Error::log(mynah::LogReason::RunNotFound);
-        Ok(Self { messages, text, summary: summary.ok_or_else(missing)? })
+        let facts = redact::facts(log, run).await?;
+        let mut totals = summary.totals.clone();
+        facts.iter().filter_map(|(_, fact)| fact.sub_run_totals()).for_each(|it| totals.add(&it));
+        Ok(Self { facts, messages, text, reason, totals, summary })
+    }
+
+    /// The conversation with which it began.
+    fn asked(&self) -> Thread {
+        match self.facts.first() {
+            Some((_, Fact::RunStarted { thread, .. })) => thread.clone(),
+            _ => Thread::new(),
+        }
+    }
+
+    /// A finding, if another run did not end in the same way.
+    fn other_end(&self, other: &ChatResult) -> Option<Finding> {
+        let (recorded, reason) = (&self.reason, &other.halted_reason);
+        (recorded != reason).then(|| {
+            let why = other.error().map(|error| format!(": {error}")).unwrap_or_default();
+            Finding::new(
+                "end",
+                format!("ended with {reason}{why}; the golden ended with {recorded}"),
+            )
+        })
     }
 }
 
@@ -460,9 +531,19 @@ impl Golden {
         let log = MemoryLog::new();
         let imported = bundle::import(&log, input).await;
         let run = imported.map_err(|error| unusable(file, error))?.run_id.to_string();
-        let done = Done::read(&log, &run).await.map_err(|error| unusable(file, error))?;
+        let done = Done::read(&log, &run).await.map_err(|error| match error {
+            GoldenError::Run(error) => unusable(file, error),
+            unfit => unfit,
+        })?;
         if !done.summary.status.is_ended() {
-            return Err(unusable(file, format!("run {run} has not ended")));
+            let why = "it has not ended; resume it first".to_owned();
+            return Err(GoldenError::Unfit { run, why });
+        }
+        if done.reason == HaltReason::Error {
+            let ends = done.facts.iter().rev().filter_map(|(_, fact)| fact.end()?.error());
+            let why: Vec<String> = ends.take(1).map(|error| error.to_string()).collect();
+            let why = format!("it failed when it was recorded: {}", why.concat());
+            return Err(GoldenError::Unfit { run, why });
         }
         Ok(Self { file: file.to_owned(), log, run, expect, done })
     }
@@ -472,16 +553,16 @@ impl Golden {
     }
 
     /// What this engine would do differently, from the records.
-    async fn replayed(&self, engine: &Engine) -> Result<Vec<Finding>, GoldenError> {
-        let mut findings = match engine.replay(&self.log, &self.run).await {
-            Ok(_) => Vec::new(),
-            Err(error) if matches!(error.kind(), ErrorKind::Replay(_)) => {
-                vec![Finding::of_replay(&error)]
-            }
-            Err(error) => return Err(error.into()),
-        };
+    async fn replayed(&self, engine: &Engine) -> Vec<Finding> {
+        let replayed = engine.replay(&self.log, &self.run).await;
+        let mut findings: Vec<Finding> = replayed.err().iter().map(Finding::of_replay).collect();
         findings.extend(self.expect.findings(&self.done));
-        Ok(findings)
+        findings
+    }
+
+    /// Whether this engine would record the same.
+    async fn equals(&self, engine: &Engine) -> bool {
+        engine.replay(&self.log, &self.run).await.is_ok()
     }
 
     /// The differences in another run. Without expectations about calls, they must be the recorded ones.

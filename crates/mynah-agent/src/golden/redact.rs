@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fmt, fs, io, path::Path};
 use mynah::{
     Part, Response, SystemWorld, World as _,
     log::{Append, Chain, Cut, Fact, Log, MemoryLog, Seal, Totals},
-    replay_run,
+    recorded_call, replay_run,
 };
 use regex::{Captures, Regex};
 use serde_json::Value;
@@ -288,7 +288,43 @@ const DERIVED: [&str; 6] = [
 /// How many records are read at once.
 const PAGE: usize = 256;
 
-/// Copies a run into a log of its own with texts replaced. None if no rule matches.
+/// The facts of a run, with their times.
+pub(super) async fn facts(log: &dyn Log, run: &str) -> Result<Vec<(i64, Fact)>, GoldenError> {
+    let unreadable = |why: String| GoldenError::Unreadable { run: run.to_owned(), why };
+    let mut facts = Vec::new();
+    loop {
+        let page = log.read(run, facts.len() as u64 + 1, PAGE).await?;
+        for record in &page {
+            let fact = record.fact().map_err(|corrupt| unreadable(corrupt.what))?;
+            let fact =
+                fact.ok_or_else(|| unreadable("the body of a record was removed".to_owned()))?;
+            facts.push((record.envelope().ts, fact));
+        }
+        if page.is_empty() {
+            return Ok(facts);
+        }
+    }
+}
+
+/// Puts the conversation before a turn of a session into its first fact. Returns whether the run is such a turn.
+async fn stands_alone(
+    log: &dyn Log,
+    run: &str,
+    facts: &mut [(i64, Fact)],
+) -> Result<bool, GoldenError> {
+    let Some((_, Fact::RunStarted { thread, about: Some(about), .. })) = facts.first_mut() else {
+        return Ok(false);
+    };
+    let Some(previous) = about.session.as_mut().and_then(|link| link.previous.take()) else {
+        return Ok(false);
+    };
+    let whole = recorded_call(log, run).await?.thread.messages;
+    let before = whole.iter().take(usize::try_from(previous.messages).unwrap_or(usize::MAX));
+    thread.messages = before.chain(thread.messages.iter()).cloned().collect();
+    Ok(true)
+}
+
+/// Copies a run into a log of its own: with texts replaced, and with the conversation before it. None if neither changes anything.
 ///
 /// # Errors
 /// A run that cannot be read, or does not replay with the texts replaced.
@@ -299,22 +335,14 @@ pub(super) async fn redacted(
 ) -> Result<Option<(MemoryLog, Redacted)>, GoldenError> {
     let refused = |why: String| GoldenError::Redact { run: run.to_owned(), why };
     let mut replacing = Replacing { rules, known: BTreeMap::new(), redacted: Redacted::default() };
-    let mut facts = Vec::new();
-    loop {
-        let page = log.read(run, facts.len() as u64 + 1, PAGE).await?;
-        for record in &page {
-            let fact = record.fact().map_err(|corrupt| refused(corrupt.what))?;
-            let fact =
-                fact.ok_or_else(|| refused("the body of a record was removed".to_owned()))?;
-            facts.push((record.envelope().ts, replacing.fact(fact).map_err(&refused)?));
-        }
-        if page.is_empty() {
-            break;
-        }
+    let mut facts = facts(log, run).await?;
+    let is_turn = stands_alone(log, run, &mut facts).await?;
+    for (_, fact) in &mut facts {
+        *fact = replacing.fact(fact.clone()).map_err(&refused)?;
     }
     // The seal is made anew.
     facts.retain(|(_, fact)| !matches!(fact, Fact::Sealed(_)));
-    if replacing.redacted.0.is_empty() {
+    if replacing.redacted.0.is_empty() && !is_turn {
         return Ok(None);
     }
     for _ in 0..=facts.len() {
@@ -327,7 +355,7 @@ pub(super) async fn redacted(
         let fact = facts.get_mut(place.wrapping_sub(1)).map(|(_, fact)| fact);
         let is_derived = mismatch.differences.iter().all(|field| DERIVED.contains(&&*field.path));
         let (Some(fact), true) = (fact, is_derived && !mismatch.differences.is_empty()) else {
-            return Err(refused(format!("it does not replay with these texts replaced: {error}")));
+            return Err(refused(format!("it does not replay as a file of its own: {error}")));
         };
         let mut value = serde_json::to_value(&*fact).map_err(|error| refused(error.to_string()))?;
         for field in mismatch.differences {
@@ -339,7 +367,7 @@ pub(super) async fn redacted(
         }
         *fact = serde_json::from_value(value).map_err(|error| refused(error.to_string()))?;
     }
-    Err(refused("it does not replay with texts replaced".to_owned()))
+    Err(refused("it does not replay as a file of its own".to_owned()))
 }
 
 /// Facts as records of a sealed run, in a log of its own.
