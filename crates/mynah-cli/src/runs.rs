@@ -1,7 +1,7 @@
 //! `mynah runs`: what a log has.
 
 use std::{
-    io::{self, BufWriter, Write},
+    io::{self, BufWriter, IsTerminal as _, Write},
     time::{Duration, SystemTime},
 };
 
@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs, now, runtime,
-    store::LogLocation,
-    text::{Moment, Span, line, short, write_columns},
+    store::{LogLocation, agents_totals},
+    text::{Columns, Moment, Span, line, short},
+    tty,
     verify::with_run,
     written,
 };
@@ -136,7 +137,11 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let runs = runs.map(|run| runtime.block_on(told(store.as_ref(), run)));
         write_json(runs.collect::<Result<_, _>>()?, &page, &mut out)
     } else {
-        write_table(&page, &mut out)
+        let mut runs = page.runs.clone();
+        for run in runs.iter_mut().filter(|run| run.totals.tool_calls > 0) {
+            run.totals.add(&runtime.block_on(agents_totals(store.as_ref(), &run.run_id))?);
+        }
+        write_table(&runs, !page.damaged.is_empty(), width(), &mut out)
     })?;
     if let Some(next) = &page.next {
         // Not among the runs, so that it is not mistaken for one.
@@ -192,14 +197,28 @@ fn write_json(mut lines: Vec<Value>, page: &RunPage, out: &mut impl Write) -> io
 const HEADINGS: [&str; 9] =
     ["RUN", "STARTED (UTC)", "STATUS", "MODEL", "TURNS", "TOOLS", "TOKENS", "USD", "TOOK"];
 
-fn write_table(page: &RunPage, out: &mut impl Write) -> io::Result<()> {
-    if page.runs.is_empty() {
-        let none = if page.damaged.is_empty() { "no runs" } else { "no runs that can be listed" };
+/// The columns that a narrow terminal has no room for, the first to go first.
+const LESS: [&str; 7] = ["TOOLS", "USD", "TOOK", "MODEL", "TURNS", "STARTED (UTC)", "TOKENS"];
+
+/// How many columns the terminal has; none if the table goes elsewhere.
+fn width() -> Option<usize> {
+    io::stdout().is_terminal().then(|| tty::size().0)
+}
+
+fn write_table(
+    runs: &[RunSummary],
+    is_damaged: bool,
+    width: Option<usize>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    if runs.is_empty() {
+        let none = if is_damaged { "no runs that can be listed" } else { "no runs" };
         writeln!(out, "{none}")?;
         return out.flush();
     }
-    let rows: Vec<[String; 9]> = page.runs.iter().map(row).collect();
-    write_columns(HEADINGS, &rows, 4..8, out)?;
+    let rows: Vec<[String; 9]> = runs.iter().map(row).collect();
+    let columns = Columns::new(&HEADINGS, &rows, 4..8);
+    columns.within(width.unwrap_or(usize::MAX), &LESS).write(out)?;
     out.flush()
 }
 
@@ -230,6 +249,19 @@ mod tests {
     use mynah::log::Queue;
 
     use super::*;
+
+    #[test]
+    fn a_narrow_table_has_fewer_columns_and_no_row_is_broken() {
+        let run = RunSummary::empty("01KABCDEFGHJKMNPQRSTVWXYZ0");
+        for (width, columns) in [(120, 9), (80, 6), (40, 2)] {
+            let mut out = Vec::new();
+            write_table(std::slice::from_ref(&run), false, Some(width), &mut out).expect("room");
+            let text = String::from_utf8(out).expect("text");
+            let headings = text.lines().next().expect("headings").replace(" (UTC)", "");
+            assert_eq!(headings.split_whitespace().count(), columns, "{text}");
+            assert!(text.lines().all(|line| line.len() <= width), "{width}: {text}");
+        }
+    }
 
     #[test]
     fn a_run_that_waits_for_a_worker_or_a_time_is_shown_so() {

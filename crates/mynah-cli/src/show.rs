@@ -80,7 +80,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             } else {
                 let parent = parent(log.as_ref(), &run.run_id).await?;
                 let mut totals = store::agents_totals(log.as_ref(), &run.run_id).await?;
-                store::add(&mut totals, &run.totals);
+                totals.add(&run.totals);
                 write_summary(&run, &totals, parent.as_ref(), &mut out)
             })?;
         }

@@ -99,23 +99,62 @@ pub(crate) fn write_columns<const N: usize>(
     numbers: Range<usize>,
     out: &mut impl io::Write,
 ) -> io::Result<()> {
-    let widths: [usize; N] = std::array::from_fn(|column| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([headings[column].len()]).max().unwrap_or(0).min(WIDEST)
-    });
-    let rows = rows.iter().map(|row| row.each_ref().map(String::as_str));
-    for row in [headings].into_iter().chain(rows) {
-        let mut line = String::new();
-        for (column, (cell, width)) in row.into_iter().zip(widths).enumerate() {
-            // Writing to a string does not fail.
-            let _ = match numbers.contains(&column) {
-                true => write!(line, "{cell:>width$}  "),
-                false => write!(line, "{cell:<width$}  "),
-            };
-        }
-        writeln!(out, "{}", line.trim_end())?;
+    Columns::new(&headings, rows, numbers).write(out)
+}
+
+/// A table, column by column.
+pub(crate) struct Columns<'a>(Vec<Column<'a>>);
+
+struct Column<'a> {
+    heading: &'a str,
+    cells: Vec<&'a str>,
+    width: usize,
+    is_number: bool,
+}
+
+impl<'a> Columns<'a> {
+    pub(crate) fn new<const N: usize>(
+        headings: &[&'a str; N],
+        rows: &'a [[String; N]],
+        numbers: Range<usize>,
+    ) -> Self {
+        let column = |(place, heading): (usize, &&'a str)| {
+            let cells: Vec<&str> = rows.iter().map(|row| row[place].as_str()).collect();
+            let widths = cells.iter().chain([heading]).map(|cell| cell.chars().count());
+            let width = widths.max().unwrap_or(0).min(WIDEST);
+            Column { heading, cells, width, is_number: numbers.contains(&place) }
+        };
+        Self(headings.iter().enumerate().map(column).collect())
     }
-    Ok(())
+
+    /// Leaves out columns in this order, until the rest fits a width.
+    pub(crate) fn within(mut self, width: usize, less: &[&str]) -> Self {
+        let needed = |columns: &[Column<'_>]| columns.iter().map(|it| it.width + 2).sum::<usize>();
+        for heading in less {
+            if needed(&self.0) <= width.saturating_add(2) {
+                break;
+            }
+            self.0.retain(|column| column.heading != *heading);
+        }
+        self
+    }
+
+    pub(crate) fn write(&self, out: &mut impl io::Write) -> io::Result<()> {
+        let rows = self.0.first().map_or(0, |column| column.cells.len());
+        for row in 0..=rows {
+            let mut line = String::new();
+            for Column { heading, cells, width, is_number } in &self.0 {
+                let cell = row.checked_sub(1).map_or(heading, |row| &cells[row]);
+                // Writing to a string does not fail.
+                let _ = match is_number {
+                    true => write!(line, "{cell:>width$}  "),
+                    false => write!(line, "{cell:<width$}  "),
+                };
+            }
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
 }
 
 /// Text from elsewhere, without what a terminal would obey.

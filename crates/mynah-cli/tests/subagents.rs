@@ -150,6 +150,17 @@ fn a_run_ends_with_what_it_and_its_agents_used() {
     let chat = feed(mynah(["chat", &file, "--log", &url]), b"Mynahs?\n/cost\n");
     let used = chat.stderr.matches("37 + 13 tokens").count();
     assert_eq!(used, 2, "after the answer, and by the command: {}", chat.stderr);
+    let shown = store.run(&["show", "last"]).stdout;
+    assert!(shown.contains("3 turns, 1 tool call, 37 + 13 tokens"), "{shown}");
+    let runs = store.run(&["runs"]).stdout;
+    let of = |is_agent: bool| {
+        let row = runs.lines().skip(1).find(|row| row.contains('+') == is_agent).unwrap();
+        row.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (all, own) = (of(false), of(true));
+    // TURNS, TOOLS and TOKENS stand before USD and TOOK.
+    assert_eq!(all[all.len() - 5..all.len() - 2], ["3", "1", "50"], "{runs}");
+    assert_eq!(own[own.len() - 5..own.len() - 2], ["1", "0", "10"], "{runs}");
 }
 
 #[test]
