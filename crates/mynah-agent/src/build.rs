@@ -22,7 +22,7 @@ use crate::{
         Context, ContextTable, Model, ModelTable, Older, OutputSchema, Permission, Prompt, Shell,
         ShellTable, Spec,
     },
-    place::{Source, suggestion},
+    place::{Source, near, suggestion},
     prompt,
 };
 
@@ -136,6 +136,11 @@ impl AgentFile {
         self.spec.model.name()
     }
 
+    /// That the model cannot be used, with its place in the file.
+    pub fn unusable_model(&self, why: impl Into<String>) -> FileError {
+        self.source.unreachable(&["model"], why)
+    }
+
     /// A path of the file, relative to its folder.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let folder = self.source.file.parent().filter(|folder| *folder != Path::new(""));
@@ -182,10 +187,12 @@ impl AgentFile {
         &self,
         engine: &EngineOf<'_, E>,
     ) -> Result<Agent, E> {
+        let mut warnings = self.odd_params();
         let own = match engine(self)? {
             Some(own) => own,
             None => {
                 self.check_price()?;
+                warnings.extend(self.odd_models());
                 self.engine()?
             }
         };
@@ -197,7 +204,15 @@ impl AgentFile {
         offered.extend(self.servers().await?);
         let engine = own.tools(self.permitted(offered)?);
         let agents = agents.into_iter().map(|(agent, _)| agent).collect();
-        Ok(Agent { name: self.name(), engine, agents })
+        Ok(Agent { name: self.name(), engine, agents, warnings })
+    }
+
+    /// Whether the models can be asked: their adapters are known, and their addresses are ones.
+    ///
+    /// # Errors
+    /// The first that cannot, with its place.
+    pub fn check_models(&self) -> Result<(), FileError> {
+        self.engine().map(drop)
     }
 
     /// The engine with the models of the file.
@@ -291,7 +306,11 @@ impl AgentFile {
         default_context(&Catalog::built_in(), &models).max_tokens
     }
 
-    fn adapter(&self, model: &Model, key: &str) -> Result<(HttpAdapter, ModelRef), FileError> {
+    pub(crate) fn adapter(
+        &self,
+        model: &Model,
+        key: &str,
+    ) -> Result<(HttpAdapter, ModelRef), FileError> {
         let wrong = |error: mynah::Error| self.source.error(&[key], error.to_string());
         let named = HttpAdapter::for_model(model.name());
         let (mut adapter, id) = named.map_err(|error| match nearest_adapter(model.name()) {
@@ -317,8 +336,16 @@ impl AgentFile {
             }
         }
         let params = self.spec.params.clone().into_iter().collect();
-        Options::from_json(Value::Object(params))
-            .map_err(|error| self.source.error(&["params"], error.to_string()))
+        let options = Options::from_json(Value::Object(params));
+        options.and_then(|options| options.check().map(|()| options)).map_err(|error| {
+            match error.field_errors().first() {
+                Some(wrong) => {
+                    let name = wrong.path_text();
+                    self.source.error(&["params", &name], misfit(&wrong.code))
+                }
+                None => self.source.error(&["params"], error.to_string()),
+            }
+        })
     }
 
     fn budget(&self) -> Result<Budget, FileError> {
@@ -429,10 +456,16 @@ impl AgentFile {
 
     /// The tools that may be used, as their permissions say.
     fn permitted(&self, offered: Vec<(Tool, Permission)>) -> Result<Vec<Tool>, FileError> {
-        let names: Vec<&str> = offered.iter().map(|(tool, _)| tool.name()).collect();
-        if let Some(name) = self.spec.approvals.keys().find(|name| !names.contains(&name.as_str()))
-        {
-            let why = format!("no tool is called{}", suggestion(name, &names));
+        let all: Vec<&str> = offered.iter().map(|(tool, _)| tool.name()).collect();
+        if let Some(name) = self.spec.approvals.keys().find(|name| !all.contains(&name.as_str())) {
+            let has = |(_, permission): &&(Tool, Permission)| *permission != Permission::Deny;
+            let names: Vec<&str> =
+                offered.iter().filter(has).map(|(tool, _)| tool.name()).collect();
+            let why = match (near(name, &all), &names[..]) {
+                (None, []) => format!("no tool is called `{name}`; the agent has none"),
+                (None, names) => format!("no tool is called{}", suggestion(name, names)),
+                (Some(_), _) => format!("no tool is called{}", suggestion(name, &all)),
+            };
             return Err(self.source.error(&["approvals", name], why));
         }
         let permitted = offered.into_iter().filter_map(|(tool, permission)| {
@@ -492,10 +525,21 @@ pub fn default_context<'a>(
     ContextPolicy::new(windows.min().map_or(UNKNOWN_WINDOW, |window| window / 4 * 3))
 }
 
+/// What to give in place of a value that breaks a rule.
+fn misfit(code: &str) -> String {
+    let give = match code {
+        "out_of_range" => "a number, such as 0.7",
+        "must_be_positive" => "a whole number, 1 or more",
+        "not_a_string" => "a text",
+        "not_a_boolean" => "true or false",
+        code => return format!("this value does not fit: {code}"),
+    };
+    format!("give {give}")
+}
+
 /// The adapter that a name was probably meant to have, if it names one that does not exist.
 fn nearest_adapter(model: &str) -> Option<String> {
     let (adapter, _) = model.split_once(':')?;
     let names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
-    let near = suggestion(adapter, &names);
-    (!names.contains(&adapter) && near.contains("did you mean")).then_some(near)
+    near(adapter, &names).filter(|near| *near != adapter).map(|_| suggestion(adapter, &names))
 }

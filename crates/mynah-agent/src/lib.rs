@@ -41,6 +41,7 @@ mod place;
 mod prompt;
 mod servers;
 pub mod testing;
+mod warnings;
 
 use std::path::Path;
 
@@ -61,6 +62,9 @@ pub struct Agent {
     pub engine: Engine,
     /// The agents that it can call. Its engine has a tool for each.
     pub agents: Vec<Agent>,
+    /// What will probably fail when it runs: a key that is not set, a model that its provider ends or that the catalog does not know, a
+    /// param whose name looks misspelt.
+    pub warnings: Vec<FileError>,
 }
 
 impl Agent {

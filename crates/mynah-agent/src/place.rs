@@ -110,11 +110,18 @@ impl Source {
     }
 }
 
-/// The span of the key at a path.
+/// The span of the key at a path. In an array, the path has the place of an item.
 fn span_of(table: &DeTable<'_>, path: &[&str]) -> Option<Range<usize>> {
     let (first, rest) = path.split_first()?;
     let (key, value) = table.iter().find(|(key, _)| key.get_ref() == first)?;
-    let inner = value.get_ref().as_table().and_then(|table| span_of(table, rest));
+    let inner = match (value.get_ref(), rest) {
+        (DeValue::Table(table), rest) => span_of(table, rest),
+        (DeValue::Array(list), [place, rest @ ..]) => {
+            let item = place.parse().ok().and_then(|place: usize| list.get(place));
+            item.and_then(|item| span_of(item.get_ref().as_table()?, rest))
+        }
+        _ => None,
+    };
     Some(inner.unwrap_or_else(|| key.span()))
 }
 
@@ -177,13 +184,17 @@ fn in_words(message: &str) -> String {
 
 /// The nearest of the known names, or all of them.
 pub(crate) fn suggestion(wrong: &str, known: &[&str]) -> String {
-    let distance = |name: &&&str| strsim::damerau_levenshtein(wrong, name);
-    let near = known.iter().min_by_key(distance).filter(|name| {
-        distance(name) <= wrong.chars().count().max(3) / 3
-            || (wrong.len() > 2 && name.starts_with(wrong))
-    });
-    match near {
+    match near(wrong, known) {
         Some(near) => format!(" `{wrong}`; did you mean `{near}`?"),
         None => format!(" `{wrong}`; known are {}", known.join(", ")),
     }
+}
+
+/// The known name that was probably meant.
+pub(crate) fn near<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
+    let distance = |name: &&str| strsim::damerau_levenshtein(wrong, name);
+    known.iter().copied().min_by_key(distance).filter(|name| {
+        distance(name) <= wrong.chars().count().max(3) / 3
+            || (wrong.len() > 2 && name.starts_with(wrong))
+    })
 }

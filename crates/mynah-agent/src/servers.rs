@@ -53,7 +53,8 @@ impl AgentFile {
             server = server.include(names);
         }
         if let Some(seconds) = spec.timeout {
-            server = server.timeout(Duration::from_secs(seconds.get().into()));
+            let limit = Duration::from_secs(seconds.get().into());
+            server = server.timeout(limit).connect_timeout(limit);
         }
         if spec.permission == Permission::Allow {
             server = server.approval(Approval::Never);

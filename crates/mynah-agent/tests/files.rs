@@ -277,3 +277,40 @@ fn the_published_schema_is_current() {
         "docs/agent.schema.json is out of date; run this with MYNAH_BLESS=1"
     );
 }
+
+#[tokio::test]
+async fn what_will_probably_fail_is_a_warning_with_its_place() {
+    let text = "model = { name = 'openai:gpt-4o-mini', api_key_env = 'NO_SUCH_KEY' }\n\
+        fallback = ['openai:gpt-no-such-model']\n[params]\ntemprature = 0.2\ntop_p = 1\n\
+        [agents.critic]\ndescription = 'Checks.'\nmodel = { name = 'groq:x', api_key_env = 'NO_SUCH_KEY' }\n";
+    let agent = AgentFile::parse("agent.toml", text).unwrap().build().await.unwrap();
+    let told: Vec<String> = agent.warnings.iter().map(ToString::to_string).collect();
+    let expected = [
+        "agent.toml:4: params.temprature: did you mean `temperature`? As it is, it goes to the provider",
+        "agent.toml:1: model: openai:gpt-4o-mini: no key is set; set the environment variable NO_SUCH_KEY",
+        "agent.toml:1: model: openai:gpt-4o-mini: its provider ends it on ",
+        "agent.toml:2: fallback: openai:gpt-no-such-model: the model catalog does not know it; ",
+    ];
+    for expected in expected {
+        assert!(told.iter().any(|told| told.starts_with(expected)), "{expected} in {told:?}");
+    }
+    let beneath = agent.agents[0].warnings[0].to_string();
+    assert!(beneath.contains("agents.critic.model: groq:x: no key is set"), "{beneath}");
+    // A model that is given is not looked at.
+    let file = AgentFile::parse("agent.toml", "model = 'openai:gpt-4o-mini'").unwrap();
+    let given = file.build_on(Engine::new(Scripted::default())).await.unwrap();
+    assert!(given.warnings.is_empty());
+}
+
+#[tokio::test]
+async fn params_of_a_wrong_type_are_refused_with_their_place() {
+    let table = [
+        ("temperature = 'hot'", "agent.toml:3: params.temperature: give a number, such as 0.7"),
+        ("max_tokens = 'many'", "agent.toml:3: params.max_tokens: give a whole number, 1 or more"),
+    ];
+    for (line, expected) in table {
+        let text = format!("model = 'openai:gpt-5.4-mini'\n[params]\n{line}\n");
+        let error = AgentFile::parse("agent.toml", text).unwrap().build().await.unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    }
+}

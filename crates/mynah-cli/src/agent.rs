@@ -16,18 +16,19 @@ use crate::{
     Failure,
     model::script,
     play, runtime,
-    text::{line, quoted},
+    text::{line, plain, quoted},
     tty::{Entered, Looks, Prompt, Reads},
     written,
 };
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah agent new                          answer three questions, get agent.toml
-  mynah agent check agent.toml             see whether it can be used
+  mynah agent check agent.toml             see whether it can be used, and what will probably fail
+  mynah agent schema > agent.schema.json   for editors; `#:schema agent.schema.json` in a file names it
   mynah run agent.toml 'What is in this folder?'
 
-docs/agents.md describes every key, and docs/agent.schema.json is their JSON Schema.
-Exit codes: 0 done; 2 a file that does not fit, with its line and key; 4 a file that cannot be used.";
+docs/agents.md describes every key.
+Exit codes: 0 done, also with warnings; 2 a file that does not fit, with its line and key; 4 a file that cannot be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -53,6 +54,8 @@ enum Act {
         #[arg(default_value = "agent.toml")]
         file: PathBuf,
     },
+    /// Print the JSON Schema of agent files.
+    Schema,
 }
 
 /// Variables of an agent file.
@@ -109,7 +112,7 @@ pub(crate) async fn load(
     }
 }
 
-async fn read(
+pub(crate) async fn read(
     file: &Path,
     vars: &VarArgs,
     answers: &[Vec<Arc<Message>>],
@@ -124,7 +127,10 @@ async fn read(
     let scripted = |file: &AgentFile| match script(file.model()) {
         Some(script) => {
             let answers = if file.is_outermost() { answers } else { &[] };
-            play::agent(&file.path(script), answers).map(Some)
+            let played = play::agent(&file.path(script), answers);
+            played
+                .map(Some)
+                .map_err(|failure| Failure::from(file.unusable_model(failure.message())))
         }
         None => Ok(None),
     };
@@ -145,6 +151,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     match arguments.act {
         Act::Check { file, vars, json } => check(&file, &vars, json),
         Act::New { file } => new(&file),
+        Act::Schema => written(writeln!(io::stdout(), "{}", schema_text())),
     }
 }
 
@@ -154,13 +161,25 @@ fn check(file: &Path, vars: &VarArgs, json: bool) -> Result<(), Failure> {
     if json {
         let mut told = described(&agent);
         told["model"] = json!(read.model());
+        told["warnings"] = json!(warnings(&agent));
         return written(writeln!(out, "{}", json!({"ok": told})));
     }
     written(writeln!(out, "{}: ok", file.display()).and_then(|()| {
         writeln!(out, "  name   {}", line(&agent.name))?;
         writeln!(out, "  model  {}", line(read.model()))?;
-        write_tools(&agent, 2, &mut out)
+        write_tools(&agent, 2, &mut out)?;
+        warnings(&agent).iter().try_for_each(|warning| writeln!(out, "warning: {}", line(warning)))
     }))
+}
+
+/// What will probably fail in an agent and in those beneath it.
+pub(crate) fn warnings(agent: &Agent) -> Vec<String> {
+    let own = agent.warnings.iter().map(ToString::to_string);
+    own.chain(agent.agents.iter().flat_map(warnings)).collect()
+}
+
+fn schema_text() -> String {
+    format!("{:#}", mynah_agent::schema())
 }
 
 fn described(agent: &Agent) -> Value {
@@ -198,54 +217,110 @@ fn asks(tool: &Tool) -> bool {
 /// The model that is proposed.
 const MODEL: &str = "anthropic:claude-sonnet-5-5";
 
+/// The ready-made tools, and what stands in a file for each.
+const TOOLS: [(&str, &str); 6] = [
+    ("files", "files = { root = \".\", write = \"ask\" }"),
+    ("shell", "shell = \"ask\""),
+    ("fetch", "fetch = true"),
+    ("calculator", "calculator = true"),
+    ("now", "now = true"),
+    ("ask_user", "ask_user = true"),
+];
+
+/// The file with the schema, beside an agent file that names it.
+const SCHEMA: &str = "agent.schema.json";
+
 fn new(file: &Path) -> Result<(), Failure> {
+    let refused = |why: &str| Failure::input(format!("{}: {why}", file.display()));
     if file.exists() {
-        let why = format!("{}: it is there already; name another", file.display());
-        return Err(Failure::input(why));
+        return Err(refused("it is there already; name another"));
     }
-    let prompt = Prompt::new(Looks::detect(), &[]);
-    let answers = runtime()?.block_on(async {
-        let mut answers = Vec::new();
-        for question in [
-            "What should the agent do? ".to_owned(),
-            format!("Which model? [{MODEL}] "),
-            "Which tools: files, shell, fetch, calculator, now, ask_user? [files] ".to_owned(),
-        ] {
-            match prompt.ask(&question, Reads::Answer).await? {
-                Entered::Line(answer) => answers.push(answer.trim().to_owned()),
-                Entered::End => answers.push(String::new()),
-                Entered::Interrupted => return Err(Failure::interrupted("interrupted", None)),
-            }
-        }
-        Ok::<_, Failure>(answers)
+    let folder = file.parent().unwrap_or(Path::new(""));
+    if !folder.as_os_str().is_empty() && !folder.is_dir() {
+        return Err(refused("its folder is not there; make it first"));
+    }
+    let text = runtime()?.block_on(async {
+        let prompt = Prompt::new(Looks::detect(), &[]);
+        let system = asked(&prompt, "What should the agent do? ", |it| Ok(it.to_owned())).await?;
+        let question = format!("Which model? `mynah models` lists them. [{MODEL}] ");
+        let model = asked(&prompt, &question, |name| model_line(file, name)).await?;
+        let question =
+            "Which tools: files, shell, fetch, calculator, now, ask_user, none? [files] ";
+        let tools = asked(&prompt, question, tool_lines).await?;
+        let system =
+            if system.is_empty() { "You help with the files of this folder." } else { &system };
+        Ok::<_, Failure>(format!(
+            "#:schema {SCHEMA}\n{model}\nsystem = {}\nbudget = {{ turns = 30 }}\n{tools}",
+            json!(system)
+        ))
     })?;
-    let or = |index: usize, default: &str| match answers.get(index).map(String::as_str) {
-        None | Some("") => default.to_owned(),
-        Some(answer) => answer.to_owned(),
-    };
-    let (system, model, tools) =
-        (or(0, "You help with the files of this folder."), or(1, MODEL), or(2, "files"));
-    let mut text = format!(
-        "model = {}\nsystem = {}\nbudget = {{ turns = 30 }}\n\n[tools]\n",
-        json!(model),
-        json!(system)
-    );
-    for tool in tools.split([',', ' ']).filter(|tool| !tool.is_empty()) {
-        text += &match tool {
-            "files" => "files = { root = \".\", write = \"ask\" }\n".to_owned(),
-            "shell" => "shell = \"ask\"\n".to_owned(),
-            other => format!("{other} = true\n"),
-        };
+    create(file, &text)?;
+    let schema = folder.join(SCHEMA);
+    if !schema.exists() {
+        create(&schema, &schema_text())?;
     }
-    // What cannot be used is not written. A scenario is looked for when the agent runs.
-    let agent = AgentFile::parse(file, &*text)?;
-    if script(agent.model()).is_none() {
-        runtime()?.block_on(agent.build())?;
-    }
-    let unusable = |error: io::Error| Failure::file(format!("{}: {error}", file.display()));
-    let mut created =
-        OpenOptions::new().write(true).create_new(true).open(file).map_err(unusable)?;
-    created.write_all(text.as_bytes()).map_err(unusable)?;
     let name = quoted(&file.to_string_lossy());
     written(writeln!(io::stdout(), "wrote {name}; try it:\n  mynah run {name} 'What can you do?'"))
+}
+
+/// Asks until an answer can be used. The end of the input is an empty answer, and the last one.
+async fn asked(
+    prompt: &Prompt,
+    question: &str,
+    read: impl Fn(&str) -> Result<String, String>,
+) -> Result<String, Failure> {
+    let mut wrong = None;
+    loop {
+        let (answer, is_last) = match (prompt.ask(question, Reads::Answer).await?, wrong) {
+            (Entered::Line(answer), _) => (answer, false),
+            (Entered::End, None) => (String::new(), true),
+            (Entered::End, Some(why)) => return Err(Failure::input(why)),
+            (Entered::Interrupted, _) => return Err(Failure::interrupted("interrupted", None)),
+        };
+        match read(answer.trim()) {
+            Ok(read) => return Ok(read),
+            Err(why) if is_last => return Err(Failure::input(why)),
+            Err(why) => {
+                eprintln!("{}", plain(&why));
+                wrong = Some(why);
+            }
+        }
+    }
+}
+
+/// The line of a model that can be used. A script is looked for when the agent runs.
+fn model_line(file: &Path, name: &str) -> Result<String, String> {
+    let name = if name.is_empty() { MODEL } else { name };
+    let text = format!("model = {}", json!(name));
+    let agent = AgentFile::parse(file, &*text).map_err(|error| error.message)?;
+    match script(name) {
+        Some(_) => {}
+        None => agent.check_models().map_err(|error| error.message)?,
+    }
+    Ok(text)
+}
+
+fn tool_lines(names: &str) -> Result<String, String> {
+    let names = match names {
+        "" => "files",
+        "none" => return Ok(String::new()),
+        names => names,
+    };
+    let mut text = "\n[tools]\n".to_owned();
+    for name in names.split([',', ' ']).filter(|name| !name.is_empty()) {
+        let Some((_, line)) = TOOLS.iter().find(|(tool, _)| *tool == name) else {
+            let known = TOOLS.map(|(tool, _)| tool).join(", ");
+            return Err(format!("there is no tool {name:?}; give some of {known}, or none"));
+        };
+        text += &format!("{line}\n");
+    }
+    Ok(text)
+}
+
+/// Writes a file that is not there yet.
+fn create(file: &Path, text: &str) -> Result<(), Failure> {
+    let created = OpenOptions::new().write(true).create_new(true).open(file);
+    created
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(|error| Failure::file(format!("{}: {error}", file.display())))
 }

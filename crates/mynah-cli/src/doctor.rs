@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     env,
     io::{self, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -17,7 +17,9 @@ use mynah::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    DEFAULT_LOG, Failure, LogArgs, runtime,
+    DEFAULT_LOG, Failure, LogArgs,
+    agent::{self, VarArgs},
+    runtime,
     store::{LogLocation, lost, shown},
     text::{count, plain},
     written,
@@ -25,23 +27,29 @@ use crate::{
 
 pub(crate) const EXAMPLES: &str = "Examples:
   mynah doctor                             check the log in this folder, and list the keys in the environment
+  mynah doctor agent.toml                  also check what an agent needs: keys, models, servers, files
   mynah doctor --log sqlite:runs.db --json
 
 Keys are listed by name only. A read-only log can be read; commands that write to it fail.
 
-Exit codes: 0 no problem, or no log in this folder yet; 1 the file is damaged, or a run was changed; 4 the log cannot be used.";
+Exit codes: 0 no problem, or no log in this folder yet; 1 the file is damaged, or a run was changed; 2 the agent file does not fit; 4 the
+log cannot be used, or something that the agent needs.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
+    /// An agent file to check.
+    agent: Option<PathBuf>,
+    #[command(flatten)]
+    vars: VarArgs,
 }
 
 /// How many of the newest runs are verified.
 const SAMPLE: usize = 10;
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let LogArgs { log: url, json } = arguments.log;
+    let Arguments { log: LogArgs { log: url, json }, agent, vars } = arguments;
     let place = LogLocation::parse(&url)?;
     let is_default = url == DEFAULT_LOG;
     let url = shown(&url);
@@ -52,8 +60,34 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let keys = found_keys();
     let found = if keys.is_empty() { "none found".to_owned() } else { keys.join(", ") };
     tell(json, "keys", &found, json!({"keys": keys}))?;
+    // A failed check does not hide the next ones.
+    let agent = agent.map_or(Ok(()), |file| check_agent(&file, &vars, json));
+    check_log(&place, &url, is_default, json).and(agent)
+}
+
+/// Checks an agent file, and what it names.
+fn check_agent(file: &Path, vars: &VarArgs, json: bool) -> Result<(), Failure> {
+    let name = file.display().to_string();
+    match runtime()?.block_on(agent::read(file, vars, &[])) {
+        Ok((_, agent)) => {
+            let warnings = agent::warnings(&agent);
+            let what = match &warnings[..] {
+                [] => format!("{name}: ok"),
+                warnings => warnings.join("; "),
+            };
+            tell(json, "agent", &what, json!({"agent": name, "warnings": warnings}))
+        }
+        Err(failure) => {
+            let found = json!({"agent": name, "err": failure.err()});
+            tell(json, "agent", &format!("{name}: not usable"), found)?;
+            Err(failure)
+        }
+    }
+}
+
+fn check_log(place: &LogLocation, url: &str, is_default: bool, json: bool) -> Result<(), Failure> {
     // A log that was named explicitly must exist.
-    if is_default && matches!(&place, LogLocation::Sqlite(path) if !Path::new(path).exists()) {
+    if is_default && matches!(place, LogLocation::Sqlite(path) if !Path::new(path).exists()) {
         let none = format!("{url}: none yet; `mynah demo` shows what one is for");
         return tell(json, "log", &none, json!({"log": url, "schema": null}));
     }

@@ -28,6 +28,63 @@ fn three_answers_make_an_agent_file_that_can_be_checked() {
 }
 
 #[test]
+fn a_wrong_answer_is_asked_for_again_and_no_tools_are_an_answer() {
+    let store = Store::new();
+    let file = store.beside("new.toml");
+    let answers = b"Help.\nopnai:gpt-5.4-mini\nopenai:gpt-5.4-mini\nfiles, shel\nnone\n";
+    let made = feed(mynah(["agent", "new", &file]), answers);
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    for why in ["did you mean `openai`?", "there is no tool \"shel\"; give some of files, shell"] {
+        assert!(made.stderr.contains(why), "{why} in {}", made.stderr);
+    }
+    let expected = "#:schema agent.schema.json\nmodel = \"openai:gpt-5.4-mini\"\nsystem = \"Help.\"\nbudget = { turns = 30 }\n";
+    assert_eq!(fs::read_to_string(&file).unwrap(), expected);
+    let schema = run(["agent", "schema"]).stdout;
+    assert!(schema.contains("\"title\": \"Mynah agent\""), "{schema}");
+    assert_eq!(fs::read_to_string(store.beside("agent.schema.json")).unwrap(), schema.trim_end());
+    // An answer that stays wrong writes nothing.
+    let other = store.beside("other.toml");
+    let refused = feed(mynah(["agent", "new", &other]), b"Help.\nopnai:gpt-5.4-mini\n");
+    assert_eq!((refused.code, fs::exists(&other).unwrap()), (Some(2), false), "{}", refused.stderr);
+    let nowhere = store.beside("nodir/x.toml");
+    let refused = feed(mynah(["agent", "new", &nowhere]), b"");
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("its folder is not there"), "{}", refused.stderr);
+}
+
+#[test]
+fn what_will_probably_fail_is_a_warning_of_check_and_doctor() {
+    let store = Store::new();
+    let file = store.file("agent.toml", "model = 'openai:gpt-4o-mini'\n");
+    let without_key = |words: &[&str]| {
+        let mut command = mynah(words.iter().copied());
+        command.env_remove("OPENAI_API_KEY");
+        feed(command, b"")
+    };
+    let checked = without_key(&["agent", "check", &file]);
+    assert_eq!(checked.code, Some(0), "{}", checked.stderr);
+    let no_key = "agent.toml:1: model: openai:gpt-4o-mini: no key is set; set the environment variable OPENAI_API_KEY";
+    assert!(checked.stdout.contains(no_key), "{}", checked.stdout);
+    assert!(checked.stdout.contains("ends it on 2027-01-14"), "{}", checked.stdout);
+    let line = &lines(&without_key(&["agent", "check", &file, "--json"]))[0];
+    assert_eq!(line["ok"]["warnings"].as_array().map(Vec::len), Some(2), "{line}");
+    let examined = without_key(&["doctor", &file, "--log", "memory:"]);
+    assert_eq!(examined.code, Some(0), "{}", examined.stderr);
+    assert!(examined.stdout.contains(no_key), "{}", examined.stdout);
+    store.file("agent.toml", "model = 'openai:gpt-4o-mini'\n[params]\ntemperature = 'hot'\n");
+    for words in [&["agent", "check", &file][..], &["doctor", &file, "--log", "memory:"]] {
+        let refused = without_key(words);
+        assert_eq!(refused.code, Some(2), "{}", refused.stdout);
+        let why = "agent.toml:3: params.temperature: give a number";
+        assert!(refused.stderr.contains(why), "{}", refused.stderr);
+    }
+    let file = store.file("agent.toml", "model = 'scripted:nothere.json'\n");
+    let missing = run(["agent", "check", &file]);
+    assert_eq!(missing.code, Some(4), "{}", missing.stderr);
+    assert!(missing.stderr.contains("agent.toml:1: model: "), "{}", missing.stderr);
+}
+
+#[test]
 fn a_wrong_file_is_refused_with_its_place_and_a_server_that_is_not_there_is_unusable() {
     let store = Store::new();
     let file = store.file("agent.toml", "model = 'x:y'\n[tools]\nshel = 'ask'\n");

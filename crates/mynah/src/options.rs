@@ -88,6 +88,23 @@ impl Options {
         Ok(options)
     }
 
+    /// Refuses values that do not fit, all at once, as a call with them would.
+    ///
+    /// ```
+    /// use mynah::Options;
+    /// use serde_json::json;
+    ///
+    /// let wrong = Options::from_json(json!({"temperature": "hot"}))?.check().unwrap_err();
+    /// assert_eq!(wrong.field_errors()[0].path_text(), "temperature");
+    /// # Ok::<(), mynah::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `invalid_options`, with each value that does not fit.
+    pub fn check(&self) -> Result<()> {
+        self.values.check()
+    }
+
     /// Returns the options that JSON can hold. The key of the call is not among them.
     pub fn to_json(&self) -> Metadata {
         self.values.to_json()
