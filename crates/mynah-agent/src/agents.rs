@@ -27,7 +27,8 @@ pub type EngineOf<'a, E> = dyn Fn(&AgentFile) -> Result<Option<Engine>, E> + Syn
 pub(crate) struct Nesting {
     /// The files that are being read, the outermost first.
     files: Vec<PathBuf>,
-    is_outermost: bool,
+    /// The name by which the agent above calls it.
+    called: Option<String>,
     /// How many levels may follow.
     left: u32,
     /// Whether the budget of an agent above limits dollars.
@@ -38,22 +39,27 @@ impl Nesting {
     /// That of an agent which no other has.
     pub(crate) fn of(file: &Path, limit: Option<u32>) -> Self {
         let (files, left) = (vec![resolved(file)], limit.unwrap_or(DEPTH));
-        Self { files, is_outermost: true, left, limits_usd: false }
+        Self { files, called: None, left, limits_usd: false }
     }
 
     /// That of an agent beneath it; none if agents may not be nested so deep.
-    fn beneath(&self, limit: Option<u32>, limits_usd: bool) -> Option<Self> {
+    fn beneath(&self, name: &str, limit: Option<u32>, limits_usd: bool) -> Option<Self> {
         let left = self.left.checked_sub(1)?;
         let left = limit.map_or(left, |limit| limit.min(left));
         let limits_usd = limits_usd || self.limits_usd;
-        Some(Self { files: self.files.clone(), is_outermost: false, left, limits_usd })
+        Some(Self { files: self.files.clone(), called: Some(name.to_owned()), left, limits_usd })
     }
 }
 
 impl AgentFile {
     /// Whether no other agent has this one.
     pub fn is_outermost(&self) -> bool {
-        self.nesting.is_outermost
+        self.called().is_none()
+    }
+
+    /// The name by which the agent above calls this one; none if no other has it.
+    pub fn called(&self) -> Option<&str> {
+        self.nesting.called.as_deref()
     }
 
     /// The agents of this one, each with the tool that calls it.
@@ -109,7 +115,7 @@ impl AgentFile {
         let limits_usd = self.spec.budget.usd.is_some();
         let Some(file) = &table.file else {
             let nesting =
-                self.nesting.beneath(table.agent_depth, limits_usd).ok_or_else(too_deep)?;
+                self.nesting.beneath(name, table.agent_depth, limits_usd).ok_or_else(too_deep)?;
             return Ok(self.inline(&["agents", name], table.spec(&self.spec), nesting));
         };
         if table.is_inline() {
@@ -131,7 +137,7 @@ impl AgentFile {
         }
         let mut read = Self::parse(path, text)?;
         read.nesting =
-            self.nesting.beneath(read.spec.agent_depth, limits_usd).ok_or_else(too_deep)?;
+            self.nesting.beneath(name, read.spec.agent_depth, limits_usd).ok_or_else(too_deep)?;
         read.nesting.files.push(place);
         Ok(read)
     }

@@ -1,6 +1,7 @@
 //! `mynah agent`: checks agent files and writes new ones; what other verbs need to use them.
 
 use std::{
+    collections::BTreeMap,
     fs::OpenOptions,
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -8,14 +9,14 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
-use mynah::{Approval, Engine, Message, Options, Tool};
+use mynah::{Approval, Engine, Message, Options, RunId, Tool, log::Log};
 use mynah_agent::{Agent, AgentFile, FileError};
 use serde_json::{Value, json};
 
 use crate::{
     Failure,
     model::script,
-    play, runtime,
+    play, resume, runtime, store,
     text::{line, plain, quoted},
     tty::{Entered, Looks, Prompt, Reads},
     written,
@@ -94,11 +95,43 @@ pub(crate) fn is_agent_file(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "toml")
 }
 
+/// What scripted models have answered: a list for each run, the earliest first.
+#[derive(Default)]
+pub(crate) struct Answered {
+    own: Vec<Vec<Arc<Message>>>,
+    /// Those of its agents, by the names of their tools.
+    agents: BTreeMap<String, Vec<Vec<Arc<Message>>>>,
+}
+
+impl Answered {
+    /// What was answered in a run, in the runs that it continues, and in those of agents.
+    pub(crate) async fn until(log: &dyn Log, run: &str) -> Result<Self, Failure> {
+        let mut agents: BTreeMap<String, Vec<_>> = BTreeMap::new();
+        for run in store::needed(log, run).await?.iter().rev().map(RunId::as_str).chain([run]) {
+            for started in store::sub_runs(log, run).await? {
+                // The id ends with the name of the tool and a digest.
+                let name = started.rsplit_once('+').and_then(|(_, end)| end.rsplit_once('-'));
+                let Some((name, _)) = name else { continue };
+                let answers = resume::answers(log, &started).await?;
+                agents.entry(name.to_owned()).or_default().extend(answers);
+            }
+        }
+        Ok(Self { own: resume::answers(log, run).await?, agents })
+    }
+
+    fn of(&self, file: &AgentFile) -> &[Vec<Arc<Message>>] {
+        match file.called() {
+            None => &self.own,
+            Some(name) => self.agents.get(name).map_or(&[], Vec::as_slice),
+        }
+    }
+}
+
 /// The engine of an agent file or a scenario. A scripted model continues after these answers.
 pub(crate) async fn load(
     file: &Path,
     vars: &VarArgs,
-    answers: &[Vec<Arc<Message>>],
+    answers: &Answered,
 ) -> Result<Engine, Failure> {
     if is_agent_file(file) {
         return Ok(read(file, vars, answers).await?.1.engine);
@@ -108,14 +141,14 @@ pub(crate) async fn load(
             let why = format!("--var {name}: only agent files (.toml) have variables");
             Err(Failure::input(why))
         }
-        None => play::agent(file, answers),
+        None => play::agent(file, &answers.own),
     }
 }
 
 pub(crate) async fn read(
     file: &Path,
     vars: &VarArgs,
-    answers: &[Vec<Arc<Message>>],
+    answers: &Answered,
 ) -> Result<(AgentFile, Agent), Failure> {
     let mut agent = AgentFile::read(file)?;
     for (name, value) in &vars.vars {
@@ -126,8 +159,7 @@ pub(crate) async fn read(
     }
     let scripted = |file: &AgentFile| match script(file.model()) {
         Some(script) => {
-            let answers = if file.is_outermost() { answers } else { &[] };
-            let played = play::agent(&file.path(script), answers);
+            let played = play::agent(&file.path(script), answers.of(file));
             played
                 .map(Some)
                 .map_err(|failure| Failure::from(file.unusable_model(failure.message())))
@@ -156,7 +188,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 }
 
 fn check(file: &Path, vars: &VarArgs, json: bool) -> Result<(), Failure> {
-    let (read, agent) = runtime()?.block_on(read(file, vars, &[]))?;
+    let (read, agent) = runtime()?.block_on(read(file, vars, &Answered::default()))?;
     let mut out = io::stdout().lock();
     if json {
         let mut told = described(&agent);

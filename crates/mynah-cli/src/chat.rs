@@ -20,7 +20,7 @@ use self::{
 };
 use crate::{
     Failure, LogArgs,
-    agent::VarArgs,
+    agent::{Answered, VarArgs},
     generate::failed,
     interrupt::interrupted,
     ledger::Ledger,
@@ -126,8 +126,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             .clone()
             .or_else(|| Some(session.as_ref()?.last_run.as_ref()?.run_id.clone()));
         let answers = match &last {
-            Some(run) => resume::answers(&log, run).await?,
-            None => Vec::new(),
+            Some(run) => Answered::until(&log, run).await?,
+            None => Answered::default(),
         };
         let engine = who.engine(None, &answers).await?;
         let screen = Screen::new(place.json);
@@ -548,7 +548,7 @@ impl Chat {
     /// Shows the model, or changes it. The agent is built anew, so that limits and context fit the model.
     async fn model(&mut self, name: &str) {
         if !name.is_empty() {
-            match self.who.engine(Some(name), &[]).await {
+            match self.who.engine(Some(name), &Answered::default()).await {
                 Ok(engine) => self.engine = engine,
                 Err(failure) => return self.screen.remark(BAD, failure.message()),
             }

@@ -60,7 +60,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     // Check first that the agent can continue the run.
     let fork = runtime()?.block_on(async {
         if let Some(agent) = &agent {
-            drop(agent::load(agent, &vars, &[]).await?);
+            drop(agent::load(agent, &vars, &agent::Answered::default()).await?);
         }
         branch(&place, &run, at, agent.is_some()).await
     })?;

@@ -170,7 +170,7 @@ pub(crate) fn check_main(arguments: CheckArguments) -> Result<(), Failure> {
     };
     let looks = Looks::detect();
     let checked = runtime()?.block_on(async {
-        let engine = agent::load(&agent, &vars, &[]).await?;
+        let engine = agent::load(&agent, &vars, &agent::Answered::default()).await?;
         let folder = goldens.clone();
         let check = Check::new(&engine, goldens).answers(answers).update(update);
         let check = check.repeat(repeat).jobs(jobs).on_progress(progress(looks, json));

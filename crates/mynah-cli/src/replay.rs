@@ -107,7 +107,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let log = LogLocation::parse(&log)?.open_to_read()?;
     runtime()?.block_on(async {
         let engine = match &agent {
-            Some(agent) => Some((agent, agent::load(agent, &vars, &[]).await?)),
+            Some(agent) => {
+                Some((agent, agent::load(agent, &vars, &agent::Answered::default()).await?))
+            }
             None => None,
         };
         let run = store::find(log.as_ref(), &run).await?.run_id;

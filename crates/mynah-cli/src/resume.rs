@@ -220,7 +220,8 @@ impl Arguments {
     ) -> Result<Engine, Failure> {
         let RunSummary { run_id: run, status, .. } = run;
         if let Some(agent) = self.agent() {
-            return agent::load(agent, &self.vars, &answers(log.as_ref(), run).await?).await;
+            let answered = agent::Answered::until(log.as_ref(), run).await?;
+            return agent::load(agent, &self.vars, &answered).await;
         }
         // A run that no engine wrote says so here.
         recorded_call(log, run).await?;

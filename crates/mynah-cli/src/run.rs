@@ -60,7 +60,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let hints = [("show", ""), ("fork", &*format!(" --at N{who}"))]
         .map(|(verb, rest)| (verb, rest.to_owned()));
     runtime()?.block_on(async {
-        let engine = agent::load(&agent, &vars, &[]).await?;
+        let engine = agent::load(&agent, &vars, &agent::Answered::default()).await?;
         let mut stream = engine.chat(goal).record(&log).stream();
         let resume = |run: &RunId| engine.resume(&log, run);
         let followed = Followed { resume: &resume, prompt: prompt.as_ref() };

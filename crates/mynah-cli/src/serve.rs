@@ -32,7 +32,6 @@ use crate::{
     input,
     interrupt::interrupted,
     model::script,
-    resume::answers,
     store::LogLocation,
     written,
 };
@@ -168,7 +167,7 @@ fn write_diagnostics() {
 
 /// The agent of a file, and its name.
 async fn load(file: &Path, vars: &VarArgs) -> Result<(String, Agent), Failure> {
-    let engine = agent::load(file, vars, &[]).await?;
+    let engine = agent::load(file, vars, &agent::Answered::default()).await?;
     let (name, is_scripted) = if agent::is_agent_file(file) {
         let read = AgentFile::read(file)?;
         (read.name(), script(read.model()).is_some())
@@ -185,8 +184,11 @@ async fn load(file: &Path, vars: &VarArgs) -> Result<(String, Agent), Failure> {
         let (file, vars) = (file.clone(), vars.clone());
         Box::pin(async move {
             let answers = match run {
-                Some(run) => answers(log.as_ref(), &run).await.map_err(Failure::into_error)?,
-                None => Vec::new(),
+                Some(run) => {
+                    let answered = agent::Answered::until(log.as_ref(), &run).await;
+                    answered.map_err(Failure::into_error)?
+                }
+                None => agent::Answered::default(),
             };
             agent::load(&file, &vars, &answers).await.map_err(Failure::into_error)
         })

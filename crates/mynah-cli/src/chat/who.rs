@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf, sync::Arc};
 
 use mynah::{
-    Engine, Message,
+    Engine,
     log::{Fact, Log as _, RunFilter},
 };
 use mynah_agent::default_context;
@@ -33,7 +33,7 @@ impl Who {
     pub(super) async fn engine(
         &self,
         model: Option<&str>,
-        answers: &[Vec<Arc<Message>>],
+        answers: &agent::Answered,
     ) -> Result<Engine, Failure> {
         match self {
             Self::File(file, _) if model.is_some() && !agent::is_agent_file(file) => {
