@@ -407,11 +407,7 @@ impl HttpAdapter {
 
     /// Where a request goes: to the server that the caller names, or that the environment does.
     fn address(&self, path: &str, call: &ModelCall) -> Result<Arc<Address>> {
-        let said = call.adapter_opts.get("base_url").and_then(Value::as_str);
-        let named = match said {
-            Some(url) => Some(address::parsed("base_url", url)?.into()),
-            None => self.environment_url()?,
-        };
+        let named = self.named_url(call)?;
         let own = self.base_url.as_ref().map(|url| Cow::Borrowed(url.as_str()));
         let base = match named.map(Cow::Owned).or(own) {
             Some(base) => Some(base),
@@ -427,9 +423,21 @@ impl HttpAdapter {
         Ok(self.addresses.of(&base, &self.version, path))
     }
 
+    /// The server that the caller names, or that the environment does.
+    fn named_url(&self, call: &ModelCall) -> Result<Option<String>> {
+        match call.adapter_opts.get("base_url").and_then(Value::as_str) {
+            Some(url) => Ok(Some(address::parsed("base_url", url)?.into())),
+            None => self.environment_url(),
+        }
+    }
+
     /// Whether the call goes to this machine.
+    ///
+    /// # Errors
+    /// What was named, and is no address.
     fn is_here(&self, call: &ModelCall) -> Result<bool> {
-        Ok(client::is_local(&self.address("", call)?.url))
+        self.named_url(call)?;
+        Ok(self.address("", call).is_ok_and(|address| client::is_local(&address.url)))
     }
 
     fn no_key_hint(&self) -> String {

@@ -336,7 +336,7 @@ fn a_refusal_of_the_server_is_told_with_all_that_is_known() {
         body.to_string().len()
     );
     let told = Server::new([refusal]).generate(&["hi", "--json", "--retries", "0"]);
-    let said = "mynah: openai-chat: slow down (status 429, rate_limited, request req_9)\n";
+    let said = "mynah: openai-chat: slow down (status 429, rate_limited, request req_9, retry after 2 s)\n";
     assert_eq!((told.code, &*told.stderr), (Some(1), said));
     let [line] = &lines(&told)[..] else { panic!("{}", told.stdout) };
     let expected = json!({"err": {
@@ -491,11 +491,11 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         ),
         (
             &["-m", script, "--param", "temperature=abc", "hi"],
-            "temperature: out_of_range; temperature is a number from 0 to 2",
+            "expected a number; temperature is a number from 0 to 2",
         ),
         (
             &["-m", script, "--param", "max_tokens=\"5\"", "hi"],
-            "max_tokens: must_be_positive; max_tokens is a whole number from 1 up",
+            "expected a positive whole number; max_tokens is a whole number from 1 up",
         ),
         (
             &["-m", "perplexity:sonar", "--tools", &tools, "--api-key-env", "KEY_OF_TEST", "hi"],
