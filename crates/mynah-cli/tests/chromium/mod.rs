@@ -140,9 +140,18 @@ impl Browser {
 
     /// Clicks the first element of a selector, as a person does.
     pub(crate) fn click(&self, selector: &str) {
-        self.wait(&format!("document.querySelector({}) !== null", json!(selector)));
-        let found = self.element(selector);
-        self.command(&format!("/element/{found}/click"), &json!({}));
+        // A live page may draw it anew between two requests.
+        for _ in 0..100 {
+            self.wait(&format!("document.querySelector({}) !== null", json!(selector)));
+            let found = self.element(selector);
+            let path = format!("/session/{}/element/{found}/click", self.session);
+            match self.attempt("POST", &path, &json!({})) {
+                Ok(_) => return,
+                Err(error) if error["error"] == "stale element reference" => {}
+                Err(error) => panic!("{selector}: {error}"),
+            }
+        }
+        panic!("{selector} is drawn anew all the time");
     }
 
     /// Writes into the first element of a selector.
