@@ -2,7 +2,7 @@
 
 use mynah::{
     Metadata, Response, ToolCall,
-    log::{About, End, Fact, Plan},
+    log::{About, End, Fact, LeftOut, Plan},
 };
 use serde_json::{Value, json};
 
@@ -72,9 +72,23 @@ fn marks(before: &Metadata, after: &Metadata) -> Vec<String> {
 pub(crate) fn left_out<'f>(facts: impl IntoIterator<Item = &'f Fact>) -> Option<String> {
     let (mut messages, mut how) = (0, None);
     for fact in facts {
-        if let Fact::ContextTruncated { messages_before, messages_after, strategy, .. } = fact {
-            messages += messages_before.saturating_sub(*messages_after);
-            how = Some(strategy.as_str());
+        match fact {
+            Fact::ContextTruncated { messages_before, messages_after, strategy, .. } => {
+                messages += messages_before.saturating_sub(*messages_after);
+                how = Some(strategy.as_str());
+            }
+            Fact::RunStarted { about: Some(about), .. } => {
+                // What the turn before left out, this one leaves out from its beginning on.
+                let previous = about.session.as_ref().and_then(|session| session.previous.as_ref());
+                let earlier = previous.and_then(|run| run.left_out.as_ref());
+                messages += earlier.map_or(0, |earlier| earlier.dropped);
+                let strategy = |earlier: &LeftOut| match earlier.summary {
+                    Some(_) => "summarise",
+                    None => "drop",
+                };
+                how = how.or(earlier.map(strategy));
+            }
+            _ => {}
         }
     }
     how.map(|how| match (messages, how) {

@@ -248,10 +248,16 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
     let result = |id: String, content: String, failed| Excerpt::Result { id, content, failed };
     Ok(match fact {
         Fact::RunStarted { ref thread, ref about, .. } => {
-            let earlier = previous(&fact).map(|earlier| Excerpt::Earlier(earlier.clone()));
+            let earlier = previous(&fact).cloned();
+            let before_it = earlier.as_ref().map_or(0, |earlier| earlier.messages);
+            let without = earlier.as_ref().and_then(|earlier| earlier.left_out.as_ref());
+            let after = before_it - without.map_or(0, |without| without.dropped.min(before_it));
+            let out =
+                left_out([&fact]).map(|says| Excerpt::LeftOut { says, before: before_it, after });
+            let earlier = earlier.map(Excerpt::Earlier).into_iter().chain(out);
             let said = thread.messages.iter().flat_map(|message| said(message));
             before.about.clone_from(about);
-            earlier.into_iter().chain(said).collect()
+            earlier.chain(said).collect()
         }
         Fact::Resumed {
             message: said,
