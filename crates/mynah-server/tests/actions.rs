@@ -7,13 +7,14 @@ mod common;
 use std::{sync::Arc, time::Duration};
 
 use mynah::{
-    Engine, Error, LogReason, Thread, follow,
+    Engine, Error, LogReason, Thread, Tool, follow,
     log::{Append, Head, Log, LogFuture, MemoryLog, RunStatus, forward_log},
     testing::Scripted,
 };
 use mynah_server::{Agent, Server};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::common::{Running, calls, engine, json_of, paced, parse, problem_of, sample, says};
 
@@ -441,6 +442,31 @@ async fn a_message_to_a_run_that_a_request_started_is_read() {
     let said = records["records"].as_array().unwrap().iter();
     let kinds: Vec<&Value> = said.map(|record| &record["kind"]).collect();
     assert!(kinds.contains(&&json!("user_message")), "{kinds:?}");
+}
+
+#[tokio::test]
+async fn a_message_to_a_run_inside_a_tool_is_read_after_it() {
+    let log = Arc::new(MemoryLog::new());
+    let permits = Arc::new(Semaphore::new(0));
+    let waits = Arc::clone(&permits);
+    let slow = Tool::new("slow", "Waits", json!({})).handler(move |_, _| {
+        let waits = Arc::clone(&waits);
+        async move { waits.acquire().await.map_or("closed", |_| "done") }
+    });
+    let engine = engine([calls("slow"), says("Right away.")]).tool(slow);
+    let server = Server::new(Arc::clone(&log)).agent(Agent::new("slow", engine));
+    let server = Running::start(server).await;
+    server.post("/v1/runs", &json!({"input": "hi", "key": "r"})).await;
+    while log.run("r").await.unwrap().unwrap().totals.tool_calls == 0 {
+        log.wait("r", log.head("r").await.unwrap().unwrap().seq).await.unwrap();
+    }
+    let said = server.post("/v1/runs/r/signals", &json!({"message": "hurry"})).await;
+    assert_eq!(said.status(), StatusCode::ACCEPTED);
+    permits.add_permits(1);
+    let done = server.post("/v1/runs?wait=30", &json!({"input": "hi", "key": "r"})).await;
+    assert_eq!(json_of(done).await["status"], "completed");
+    let records = server.json("/v1/runs/r/records?limit=100").await.to_string();
+    assert!(records.contains("hurry"), "{records}");
 }
 
 #[tokio::test]
