@@ -75,6 +75,9 @@ fn a_changed_byte_of_any_record_is_found_and_its_record_named() {
     }
     browser.click(".proof-line button.small");
     assert_eq!(browser.text(".record-row.damaged .number"), lines.len().to_string());
+    // What it says is not shown as if it had happened.
+    browser.click("#tab-conversation");
+    assert!(browser.text(".conversation").contains("Unreadable record"));
 }
 
 #[test]

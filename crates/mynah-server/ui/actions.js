@@ -43,7 +43,7 @@ export function confirmed({ title, words, fields = [], button, danger = false, a
 
 const signal = (run, body) => post(runPath(run, "/signals"), body);
 
-const select = (agents, none = null) => h("select", {}, none ? h("option", { value: "" }, none) : null, agents.map(({ name, model }) => h("option", { value: name }, say(model ? `${name} (${model})` : name))));
+const select = (agents, none = null, chosen = null) => h("select", {}, none ? h("option", { value: "" }, none) : null, agents.map(({ name, model }) => h("option", { value: name, selected: name === chosen }, say(model ? `${name} (${model})` : name))));
 
 /** Which agent continues a run; and whether it may be another than the run began with. */
 const agentFields = (agents) => [
@@ -102,9 +102,10 @@ export const replay = (run, agents) => confirmed({
   },
 });
 
-export const start = (agents, said = agents[0]?.input ?? "") => confirmed({
-  title: "Start a run", words: "The agent begins a new run with this input. It continues whether or not this page is open.",
-  fields: [{ name: "agent", label: "Agent", input: select(agents) }, { name: "input", label: "Input", input: h("textarea", { required: true }, said) }, { name: "session", label: "Session", input: h("input", {}), hint: "Empty: a run of its own." }],
+/** `like` is a run whose agent, session and input the new one has, unless they are changed. */
+export const start = (agents, like = null, said = agents[0]?.input ?? "") => confirmed({
+  title: like ? "Start again with another message" : "Start a run", words: "The agent begins a new run with this input. It continues whether or not this page is open.",
+  fields: [{ name: "agent", label: "Agent", input: select(agents, null, like?.agent) }, { name: "input", label: "Input", input: h("textarea", { required: true }, said) }, { name: "session", label: "Session", input: h("input", { value: like?.session_id ?? "" }), hint: "Empty: a run of its own." }],
   button: "Start", act: ({ agent, input, session }) => post("/v1/runs", { agent, input, ...(session ? { session } : {}) }),
 });
 

@@ -55,7 +55,7 @@ export async function runPage(root, query) {
       const button = (words, act) => h("button", { type: "button", class: "small", onclick: act }, icon("fork"), words);
       const said = saidIn(record);
       return [button("Fork here", () => opened(fork(id, record.seq, rights.agents))),
-        said && canContinue ? button("Edit the message", () => opened(record.seq === 1 ? start(rights.agents, said) : fork(id, record.seq - 1, rights.agents, said))) : null].filter(Boolean);
+        said && canContinue ? button("Edit the message", () => opened(record.seq === 1 ? start(rights.agents, run, said) : fork(id, record.seq - 1, rights.agents, said))) : null].filter(Boolean);
     },
     links: () => [
       run.session_id ? relation("Session", withQuery("/", { session: run.session_id }), run.session_id) : null,

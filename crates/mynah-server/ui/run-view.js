@@ -93,6 +93,9 @@ export class RunView {
   verified(found) {
     this.verification = found;
     for (const record of this.story.records) delete record.damaged;
+    // What a damaged record says is not shown as if it had happened.
+    const unread = ({ seq, fact }) => seq === found?.seq && fact;
+    if (this.view && this.story.records.some(unread)) this.adopt(this.story.records.map((record) => unread(record) ? { ...record, fact: null, text: undefined, kind: "unreadable", unreadable: found.what } : record));
     const blamed = found?.seq ? this.story.records.find((record) => record.seq === found.seq) : null;
     if (blamed) blamed.damaged = found.what;
     this.drawProof();
