@@ -313,6 +313,10 @@ fn a_killed_process_and_a_lost_server_show_in_open_pages() {
     playing.kill().unwrap();
     playing.wait().unwrap();
     browser.wait("document.querySelector('tr[data-run] .chip').innerText === 'Abandoned'");
+    browser.click("tr[data-run] .run-id a");
+    browser.wait("document.querySelector('.call-state')?.innerText.includes('outcome unknown')");
+    browser.run("history.back()");
+    browser.wait("document.querySelector('tr[data-run]') !== null");
     drop(served);
     browser.wait(
         "document.querySelector('.connection:not([hidden])')?.innerText.includes('Not connected')",

@@ -163,7 +163,8 @@ export class Conversation {
 
   call(call) {
     const last = call.attempts.at(-1);
-    const state = last?.span?.state === "lost" ? "lost" : last?.state ?? (call.given !== undefined ? "ok" : call.verdict === "rejected" ? "failed" : "open");
+    const isLost = last?.span?.state === "lost" || (last?.state === "running" && this.story.isAbandoned);
+    const state = isLost ? "lost" : last?.state ?? (call.given !== undefined ? "ok" : call.verdict === "rejected" ? "failed" : "open");
     const words = { ok: "done", failed: "failed", running: "running", lost: "outcome unknown", open: call.manual ? "waits for a person" : "not run" }[state] ?? state;
     const text = call.part.raw_arguments ?? JSON.stringify(call.part.arguments ?? null);
     const body = h("div", { class: "call-body" });

@@ -65,7 +65,7 @@ export async function runPage(root, query) {
       run.agent ? h("div", { class: "fact" }, h("dt", {}, "Agent"), h("dd", {}, say(run.agent))) : null],
   });
   view.status = shownStatus(run);
-  story.isHeld = run.status === "running" && !run.abandoned;
+  Object.assign(story, { isHeld: run.status === "running" && !run.abandoned, isAbandoned: run.abandoned });
   root.replaceChildren(view.element);
 
   const canContinue = rights.actions && rights.agents.length > 0;
@@ -116,7 +116,7 @@ export async function runPage(root, query) {
   const refresh = async (known = null) => {
     run = known?.run_id === id ? known : await get(runPath(id));
     view.status = shownStatus(run);
-    story.isHeld = run.status === "running" && !run.abandoned;
+    Object.assign(story, { isHeld: run.status === "running" && !run.abandoned, isAbandoned: run.abandoned });
     drawButtons();
     drawNotices();
     view.drawHeader();

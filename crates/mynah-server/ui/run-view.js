@@ -68,6 +68,7 @@ export class RunView {
   tick() {
     const { first, until } = this.story;
     if (first) this.duration.textContent = span(until - first.ts);
+    this.overall.replaceChildren(...overall(this.story));
     if (this.view === "timeline") this.current.refresh();
   }
 
@@ -79,8 +80,8 @@ export class RunView {
       return own && own.kind === shown.kind && own.ts === shown.ts && jsonDiff(own.fact, shown.fact).length === 0;
     });
     if (isSame) return;
-    const { isHeld } = story;
-    Object.assign(story, new Story(), { isHeld });
+    const { isHeld, isAbandoned } = story;
+    Object.assign(story, new Story(), { isHeld, isAbandoned });
     for (const record of records) story.add(record);
     this.views = {};
     const { view } = this;

@@ -17,8 +17,9 @@ export class Story {
     this.turn = null;
     this.waiting = null;
     this.end = null;
-    /** Whether a process has the run now; only a page that follows it knows. */
+    /** Whether a process has the run now, or none has although it has not ended; only a page that follows it knows. */
     this.isHeld = false;
+    this.isAbandoned = false;
   }
 
   /** The first record that can be read. */
@@ -143,7 +144,8 @@ export class Story {
     this.learn(fact.about);
     if (fact.about?.model && fact.about.model !== model) this.note(record, "muted", `Model: ${model ?? "?"} → ${fact.about.model}`);
     for (const [id, text] of fact.tool_results ?? []) this.give(record, id, { given: text });
-    for (const id of fact.approved ?? []) this.give(record, id, { verdict: "approved" });
+    const edited = new Set((fact.edited ?? []).map(([id]) => id));
+    for (const id of fact.approved ?? []) if (!edited.has(id)) this.give(record, id, { verdict: "approved" });
     for (const [id, text] of fact.edited ?? []) this.give(record, id, { verdict: "approved", why: `with other arguments: ${typeof text === "string" ? text : JSON.stringify(text)}` });
     for (const [id, why] of fact.rejected ?? []) this.give(record, id, { verdict: "rejected", why });
     for (const id of fact.given_up ?? []) this.give(record, id, { verdict: "given up" });
