@@ -211,7 +211,8 @@ async fn delivered(app: &App, engine: &Engine, id: &str, mut signal: Signal) -> 
     // A run in progress reads what a user says to it at its next boundary, whatever it does now.
     let is_in_progress = app.live.run(id).is_some()
         || app.log.run(id).await?.is_some_and(|run| run.held_until.is_some());
-    if !(signal.message.is_some() && is_in_progress)
+    let is_read_later = signal.message.is_some() && is_in_progress;
+    if !is_read_later
         && !is_known().await?
         && let Err(refusal) = signal.apply(engine.resume(&runs::log(app), id))?.check().await
         // The same signal may have come in between.
