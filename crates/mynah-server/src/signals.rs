@@ -208,7 +208,7 @@ async fn delivered(app: &App, engine: &Engine, id: &str, mut signal: Signal) -> 
         Some(key) => app.log.was_delivered(id, &format!("{key}.0")).await,
         None => Ok(false),
     };
-    // A run in progress reads what a user says to it at its next boundary, whatever it does now.
+    // A run in progress reads what a user says to it at its next boundary, also if it runs a tool now.
     let is_in_progress = app.live.run(id).is_some()
         || app.log.run(id).await?.is_some_and(|run| run.held_until.is_some());
     let is_read_later = signal.message.is_some() && is_in_progress;

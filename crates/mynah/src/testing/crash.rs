@@ -270,7 +270,7 @@ impl<'a> CrashEverywhere<'a> {
         Ok(report)
     }
 
-    /// Why the check would pass whatever the agent does.
+    /// Why the check cannot fail for this agent.
     fn untested(&self, reference: &Simulated) -> Option<String> {
         let tools = (self.engine)().resolve_tools(&self.options);
         let is_unknown = |name: &&String| !tools.iter().any(|tool| tool.name() == *name);
