@@ -2,10 +2,10 @@
 #[doc(hidden)]
 #[macro_export]
 macro_rules! setters {
-    ($self:ident => $place:expr; $($(#[$doc:meta])* $name:ident($given:ident: $type:ty) = $value:expr;)+) => {
+    ($self:ident => $place:expr; $($(#[$doc:meta])* $name:ident($($given:ident: $type:ty)?) = $value:expr;)+) => {
         $(
             $(#[$doc])*
-            pub fn $name(mut $self, $given: $type) -> Self {
+            pub fn $name(mut $self $(, $given: $type)?) -> Self {
                 $place.$name = $value;
                 $self
             }
@@ -17,9 +17,9 @@ macro_rules! setters {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! partial_debug {
-    ($($name:ident { $($field:ident),* })+) => {
+    ($($name:ident $(<$parameter:tt>)? { $($field:ident),* })+) => {
         $(
-            impl std::fmt::Debug for $name {
+            impl $(<$parameter>)? std::fmt::Debug for $name $(<$parameter>)? {
                 fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                     f.debug_struct(stringify!($name))
                         $(.field(stringify!($field), &self.$field))*

@@ -1,7 +1,6 @@
 //! Answers as values of a Rust type.
 
 use std::{
-    fmt,
     future::IntoFuture,
     marker::PhantomData,
     pin::Pin,
@@ -102,12 +101,6 @@ impl<T: DeserializeOwned + JsonSchema + 'static> IntoFuture for Answer<T> {
     }
 }
 
-impl<T> fmt::Debug for Answer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answer").field("chat", &self.chat).finish_non_exhaustive()
-    }
-}
-
 /// The events of a chat whose answer is read as a type. Those of a repair follow those of the answer that did not fit.
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct AnswerStream<T> {
@@ -122,6 +115,8 @@ pub struct AnswerStream<T> {
     answer: Option<Result<Value>>,
     of: PhantomData<fn() -> T>,
 }
+
+mynah_data::partial_debug! { Answer<T> { chat } AnswerStream<T> { events } }
 
 impl<T: DeserializeOwned> AnswerStream<T> {
     /// The answer, once all events were polled.
@@ -203,12 +198,6 @@ impl<T> AnswerStream<T> {
         )));
         chat.run_id = self.first.as_ref().map(|first| format!("{first}-repair-{number}").into());
         self.events = chat.stream();
-    }
-}
-
-impl<T> fmt::Debug for AnswerStream<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AnswerStream").field("events", &self.events).finish_non_exhaustive()
     }
 }
 

@@ -45,8 +45,8 @@ impl Options {
         match name {
             ON_TOOL_ERROR if self.on_tool_error.is_some() => true,
             APPROVAL if self.approval.is_some() => true,
-            EXECUTOR => self.executor.is_some(),
-            ENCODER => self.encoder.is_some(),
+            EXECUTOR => self.tool_executor.is_some(),
+            ENCODER => self.tool_result_encoder.is_some(),
             name => self.values.contains(name),
         }
     }
@@ -67,11 +67,11 @@ impl CallPlan<'_> {
         if self.extent == Extent::Generate {
             return code;
         }
-        let executor = options.executor.as_ref().map(|executor| executor.name());
+        let executor = options.tool_executor.as_ref().map(|executor| executor.name());
         if let Some(name) = executor.filter(|name| *name != HandlerExecutor.name()) {
             code.insert(EXECUTOR.to_owned(), name.into());
         }
-        let encoder = options.encoder.as_ref().map(|encoder| encoder.name());
+        let encoder = options.tool_result_encoder.as_ref().map(|encoder| encoder.name());
         if let Some(name) = encoder.filter(|name| *name != JsonEncoder.name()) {
             code.insert(ENCODER.to_owned(), name.into());
         }

@@ -276,7 +276,7 @@ impl Engine {
             ("emit_timeout", options.emit_timeout.is_some()),
             ("park_after", options.park_after.is_some()),
             ("halt_when", options.halt_when.is_some()),
-            ("cancel_handle", options.cancel.is_some()),
+            ("cancel_handle", options.cancel_handle.is_some()),
             ("on_event", options.on_event.is_some()),
             ("in_flight", options.in_flight.is_some()),
         ];

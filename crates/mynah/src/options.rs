@@ -43,12 +43,12 @@ pub struct Options {
     pub(crate) approval: Option<ApprovalPolicy>,
     pub(crate) on_event: Option<Observer>,
     pub(crate) in_flight: Option<InFlight>,
-    pub(crate) executor: Option<Arc<dyn ToolExecutor>>,
-    pub(crate) encoder: Option<Arc<dyn ToolResultEncoder>>,
+    pub(crate) tool_executor: Option<Arc<dyn ToolExecutor>>,
+    pub(crate) tool_result_encoder: Option<Arc<dyn ToolResultEncoder>>,
     /// Placeholders in the records for code that need not be given again.
     pub(crate) told: Metadata,
     pub(crate) api_key: Option<SecretString>,
-    pub(crate) cancel: Option<CancelHandle>,
+    pub(crate) cancel_handle: Option<CancelHandle>,
     pub(crate) log: Option<Arc<dyn Log>>,
     pub(crate) durability: Option<Durability>,
     pub(crate) emit_timeout: Option<Duration>,
@@ -117,16 +117,15 @@ impl Options {
 
     /// Makes the call's own cancel handle, which the caller's handle ends too.
     pub(crate) fn own_cancel(&mut self) -> CancelHandle {
-        let cancel = self.cancel.take().map_or_else(CancelHandle::new, |all| all.child());
-        self.cancel = Some(cancel.clone());
-        cancel
+        let cancel = self.cancel_handle.take().map_or_else(CancelHandle::new, |all| all.child());
+        self.cancel_handle.insert(cancel).clone()
     }
 
     /// Keeps only the options for observing and stopping a run.
     pub(crate) fn as_watched(&self) -> Self {
         let values = self.values.clone().unrecorded();
-        let (on_event, cancel) = (self.on_event.clone(), self.cancel.clone());
-        Self { values, on_event, cancel, ..Self::default() }
+        let (on_event, cancel_handle) = (self.on_event.clone(), self.cancel_handle.clone());
+        Self { values, on_event, cancel_handle, ..Self::default() }
     }
 
     /// Adds other options. They count more than those set so far.
@@ -146,11 +145,11 @@ impl Options {
         }
         self.on_event = over.on_event.or(self.on_event);
         self.in_flight = over.in_flight.or(self.in_flight);
-        self.executor = over.executor.or(self.executor);
-        self.encoder = over.encoder.or(self.encoder);
+        self.tool_executor = over.tool_executor.or(self.tool_executor);
+        self.tool_result_encoder = over.tool_result_encoder.or(self.tool_result_encoder);
         self.told.extend(over.told);
         self.api_key = over.api_key.or(self.api_key);
-        self.cancel = over.cancel.or(self.cancel);
+        self.cancel_handle = over.cancel_handle.or(self.cancel_handle);
         self.log = over.log.or(self.log);
         self.durability = over.durability.or(self.durability);
         self.emit_timeout = over.emit_timeout.or(self.emit_timeout);
@@ -206,11 +205,10 @@ macro_rules! setters_of {
         }
     };
     (prompt, $self_:ident => $options:expr) => {
-        /// The system prompt of conversations that have none. It becomes their first message. A conversation that has a system message, as
-        /// that of a session's later turn, keeps it.
-        pub fn system(mut $self_, prompt: impl Into<String>) -> Self {
-            $options.values.system = Some(prompt.into());
-            $self_
+        mynah_data::setters! { $self_ => $options.values;
+            /// The system prompt of conversations that have none. It becomes their first message. A conversation that has a system message, as
+            /// that of a session's later turn, keeps it.
+            system(prompt: impl Into<String>) = Some(prompt.into());
         }
     };
     (model, $self_:ident => $options:expr) => {
@@ -364,47 +362,37 @@ macro_rules! setters_of {
             $self_
         }
 
-        /// Observes every event of the model, regardless of filters. A call that attaches to a recorded run observes its recorded events
-        /// too, from the first, as its stream has them; a [resumed](crate::Engine::resume) run observes only what is new.
-        pub fn on_event(mut $self_, observe: impl Fn(&mynah_data::Event) + Send + Sync + 'static) -> Self {
-            $options.on_event = Some(std::sync::Arc::new(observe));
-            $self_
-        }
+        mynah_data::setters! { $self_ => $options;
+            /// Observes every event of the model, regardless of filters. A call that attaches to a recorded run observes its recorded events
+            /// too, from the first, as its stream has them; a [resumed](crate::Engine::resume) run observes only what is new.
+            on_event(observe: impl Fn(&mynah_data::Event) + Send + Sync + 'static) = Some(std::sync::Arc::new(observe));
 
-        /// Lets this handle end the call.
-        pub fn cancel_handle(mut $self_, handle: &$crate::CancelHandle) -> Self {
-            $options.cancel = Some(handle.clone());
-            $self_
+            /// Lets this handle end the call.
+            cancel_handle(handle: &$crate::CancelHandle) = Some(handle.clone());
         }
     };
     (live, $self_:ident => $options:expr) => {
-        /// Whether the provider's own chunks are streamed.
-        pub fn include_raw_chunks(mut $self_, on: bool) -> Self {
-            $options.values.include_raw_chunks = Some(on);
-            $self_
+        mynah_data::setters! { $self_ => $options.values;
+            /// Whether the provider's own chunks are streamed.
+            include_raw_chunks(on: bool) = Some(on);
+
+            /// Keeps the answer of a recorded run in its log while it streams, so that [`follow`](crate::follow) shows it in any process.
+            ///
+            /// Its events are written in groups, every 50 ms or 4 KiB, without waiting for the disk and outside the chain of records. They
+            /// are deleted when the answer is recorded. A reader that follows the run after a crash gets the rest of the same answer, or one
+            /// [`TurnRestarted`](crate::RunEvent::TurnRestarted) before the next.
+            durable_events() = Some(true);
         }
 
-        /// Shares the answers of a recorded run with readers in this process while they stream; see [`InFlight`](crate::InFlight).
-        pub fn in_flight(mut $self_, all: &$crate::InFlight) -> Self {
-            $options.in_flight = Some(all.clone());
-            $self_
-        }
-
-        /// Keeps the answer of a recorded run in its log while it streams, so that [`follow`](crate::follow) shows it in any process.
-        ///
-        /// Its events are written in groups, every 50 ms or 4 KiB, without waiting for the disk and outside the chain of records. They
-        /// are deleted when the answer is recorded. A reader that follows the run after a crash gets the rest of the same answer, or one
-        /// [`TurnRestarted`](crate::RunEvent::TurnRestarted) before the next.
-        pub fn durable_events(mut $self_) -> Self {
-            $options.values.durable_events = Some(true);
-            $self_
+        mynah_data::setters! { $self_ => $options;
+            /// Shares the answers of a recorded run with readers in this process while they stream; see [`InFlight`](crate::InFlight).
+            in_flight(all: &$crate::InFlight) = Some(all.clone());
         }
     };
     (new, $self_:ident => $options:expr) => {
-        /// The id of the call in logs, tools and the response. By default a new one.
-        pub fn request_id(mut $self_, id: impl Into<String>) -> Self {
-            $options.values.request_id = Some(id.into());
-            $self_
+        mynah_data::setters! { $self_ => $options.values;
+            /// The id of the call in logs, tools and the response. By default a new one.
+            request_id(id: impl Into<String>) = Some(id.into());
         }
     };
     (data, $self_:ident => $options:expr) => {
@@ -420,10 +408,9 @@ macro_rules! setters_of {
         }
     };
     (key, $self_:ident => $options:expr) => {
-        /// The key for this call alone. Never stored, printed or recorded.
-        pub fn api_key(mut $self_, key: impl Into<String>) -> Self {
-            $options.api_key = Some(secrecy::SecretString::from(key.into()));
-            $self_
+        mynah_data::setters! { $self_ => $options;
+            /// The key for this call alone. Never stored, printed or recorded.
+            api_key(key: impl Into<String>) = Some(secrecy::SecretString::from(key.into()));
         }
     };
     (tool_code, $self_:ident => $options:expr) => {
@@ -474,16 +461,12 @@ macro_rules! setters_of {
             $self_
         }
 
-        /// Runs the tools: an executor of a call does so instead of the engine's. Records hold its name.
-        pub fn tool_executor(mut $self_, executor: impl mynah_step::ToolExecutor) -> Self {
-            $options.executor = Some(std::sync::Arc::new(executor));
-            $self_
-        }
+        mynah_data::setters! { $self_ => $options;
+            /// Runs the tools: an executor of a call does so instead of the engine's. Records hold its name.
+            tool_executor(executor: impl mynah_step::ToolExecutor) = Some(std::sync::Arc::new(executor));
 
-        /// Encodes tool results as text: an encoder of a call does so instead of the engine's. Records hold its name, and the texts.
-        pub fn tool_result_encoder(mut $self_, encoder: impl mynah_step::ToolResultEncoder) -> Self {
-            $options.encoder = Some(std::sync::Arc::new(encoder));
-            $self_
+            /// Encodes tool results as text: an encoder of a call does so instead of the engine's. Records hold its name, and the texts.
+            tool_result_encoder(encoder: impl mynah_step::ToolResultEncoder) = Some(std::sync::Arc::new(encoder));
         }
     };
     (approval, $self_:ident => $options:expr) => {
@@ -564,17 +547,15 @@ macro_rules! setters_of {
         }
     };
     (queue, $self_:ident => $options:expr) => {
-        /// Names the agent that performs the run, for [workers](crate::Worker).
-        pub fn agent(mut $self_, name: impl Into<String>) -> Self {
-            $options.values.agent = Some(name.into());
-            $self_
+        mynah_data::setters! { $self_ => $options.values;
+            /// Names the agent that performs the run, for [workers](crate::Worker).
+            agent(name: impl Into<String>) = Some(name.into());
         }
 
-        /// The queue from which [workers](crate::Worker) may claim the run if its process dies or does not perform it, with its
-        /// priority and limit; see [`Chat::enqueue`](crate::Chat::enqueue).
-        pub fn queue(mut $self_, queue: mynah_log::Queue) -> Self {
-            $options.queue = Some(queue);
-            $self_
+        mynah_data::setters! { $self_ => $options;
+            /// The queue from which [workers](crate::Worker) may claim the run if its process dies or does not perform it, with its
+            /// priority and limit; see [`Chat::enqueue`](crate::Chat::enqueue).
+            queue(queue: mynah_log::Queue) = Some(queue);
         }
     };
     (park, $self_:ident => $options:expr) => {

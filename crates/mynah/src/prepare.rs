@@ -92,7 +92,7 @@ pub(crate) fn prepare(
     };
     let (thread, given) = input.parts(engine, &options, &origin.before);
     let Origin { before, session, request_id, .. } = origin;
-    let cancel = options.cancel.take();
+    let cancel = options.cancel_handle.take();
     let part = CallPlan {
         engine,
         conversation: joined(&before, &thread),
@@ -379,7 +379,9 @@ impl CallPlan<'_> {
     fn check_handlers(&self, tools: &[Tool], options: &Options) -> Result<()> {
         let hands_over =
             self.extent == Extent::Generate || options.values.mode == Some(ToolMode::Manual);
-        if options.executor.is_some() || hands_over || !matches!(self.past, CallOrigin::New { .. })
+        if options.tool_executor.is_some()
+            || hands_over
+            || !matches!(self.past, CallOrigin::New { .. })
         {
             return Ok(());
         }
@@ -479,8 +481,8 @@ impl CallPlan<'_> {
             call,
             world: Arc::clone(&parts.world),
             metrics: parts.metrics.clone(),
-            executor: options.executor.unwrap_or_else(|| Arc::new(HandlerExecutor)),
-            encoder: options.encoder.unwrap_or_else(|| Arc::new(JsonEncoder)),
+            executor: options.tool_executor.unwrap_or_else(|| Arc::new(HandlerExecutor)),
+            encoder: options.tool_result_encoder.unwrap_or_else(|| Arc::new(JsonEncoder)),
             on_tool_error: options
                 .on_tool_error
                 .or_else(|| values.on_tool_error.map(Into::into))

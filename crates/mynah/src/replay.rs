@@ -341,7 +341,7 @@ impl Replay {
         let earlier = earlier.into_iter().map(|part| part.setup).collect();
         let Part { setup, filter, .. } = part;
         let Loaded { kept: StoredRun { run, records, .. }, before, thread, extent, .. } = loaded;
-        let cancel = self.options.cancel.as_ref();
+        let cancel = self.options.cancel_handle.as_ref();
         let beginning = RunStart { before, thread, extent, about };
         let records = (ReplayCursor::new(run, records), self.allow_changed);
         Ok((Driver::replay(earlier, setup, beginning, cancel, records), filter))

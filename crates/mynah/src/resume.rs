@@ -408,7 +408,7 @@ impl Resume {
         }
         let mailbox = mailbox.map(Mailbox::reader);
         let resumption = Resumption { fact, message, active, mailbox, woken: self.woken };
-        let cancel = self.options.cancel.as_ref();
+        let cancel = self.options.cancel_handle.as_ref();
         let driver = Driver::resume(setup, (before, state), resumption, refusal, cancel, recorder);
         Ok((driver, filter))
     }

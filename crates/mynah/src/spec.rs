@@ -168,8 +168,14 @@ impl Engine {
             adapter_opts: parts.adapter_opts.clone(),
             model: parts.model.clone(),
             tools: options.tools.iter().enumerate().map(tool_entry).collect::<Result<_>>()?,
-            tool_executor: options.executor.as_ref().map(|executor| executor.name().to_owned()),
-            tool_result_encoder: options.encoder.as_ref().map(|encoder| encoder.name().to_owned()),
+            tool_executor: options
+                .tool_executor
+                .as_ref()
+                .map(|executor| executor.name().to_owned()),
+            tool_result_encoder: options
+                .tool_result_encoder
+                .as_ref()
+                .map(|encoder| encoder.name().to_owned()),
             retry: params.shift_remove(RETRY),
             params,
             context: (*parts.context).clone(),
@@ -185,8 +191,9 @@ impl Engine {
     /// encoder, or if `retry` is not a policy.
     pub fn from_spec(spec: &EngineSpec, registry: &EngineRegistry) -> Result<Self> {
         let adapter = find(&registry.adapters, "adapter", spec.adapter.as_deref())?;
-        let executor = find(&registry.executors, "tool_executor", spec.tool_executor.as_deref())?;
-        let encoder =
+        let tool_executor =
+            find(&registry.executors, "tool_executor", spec.tool_executor.as_deref())?;
+        let tool_result_encoder =
             find(&registry.encoders, "tool_result_encoder", spec.tool_result_encoder.as_deref())?;
         let restore = |(index, entry): (usize, &ToolEntry)| {
             let field = format!("tools.{index}.handler");
@@ -211,7 +218,8 @@ impl Engine {
             if let Some(policy) = spec.retry.clone() {
                 values.set(RETRY, policy);
             }
-            parts.options = Options { values, tools, executor, encoder, ..Options::new() };
+            parts.options =
+                Options { values, tools, tool_executor, tool_result_encoder, ..Options::new() };
             parts.context = Arc::new(spec.context.clone());
             parts.metadata = spec.metadata.clone();
         }))

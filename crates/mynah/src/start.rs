@@ -124,7 +124,7 @@ impl Start {
         let (mut driver, filter) = resume.options(self.options.clone()).prepare(loaded).await?;
         let past = Loaded::to_compare(&**log, &run).await?;
         let mut options = self.options.as_watched();
-        options.cancel = None;
+        options.cancel_handle = None;
         let past = Replay::alone(Arc::clone(log), run, options).perform(past)?;
         driver.tell_first(past.0);
         Ok((driver, filter))

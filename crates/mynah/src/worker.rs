@@ -255,28 +255,21 @@ impl Worker {
         self
     }
 
-    /// Calls a function when a run that it claimed could not be performed: its engine cannot be made or differs from the run's, its loop
-    /// is newer, or the log failed. The run stays as it is, and is claimed again after a pause.
-    pub fn on_failure(mut self, fails: impl Fn(&RunId, &Error) + Send + Sync + 'static) -> Self {
-        self.on_failure = Some(Box::new(fails));
-        self
+    mynah_data::setters! { self => self;
+        /// Calls a function when a run that it claimed could not be performed: its engine cannot be made or differs from the run's, its loop
+        /// is newer, or the log failed. The run stays as it is, and is claimed again after a pause.
+        on_failure(fails: impl Fn(&RunId, &Error) + Send + Sync + 'static) = Some(Box::new(fails));
+
+        /// How many runs it performs at once. By default 16.
+        concurrency(runs: usize) = runs.max(1);
+
+        /// How long model calls in flight and running tools may take after shutdown. By default 30 seconds.
+        drain(limit: Duration) = limit;
     }
 
     /// Claims runs of this queue. May be called several times; without it, the queue is `default`.
     pub fn queue(mut self, name: impl Into<String>) -> Self {
         self.queues.push(name.into());
-        self
-    }
-
-    /// How many runs it performs at once. By default 16.
-    pub fn concurrency(mut self, runs: usize) -> Self {
-        self.concurrency = runs.max(1);
-        self
-    }
-
-    /// How long model calls in flight and running tools may take after shutdown. By default 30 seconds.
-    pub fn drain(mut self, limit: Duration) -> Self {
-        self.drain = limit;
         self
     }
 

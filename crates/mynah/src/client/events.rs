@@ -38,11 +38,7 @@ struct Open {
     framer: SseFramer,
 }
 
-impl std::fmt::Debug for Open {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Open").finish_non_exhaustive()
-    }
-}
+mynah_data::partial_debug! { Open {} }
 
 impl Events {
     pub(super) fn new(client: Client, run: RunId, last: Option<EventId>) -> Self {
@@ -58,10 +54,9 @@ impl Events {
         }
     }
 
-    /// How long a server may be unreachable before that is an error. By default a minute.
-    pub fn patience(mut self, time: Duration) -> Self {
-        self.patience = time;
-        self
+    mynah_data::setters! { self => self;
+        /// How long a server may be unreachable before that is an error. By default a minute.
+        patience(time: Duration) = time;
     }
 
     /// The id of the last event, for [`Client::events`].

@@ -26,7 +26,7 @@ use mynah_data::{Error, HaltReason, Metadata, RunId, ToolCall};
 use mynah_log::{RunStatus, RunSummary};
 use reqwest::{Method, RequestBuilder, Response, Url, header};
 use secrecy::{ExposeSecret as _, SecretString};
-use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 pub use self::{
@@ -187,8 +187,8 @@ impl Client {
 
     /// Starts a run with this input of the user.
     pub fn start(&self, input: impl Into<String>) -> StartRun<'_> {
-        let body = StartBody { input: input.into(), ..StartBody::default() };
-        StartRun { client: self, body, wait: None }
+        let (agent, run_id, queue, wait) = (None, None, None, None);
+        StartRun { client: self, input: input.into(), agent, run_id, queue, wait }
     }
 
     /// A run.
@@ -245,8 +245,7 @@ impl Client {
 
     /// The next turn of a session, or its first, with this text of the user.
     pub fn say(&self, session: impl Into<String>, text: impl Into<String>) -> Say<'_> {
-        let body = SayBody { text: text.into(), agent: None };
-        Say { client: self, session: session.into(), body }
+        Say { client: self, session: session.into(), text: text.into(), agent: None }
     }
 
     /// Copies a run up to a record into a new run with this id.
@@ -283,17 +282,16 @@ impl Client {
         &self,
         path: &[&str],
         wait: Option<Duration>,
-        body: &impl Serialize,
+        body: &Value,
     ) -> Result<T> {
         let mut url = self.url(path);
         if let Some(wait) = wait {
             let seconds = wait.as_millis().div_ceil(1000);
             url.query_pairs_mut().append_pair("wait", &seconds.to_string());
         }
-        let body =
-            serde_json::to_vec(body).map_err(|error| ClientError::local("invalid_body", error))?;
         let request = self.request_to(Method::POST, url).header("mynah-request", "1");
-        read(send(request.header(header::CONTENT_TYPE, "application/json").body(body)).await?).await
+        let request = request.header(header::CONTENT_TYPE, "application/json");
+        read(send(request.body(body.to_string())).await?).await
     }
 
     fn url(&self, path: &[&str]) -> Url {
@@ -337,55 +335,30 @@ async fn read<T: DeserializeOwned>(response: Response) -> Result<T> {
     })
 }
 
-#[derive(Default, Serialize)]
-struct StartBody {
-    input: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    agent: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<RunId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    queue: Option<String>,
-}
-
 /// A run to be started; see [`Client::start`].
-#[derive(Debug)]
 #[must_use = "a run is not started before it is sent"]
 pub struct StartRun<'c> {
     client: &'c Client,
-    body: StartBody,
+    input: String,
+    agent: Option<String>,
+    run_id: Option<RunId>,
+    queue: Option<String>,
     wait: Option<Duration>,
 }
 
-impl std::fmt::Debug for StartBody {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StartBody").field("agent", &self.agent).field("key", &self.key).finish()
-    }
-}
-
 impl StartRun<'_> {
-    /// The agent; needed if the server has several.
-    pub fn agent(mut self, name: impl Into<String>) -> Self {
-        self.body.agent = Some(name.into());
-        self
-    }
+    mynah_data::setters! { self => self;
+        /// The agent; needed if the server has several.
+        agent(name: impl Into<String>) = Some(name.into());
 
-    /// The id of the run. A second start with the same id and input attaches to the run.
-    pub fn run_id(mut self, id: impl Into<RunId>) -> Self {
-        self.body.key = Some(id.into());
-        self
-    }
+        /// The id of the run. A second start with the same id and input attaches to the run.
+        run_id(id: impl Into<RunId>) = Some(id.into());
 
-    /// Leaves the run to a worker of this queue.
-    pub fn queue(mut self, name: impl Into<String>) -> Self {
-        self.body.queue = Some(name.into());
-        self
-    }
+        /// Leaves the run to a worker of this queue.
+        queue(name: impl Into<String>) = Some(name.into());
 
-    /// Waits until the run has ended or waits, but no longer than this, rounded up to whole seconds: at most 600.
-    pub fn wait(mut self, time: Duration) -> Self {
-        self.wait = Some(time);
-        self
+        /// Waits until the run has ended or waits, but no longer than this, rounded up to whole seconds: at most 600.
+        wait(time: Duration) = Some(time);
     }
 
     /// Starts it.
@@ -393,37 +366,25 @@ impl StartRun<'_> {
     /// # Errors
     /// The server refuses it or cannot be reached.
     pub async fn send(self) -> Result<RunInfo> {
-        self.client.post(&["v1", "runs"], self.wait, &self.body).await
+        let Self { client, input, agent, run_id, queue, wait } = self;
+        let body = json!({"input": input, "agent": agent, "key": run_id, "queue": queue});
+        client.post(&["v1", "runs"], wait, &body).await
     }
 }
 
-#[derive(Serialize)]
-struct SayBody {
-    text: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    agent: Option<String>,
-}
-
 /// A turn of a session to be started; see [`Client::say`].
-#[derive(Debug)]
 #[must_use = "a turn is not started before it is sent"]
 pub struct Say<'c> {
     client: &'c Client,
     session: String,
-    body: SayBody,
-}
-
-impl std::fmt::Debug for SayBody {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SayBody").field("agent", &self.agent).finish_non_exhaustive()
-    }
+    text: String,
+    agent: Option<String>,
 }
 
 impl Say<'_> {
-    /// The agent; needed if the server has several.
-    pub fn agent(mut self, name: impl Into<String>) -> Self {
-        self.body.agent = Some(name.into());
-        self
+    mynah_data::setters! { self => self;
+        /// The agent; needed if the server has several.
+        agent(name: impl Into<String>) = Some(name.into());
     }
 
     /// Starts it.
@@ -431,6 +392,13 @@ impl Say<'_> {
     /// # Errors
     /// The session's last turn has no end, or the server cannot be reached.
     pub async fn send(self) -> Result<RunInfo> {
-        self.client.post(&["v1", "sessions", &self.session, "messages"], None, &self.body).await
+        let body = json!({"text": self.text, "agent": self.agent});
+        self.client.post(&["v1", "sessions", &self.session, "messages"], None, &body).await
     }
+}
+
+// What a person wrote is not printed.
+mynah_data::partial_debug! {
+    StartRun<'c> { client, agent, run_id, queue, wait }
+    Say<'c> { client, session, agent }
 }

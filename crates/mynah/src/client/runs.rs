@@ -27,34 +27,21 @@ pub struct RunQuery {
 }
 
 impl RunQuery {
-    /// Only runs in which this was said: by people, models or tools, in arguments or questions. Case does not matter.
-    pub fn text(mut self, text: impl Into<String>) -> Self {
-        self.text = Some(text.into());
-        self
-    }
+    mynah_data::setters! { self => self;
+        /// Only runs in which this was said: by people, models or tools, in arguments or questions. Case does not matter.
+        text(text: impl Into<String>) = Some(text.into());
 
-    /// Only runs that this agent of the server could have begun.
-    pub fn agent(mut self, name: impl Into<String>) -> Self {
-        self.agent = Some(name.into());
-        self
-    }
+        /// Only runs that this agent of the server could have begun.
+        agent(name: impl Into<String>) = Some(name.into());
 
-    /// Only runs that cost at least so many US dollars.
-    pub fn min_cost(mut self, dollars: f64) -> Self {
-        self.min_cost = Some(dollars);
-        self
-    }
+        /// Only runs that cost at least so many US dollars.
+        min_cost(dollars: f64) = Some(dollars);
 
-    /// Only runs whose last record is at least so long after their first.
-    pub fn min_duration(mut self, time: Duration) -> Self {
-        self.min_duration = Some(time);
-        self
-    }
+        /// Only runs whose last record is at least so long after their first.
+        min_duration(time: Duration) = Some(time);
 
-    /// With the first words of each run's [input](ListedRun::input).
-    pub fn with_input(mut self) -> Self {
-        self.with_input = true;
-        self
+        /// With the first words of each run's [input](ListedRun::input).
+        with_input() = true;
     }
 
     /// The parameters of the request.

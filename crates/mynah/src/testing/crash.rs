@@ -4,7 +4,6 @@ mod process;
 mod violation;
 
 use std::{
-    fmt,
     future::{IntoFuture, poll_fn},
     panic::Location,
     pin::{Pin, pin},
@@ -123,6 +122,8 @@ pub struct CrashEverywhere<'a> {
     caller: &'static Location<'static>,
 }
 
+mynah_data::partial_debug! { CrashEverywhere<'a> { input, crashes, on_uncertain, varying } }
+
 /// What was tested when no violation was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -188,26 +189,19 @@ impl<'a> CrashEverywhere<'a> {
         self
     }
 
-    /// Sets what happens with a call whose outcome is unknown, if its tool is not idempotent.
-    ///
-    /// By default the run waits for a person, and its conversation up to there is compared. With
-    /// [`OnUncertain::Rerun`] it must end in the same way. With [`OnUncertain::Fail`] the model
-    /// reads that the outcome is unknown; all other messages are compared.
-    pub fn on_uncertain(mut self, policy: OnUncertain) -> Self {
-        self.on_uncertain = policy;
-        self
-    }
+    mynah_data::setters! { self => self;
+        /// Sets what happens with a call whose outcome is unknown, if its tool is not idempotent.
+        ///
+        /// By default the run waits for a person, and its conversation up to there is compared. With
+        /// [`OnUncertain::Rerun`] it must end in the same way. With [`OnUncertain::Fail`] the model
+        /// reads that the outcome is unknown; all other messages are compared.
+        on_uncertain(policy: OnUncertain) = policy;
 
-    /// Sets how many processes of one run die, one after the other; by default one. Two take time that grows with the square of the records.
-    pub fn crashes(mut self, crashes: usize) -> Self {
-        self.crashes = crashes;
-        self
-    }
+        /// Sets how many processes of one run die, one after the other; by default one. Two take time that grows with the square of the records.
+        crashes(crashes: usize) = crashes;
 
-    /// Prepares the world before each run: empties the table that the tools write to, restarts the service that they call.
-    pub fn before_each(mut self, prepare: impl Fn() + Send + Sync + 'a) -> Self {
-        self.before_each = Some(Box::new(prepare));
-        self
+        /// Prepares the world before each run: empties the table that the tools write to, restarts the service that they call.
+        before_each(prepare: impl Fn() + Send + Sync + 'a) = Some(Box::new(prepare));
     }
 
     /// Compares the world after each run: rows of a table, calls that a fake service got. A run that waits for the outcome of a tool is not
@@ -386,8 +380,8 @@ impl<'a> CrashEverywhere<'a> {
         let engine = (self.engine)();
         let mut options = Options::new().request_id(RUN).overlay(self.options.clone());
         let reruns = self.on_uncertain == OnUncertain::Rerun;
-        let own = options.executor.as_ref().or(engine.0.options.executor.as_ref());
-        options.executor = Some(process.executor(own.cloned(), reruns, &self.varying));
+        let own = options.tool_executor.as_ref().or(engine.0.options.tool_executor.as_ref());
+        options.tool_executor = Some(process.executor(own.cloned(), reruns, &self.varying));
         let engine = engine.with(|parts| {
             let (inner, now) = (Arc::clone(&parts.world), Arc::clone(&self.now));
             parts.world = Arc::new(StillWorld { inner, now });
@@ -535,18 +529,6 @@ impl<'a> CrashEverywhere<'a> {
             said.pop();
         }
         said
-    }
-}
-
-impl fmt::Debug for CrashEverywhere<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { input, crashes, on_uncertain, varying, .. } = self;
-        f.debug_struct("CrashEverywhere")
-            .field("input", input)
-            .field("crashes", crashes)
-            .field("on_uncertain", on_uncertain)
-            .field("varying", varying)
-            .finish_non_exhaustive()
     }
 }
 
