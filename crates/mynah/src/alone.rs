@@ -51,7 +51,7 @@ impl Loaded {
 
     /// What was planned for the calls of each answer.
     fn plans(&self) -> Arc<[Plan]> {
-        let records = self.kept.records.iter().filter(|kept| kept.is(Kind::AssistantCompleted));
+        let records = self.records.iter().filter(|kept| kept.is(Kind::AssistantCompleted));
         let plan = |kept: &RecordedFact| match kept.fact() {
             Fact::AssistantCompleted { plan, .. } => plan.clone(),
             _ => Plan::Nothing,
@@ -61,7 +61,7 @@ impl Loaded {
 
     /// How often the model had answered when the caller's own condition ended the conversation, if it did.
     fn halted_after(&self) -> Option<usize> {
-        let records = &self.kept.records;
+        let records = &self.records;
         let halts = |kept: &RecordedFact| match kept.fact() {
             Fact::Completed(end) | Fact::FinalizeStarted { conversation: end, .. } => {
                 end.reason == HaltReason::HaltWhen

@@ -255,12 +255,7 @@ impl Resume {
         mut decide: impl FnMut(&ToolCall) -> Decision,
     ) -> Self {
         for call in calls {
-            self = match decide(call) {
-                Decision::Approve => self.approve(&*call.id),
-                Decision::ApproveWith(arguments) => self.approve_with(&*call.id, arguments),
-                Decision::Reject(why) => self.reject(&*call.id, why),
-                Decision::Result(value) => self.tool_result(&*call.id, value),
-            };
+            self = self.decide(&*call.id, decide(call));
         }
         self
     }

@@ -34,12 +34,12 @@ enum Cause {
 impl Outage {
     /// Why a model call or a limit ended the run; none if something else did.
     fn of(run: &Loaded) -> Option<Self> {
-        if !matches!(run.kept.last(), Some(Fact::Sealed(_))) {
+        if !matches!(run.last(), Some(Fact::Sealed(_))) {
             return None;
         }
         // The record of the last model call, what was spent before it, and whether it is in flight.
         let (mut spent, mut asked) = (Spent::default(), (0, Spent::default(), false));
-        for (fact, seq) in run.kept.records.iter().map(|kept| (kept.fact(), kept.record().seq())) {
+        for (fact, seq) in run.records.iter().map(|kept| (kept.fact(), kept.record().seq())) {
             let before = spent;
             spent.evolve(fact);
             let (at, before, cause) = match fact {
@@ -74,9 +74,9 @@ impl Outage {
                     continue;
                 }
             };
-            let mut link = run.link().cloned().unwrap_or_else(|| Continues::new(&run.kept.run));
+            let mut link = run.link().cloned().unwrap_or_else(|| Continues::new(&run.run));
             spent.add_since(&before, &mut link);
-            return Some(Self { at, cause, link, active: active(&run.kept.records) });
+            return Some(Self { at, cause, link, active: active(&run.records) });
         }
         None
     }
@@ -117,7 +117,7 @@ pub(crate) async fn continued(
 ) -> Result<Loaded> {
     while let Some(outage) = Outage::of(&loaded) {
         let root = outage.link.root.clone();
-        let next = match newest(&**log, &loaded.kept.run).await? {
+        let next = match newest(&**log, &loaded.run).await? {
             Some(next) => next,
             None => {
                 if !outage.is_over(engine, options, &loaded)? {
@@ -143,10 +143,10 @@ pub(crate) async fn continued(
 
 /// Makes the run that continues another. Of several processes one gets its id.
 async fn link(log: &Arc<dyn Log>, engine: &Engine, run: &Loaded, outage: Outage) -> Result<RunId> {
-    let next = next_id(&run.kept.run);
+    let next = next_id(&run.run);
     let Outage { at, link, active, .. } = outage;
     let world = Arc::clone(&engine.0.world);
-    let forked = Fork::linked(Arc::clone(log), &run.kept.run, at, &next, world, (link, active));
+    let forked = Fork::linked(Arc::clone(log), &run.run, at, &next, world, (link, active));
     match forked.await {
         Err(error) if log.head(&next).await?.is_none() => Err(error),
         _ => Ok(next),
@@ -171,7 +171,7 @@ async fn check_session(log: &dyn Log, run: &Loaded) -> Result<()> {
     };
     let newest = log.runs(RunFilter::new().session(id).limit(1)).await?;
     match newest.sound()?.first() {
-        Some(newest) if newest.run_id != run.kept.run => stay(log, newest).await,
+        Some(newest) if newest.run_id != run.run => stay(log, newest).await,
         _ => Ok(()),
     }
 }

@@ -57,73 +57,12 @@ impl VerifiedRun {
     }
 }
 
-/// The verified records of a run with their facts. Any loop may have written them.
-pub(crate) struct StoredRun {
+/// A run of an engine as it was kept, with its verified records.
+pub(crate) struct Loaded {
     pub(crate) run: RunId,
     pub(crate) records: Vec<RecordedFact>,
     pub(crate) chain: Chain,
     pub(crate) totals: Totals,
-}
-
-impl StoredRun {
-    pub(crate) async fn read(log: &dyn Log, run: &str) -> Result<Self> {
-        Self::whole(log, run, RecordedFact::read).await
-    }
-
-    /// Reads a run to its end.
-    async fn whole(log: &dyn Log, run: &str, read: ReadFact) -> Result<Self> {
-        let mut records = Vec::new();
-        let VerifiedRun { verifier, redacted, .. } = VerifiedRun::whole(log, run, |record| {
-            records.extend(read(record)?);
-            Ok(())
-        })
-        .await?;
-        match redacted {
-            Some(record) => Err(was_redacted(&record)),
-            None => Ok(Self::of(run, records, verifier)),
-        }
-    }
-
-    /// Reads a run up to a record.
-    async fn until(log: &dyn Log, run: &str, last: u64) -> Result<Self> {
-        const PAGE: usize = 256;
-        let (mut verifier, mut records) = (Verifier::new(run), Vec::new());
-        while (records.len() as u64) < last {
-            let left = last - records.len() as u64;
-            let wanted = usize::try_from(left).unwrap_or(PAGE).min(PAGE);
-            let page = log.read(run, records.len() as u64 + 1, wanted).await?;
-            if page.is_empty() {
-                break;
-            }
-            for record in &page {
-                verifier.check(record)?;
-                if record.body().is_none() {
-                    check_removed(&Removals::read(log).await?, record)?;
-                    return Err(was_redacted(record));
-                }
-                records.extend(RecordedFact::read(record)?);
-            }
-        }
-        if records.is_empty() {
-            return Err(Removals::read(log).await?.absence(run));
-        }
-        Ok(Self::of(run, records, verifier))
-    }
-
-    fn of(run: &str, records: Vec<RecordedFact>, verifier: Verifier) -> Self {
-        let (chain, totals) = verifier.into_chain();
-        Self { run: run.into(), records, chain, totals }
-    }
-
-    /// The last thing that happened.
-    pub(crate) fn last(&self) -> Option<&Fact> {
-        self.records.last().map(RecordedFact::fact)
-    }
-}
-
-/// A run of an engine as it was kept.
-pub(crate) struct Loaded {
-    pub(crate) kept: StoredRun,
     /// The conversation that the runs before it hold.
     pub(crate) before: Messages,
     /// The new messages.
@@ -144,19 +83,12 @@ pub(crate) struct EngineSegment<'a> {
 impl Loaded {
     /// Reads a run, and the conversation that it continues from earlier runs of its session.
     pub(crate) async fn read(log: &dyn Log, run: &str) -> Result<Self> {
-        Self::of(StoredRun::read(log, run).await?)?.after_what_was(log).await
+        Self::whole(log, run, RecordedFact::read).await?.after_what_was(log).await
     }
 
     /// The same for a replay: facts that the loop always makes are decoded when they are compared.
     pub(crate) async fn to_compare(log: &dyn Log, run: &str) -> Result<Self> {
-        let kept = StoredRun::whole(log, run, RecordedFact::to_compare).await?;
-        Self::of(kept)?.after_what_was(log).await
-    }
-
-    /// With the conversation that it continues.
-    async fn after_what_was(mut self, log: &dyn Log) -> Result<Self> {
-        self.before = self.conversation_before(log).await?;
-        Ok(self)
+        Self::whole(log, run, RecordedFact::to_compare).await?.after_what_was(log).await
     }
 
     /// Reads a run whose conversation the caller already has, so that earlier runs need not be
@@ -166,7 +98,7 @@ impl Loaded {
         run: &str,
         conversation: &Messages,
     ) -> Result<Self> {
-        let mut loaded = Self::of(StoredRun::read(log, run).await?)?;
+        let mut loaded = Self::whole(log, run, RecordedFact::read).await?;
         let before = loaded.previous().map_or(0, |previous| previous.messages);
         let before = usize::try_from(before).unwrap_or(usize::MAX);
         loaded.before = conversation.iter().take(before).cloned().collect();
@@ -178,6 +110,69 @@ impl Loaded {
         Self::until(log, previous).await?.after_what_was(log).await
     }
 
+    /// With the conversation that it continues.
+    async fn after_what_was(mut self, log: &dyn Log) -> Result<Self> {
+        self.before = self.conversation_before(log).await?;
+        Ok(self)
+    }
+
+    /// A run, without what stands before it.
+    async fn whole(log: &dyn Log, run: &str, read: ReadFact) -> Result<Self> {
+        let mut records = Vec::new();
+        let VerifiedRun { verifier, redacted, .. } = VerifiedRun::whole(log, run, |record| {
+            records.extend(read(record)?);
+            Ok(())
+        })
+        .await?;
+        match redacted {
+            Some(record) => Err(was_redacted(&record)),
+            None => Self::of(run, records, verifier),
+        }
+    }
+
+    /// The same, up to the record that another run names.
+    async fn until(log: &dyn Log, previous: &Previous) -> Result<Self> {
+        const PAGE: usize = 256;
+        let Previous { run_id: run, seq: last, hash, .. } = previous;
+        let (mut verifier, mut records) = (Verifier::new(run), Vec::new());
+        while (records.len() as u64) < *last {
+            let left = last - records.len() as u64;
+            let wanted = usize::try_from(left).unwrap_or(PAGE).min(PAGE);
+            let page = log.read(run, records.len() as u64 + 1, wanted).await?;
+            if page.is_empty() {
+                break;
+            }
+            for record in &page {
+                verifier.check(record)?;
+                if record.body().is_none() {
+                    if !Removals::read(log).await?.is_redacted(record) {
+                        let what = "its body is missing, and no tombstone explains it";
+                        return Err(corrupt(run, record.seq(), what));
+                    }
+                    return Err(was_redacted(record));
+                }
+                records.extend(RecordedFact::read(record)?);
+            }
+        }
+        let Some(found) = records.last().map(RecordedFact::record) else {
+            return Err(Removals::read(log).await?.absence(run));
+        };
+        let is_named = (found.seq(), found.hash()) == (*last, *hash);
+        let loaded = Self::of(run, records, verifier)?;
+        let what = "it is not the record that the next run of the session names";
+        if is_named { Ok(loaded) } else { Err(corrupt(run, *last, what)) }
+    }
+
+    /// What happened, in order.
+    pub(crate) fn facts(&self) -> impl DoubleEndedIterator<Item = &Fact> {
+        self.records.iter().map(RecordedFact::fact)
+    }
+
+    /// The last thing that happened.
+    pub(crate) fn last(&self) -> Option<&Fact> {
+        self.facts().next_back()
+    }
+
     /// The previous run, whether or not this one uses its conversation.
     pub(crate) fn previous(&self) -> Option<&Previous> {
         self.about.session.as_ref()?.previous.as_ref()
@@ -187,7 +182,7 @@ impl Loaded {
     pub(crate) fn stretches(&self) -> (Vec<EngineSegment<'_>>, EngineSegment<'_>) {
         let (mut earlier, mut last) =
             (Vec::new(), EngineSegment { about: &self.about, extent: self.extent });
-        for kept in self.kept.records.iter().filter(|kept| kept.is(Kind::Resumed)) {
+        for kept in self.records.iter().filter(|kept| kept.is(Kind::Resumed)) {
             let Fact::Resumed { about, extent, .. } = kept.fact() else { continue };
             if let Some(about) = about {
                 earlier.push(last);
@@ -205,19 +200,19 @@ impl Loaded {
                 || kept.is(Kind::Resumed)
                     && matches!(kept.fact(), Fact::Resumed { about: Some(_), .. })
         };
-        let told = self.kept.records.iter().rev().find(tells)?;
+        let told = self.records.iter().rev().find(tells)?;
         let (seq, recorded) = (told.record().seq(), told.fact());
         let mut produced = recorded.clone();
         if let Fact::RunStarted { about, .. } | Fact::Resumed { about, .. } = &mut produced {
             *about = engine.map(|engine| Box::new(engine.clone()));
         }
-        let difference = || mismatch(&self.kept.run, seq, Some(recorded), Some(&produced));
+        let difference = || mismatch(&self.run, seq, Some(recorded), Some(&produced));
         (*recorded != produced).then(difference)
     }
 
     /// The id of the call that last continued it, if that was a call of its own.
     pub(crate) fn request_id(&self) -> Option<String> {
-        let mut resumed = self.kept.records.iter().rev().filter(|kept| kept.is(Kind::Resumed));
+        let mut resumed = self.records.iter().rev().filter(|kept| kept.is(Kind::Resumed));
         resumed.find_map(|kept| match kept.fact() {
             Fact::Resumed { request_id, .. } => request_id.clone(),
             _ => None,
@@ -226,13 +221,13 @@ impl Loaded {
 
     /// Whether it is a branch that nothing was added to yet.
     pub(crate) fn is_fresh_branch(&self) -> bool {
-        let last = self.kept.records.last().map(|kept| kept.record().seq());
+        let last = self.records.last().map(|kept| kept.record().seq());
         self.about.parent.as_ref().is_some_and(|parent| Some(parent.seq) == last)
     }
 
     /// Whether its end is recorded.
     pub(crate) fn has_ended(&self) -> bool {
-        self.kept.records.last().is_some_and(|last| last.record().kind().is_end())
+        self.records.last().is_some_and(|last| last.record().kind().is_end())
     }
 
     /// How it continues a run that a failed model call or a limit ended, if it does.
@@ -242,7 +237,7 @@ impl Loaded {
 
     /// Whether its caller received a result.
     pub(crate) fn was_told(&self) -> bool {
-        matches!(self.kept.last(), Some(Fact::Sealed(_) | Fact::Suspended(_)))
+        matches!(self.last(), Some(Fact::Sealed(_) | Fact::Suspended(_)))
     }
 
     /// The session when the turn began that this run is, with its data as they were last.
@@ -267,7 +262,7 @@ impl Loaded {
             let fact = kept.fact();
             matches!(fact, Fact::RunStarted { .. } | Fact::Resumed { request_id: Some(_), .. })
         };
-        let records = self.kept.records;
+        let records = self.records;
         let began = records.iter().rposition(is_call).unwrap_or(0);
         let mut state = RunState::new(self.before);
         records.into_iter().take(began + 1).for_each(|kept| state.evolve(kept.into_fact()));
@@ -277,22 +272,22 @@ impl Loaded {
     /// What its records come to.
     pub(crate) fn state(&self) -> RunState {
         let mut state = RunState::new(self.before.clone());
-        self.kept.records.iter().for_each(|kept| state.evolve(kept.fact().clone()));
+        self.records.iter().for_each(|kept| state.evolve(kept.fact().clone()));
         state
     }
 
     /// The result that the caller of a waiting run received.
     pub(crate) fn waiting(&self) -> Option<ChatResult> {
-        matches!(self.kept.last(), Some(Fact::Suspended(_))).then(|| {
+        matches!(self.last(), Some(Fact::Suspended(_))).then(|| {
             let mut result = self.state().chat_result();
-            result.run_id = Some(self.kept.run.as_str().into());
+            result.run_id = Some(self.run.as_str().into());
             result
         })
     }
 
     /// Until when it waits for a time, in milliseconds since 1970, if it does.
     pub(crate) fn sleeps_until(&self) -> Option<u64> {
-        match self.kept.last() {
+        match self.last() {
             Some(Fact::Suspended(end)) => end.wake_at_ms(),
             _ => None,
         }
@@ -305,9 +300,9 @@ impl Loaded {
     }
 
     /// The calls that it waits for.
-    fn waiting_calls(&self) -> Vec<Cow<'_, ToolCall>> {
-        let Some(Fact::Suspended(end)) = self.kept.last() else { return Vec::new() };
-        end.waiting_calls(self.kept.records.iter().map(RecordedFact::fact))
+    pub(crate) fn waiting_calls(&self) -> Vec<Cow<'_, ToolCall>> {
+        let Some(Fact::Suspended(end)) = self.last() else { return Vec::new() };
+        end.waiting_calls(self.facts())
     }
 
     /// The digests of the calls that it waits for, with the tools that it ran with when it asked.
@@ -326,7 +321,7 @@ impl Loaded {
         let key = |call: Cow<'_, ToolCall>| {
             let context = ToolContext::new(call.into_owned(), Arc::new(SystemWorld))
                 .continuing(root.cloned())
-                .in_run(Some(self.kept.run.clone()), turn);
+                .in_run(Some(self.run.clone()), turn);
             (context.call.id.clone(), context.idempotency_key())
         };
         calls.into_iter().map(key).collect()
@@ -341,8 +336,8 @@ impl Loaded {
 
     /// The run up to where it last waited; none if it never did.
     pub(crate) fn until_it_waited(mut self) -> Option<Self> {
-        let place = self.kept.records.iter().rposition(|kept| kept.is(Kind::Suspended))?;
-        self.kept.records.truncate(place + 1);
+        let place = self.records.iter().rposition(|kept| kept.is(Kind::Suspended))?;
+        self.records.truncate(place + 1);
         Some(self)
     }
 
@@ -354,7 +349,7 @@ impl Loaded {
         }
         let (before, (_, EngineSegment { extent, .. })) = (self.session_before(), self.stretches());
         let mut state = RunState::new(self.before);
-        let StoredRun { run, records, .. } = self.kept;
+        let Self { run, records, .. } = self;
         let last = records.last()?;
         let (seq, hash) = (last.record().seq(), last.record().hash().to_string());
         let waits = last.is(Kind::Suspended);
@@ -380,7 +375,7 @@ impl Loaded {
             _ => false,
         };
         let unknown_tool = extent == Extent::Step
-            && self.kept.records.iter().rev().take(2).any(|kept| is_unknown(kept.fact()));
+            && self.records.iter().rev().take(2).any(|kept| is_unknown(kept.fact()));
         self.was_told() && (unknown_tool || self.session_after().is_none())
     }
 
@@ -395,7 +390,7 @@ impl Loaded {
             Fact::UserMessage { .. } => extent != Extent::Chat,
             _ => true,
         };
-        let records = &self.kept.records;
+        let records = &self.records;
         let may_be_call =
             |kept: &RecordedFact| kept.is(Kind::Resumed) || kept.is(Kind::UserMessage);
         let began = records.iter().rposition(|kept| may_be_call(kept) && is_call(kept));
@@ -407,10 +402,9 @@ impl Loaded {
         end.error().filter(|_| refused)
     }
 
-    /// A run without what stands before it.
-    fn of(kept: StoredRun) -> Result<Self> {
+    fn of(run: &str, records: Vec<RecordedFact>, verifier: Verifier) -> Result<Self> {
         for told in
-            kept.records.iter().filter(|kept| kept.is(Kind::RunStarted) || kept.is(Kind::Resumed))
+            records.iter().filter(|kept| kept.is(Kind::RunStarted) || kept.is(Kind::Resumed))
         {
             if let Fact::RunStarted { about: Some(about), .. }
             | Fact::Resumed { about: Some(about), .. } = told.fact()
@@ -420,25 +414,14 @@ impl Loaded {
                 return Err(Corrupt::too_new(told.record(), what).into());
             }
         }
-        match kept.records.first().map(RecordedFact::fact) {
+        let (thread, extent, about) = match records.first().map(RecordedFact::fact) {
             Some(Fact::RunStarted { thread, extent, about: Some(about) }) if !about.is_bare() => {
-                let (thread, extent, about) = (thread.clone(), *extent, about.clone());
-                Ok(Self { kept, before: Messages::new(), thread, extent, about })
+                (thread.clone(), *extent, about.clone())
             }
-            _ => Err(own_loop(&kept.run)),
-        }
-    }
-
-    /// The same, up to the record that another run names.
-    async fn until(log: &dyn Log, previous: &Previous) -> Result<Self> {
-        let loaded = Self::of(StoredRun::until(log, &previous.run_id, previous.seq).await?)?;
-        let last = loaded.kept.records.last().map(RecordedFact::record);
-        let found = last.map(|record| (record.seq(), record.hash()));
-        if found == Some((previous.seq, previous.hash)) {
-            return Ok(loaded);
-        }
-        let what = "it is not the record that the next run of the session names";
-        Err(corrupt(&previous.run_id, previous.seq, what))
+            _ => return Err(own_loop(run)),
+        };
+        let ((chain, totals), before) = (verifier.into_chain(), Messages::new());
+        Ok(Self { run: run.into(), records, chain, totals, before, thread, extent, about })
     }
 
     /// The conversation that this run continues, folded from the runs that hold it.
@@ -447,7 +430,7 @@ impl Loaded {
         let (mut earlier, mut next) = (Vec::new(), from(self));
         while let Some(previous) = next {
             let needed = |error: Error| {
-                let run = &*self.kept.run;
+                let run = &*self.run;
                 let message = format!("{}; run {run} continues it", error.message());
                 error.with_message(message).with("needed_by", run)
             };
@@ -467,15 +450,6 @@ impl Loaded {
             }
         }
         Ok(messages)
-    }
-}
-
-/// Whether a record's body was removed, and is not missing.
-fn check_removed(removals: &Removals, record: &Record) -> Result<()> {
-    let what = "its body is missing, and no tombstone explains it";
-    match removals.is_redacted(record) {
-        true => Ok(()),
-        false => Err(corrupt(&record.envelope().run_id, record.seq(), what)),
     }
 }
 

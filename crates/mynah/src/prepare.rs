@@ -64,7 +64,7 @@ pub(crate) fn prepare(
     mut options: Options,
     extent: Extent,
     origin: Origin,
-) -> Result<(Driver, Filter)> {
+) -> Result<Driver> {
     let world = &engine.0.world;
     let mut mailbox = None;
     let recorder = match options.log.take() {
@@ -105,9 +105,9 @@ pub(crate) fn prepare(
             is_kept: recorder.is_some(),
         },
     };
-    let Part { setup, about, filter } = part.prepare()?;
+    let Part { setup, about } = part.prepare()?;
     let beginning = RunStart { before, thread, extent, about };
-    Ok((Driver::new(setup, beginning, cancel.as_ref(), (recorder, mailbox)), filter))
+    Ok(Driver::new(setup, beginning, cancel.as_ref(), (recorder, mailbox)))
 }
 
 /// The conversation and the description of the call that the first record of its run would have.
@@ -158,7 +158,6 @@ pub(crate) struct Part {
     pub(crate) setup: Setup,
     /// Its recorded configuration; in an unrecorded run only what tokens cost.
     pub(crate) about: Option<Box<About>>,
-    pub(crate) filter: Filter,
 }
 
 /// A request to an engine.
@@ -265,12 +264,6 @@ impl CallPlan<'_> {
             // What tokens cost is a fact also in a run that is not recorded.
             false => pricing.map(About::of_price),
         };
-        let values = &options.values;
-        let filter = Filter {
-            text_deltas: values.emit_text_deltas.unwrap_or(true),
-            tool_deltas: values.emit_tool_deltas.unwrap_or(true),
-            raw_chunks: values.include_raw_chunks.unwrap_or(false),
-        };
         let first = matches!(self.past, CallOrigin::New { .. }).then(|| request.clone());
         let requests = (request, final_request);
         let setup = self.setup(options, adapter, requests, tools, request_id);
@@ -278,7 +271,7 @@ impl CallPlan<'_> {
         if let Some(request) = first {
             setup.adapter.preflight(&request, &setup.call)?;
         }
-        Ok(Part { setup, about: about.map(Box::new), filter })
+        Ok(Part { setup, about: about.map(Box::new) })
     }
 
     /// What the call itself sets.
@@ -495,6 +488,11 @@ impl CallPlan<'_> {
                 .max_concurrency
                 .map_or(8, |tools| usize::try_from(tools).unwrap_or(usize::MAX)),
             deadline: values.deadline.map(Duration::from_millis),
+            filter: Filter {
+                text_deltas: values.emit_text_deltas.unwrap_or(true),
+                tool_deltas: values.emit_tool_deltas.unwrap_or(true),
+                raw_chunks: values.include_raw_chunks.unwrap_or(false),
+            },
             park_after: options.park_after.unwrap_or(PARK_AFTER),
             on_event: options.on_event,
             in_flight: options.in_flight,

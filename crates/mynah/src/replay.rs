@@ -9,11 +9,11 @@ use serde::Serialize;
 
 use crate::{
     engine::Engine,
-    loaded::{EngineSegment, Loaded, StoredRun},
+    loaded::{EngineSegment, Loaded},
     options::{Options, option_setters},
     prepare::{CallOrigin, CallPlan, Part, joined},
     run::{Driver, RunStart},
-    stream::{EventStream, Filter},
+    stream::EventStream,
 };
 
 /// The result of a replay.
@@ -281,7 +281,7 @@ impl Replay {
         EventStream::starting(Box::pin(begun), cancel)
     }
 
-    pub(crate) fn perform(mut self, mut loaded: Loaded) -> Result<(Driver, Filter)> {
+    pub(crate) fn perform(mut self, mut loaded: Loaded) -> Result<Driver> {
         let reruns = self.rerun.tools != Tools::Recorded || !self.rerun.named.is_empty();
         if reruns && self.engine.is_none() {
             return Err(Error::invalid_option("rerun_tools", "no_engine").with_message(
@@ -336,15 +336,14 @@ impl Replay {
             let begun = |thread, about| Fact::RunStarted { thread, extent: loaded.extent, about };
             let recorded = begun(whole, Some(loaded.about.clone()));
             let produced = begun(loaded.thread.clone(), about);
-            return Err(mismatch(&loaded.kept.run, 1, Some(&recorded), Some(&produced)));
+            return Err(mismatch(&loaded.run, 1, Some(&recorded), Some(&produced)));
         }
         let earlier = earlier.into_iter().map(|part| part.setup).collect();
-        let Part { setup, filter, .. } = part;
-        let Loaded { kept: StoredRun { run, records, .. }, before, thread, extent, .. } = loaded;
+        let Loaded { run, records, before, thread, extent, .. } = loaded;
         let cancel = self.options.cancel_handle.as_ref();
         let beginning = RunStart { before, thread, extent, about };
         let records = (ReplayCursor::new(run, records), self.allow_changed);
-        Ok((Driver::replay(earlier, setup, beginning, cancel, records), filter))
+        Ok(Driver::replay(earlier, part.setup, beginning, cancel, records))
     }
 
     /// The request to replay a run that last ran with this.
@@ -367,7 +366,7 @@ impl Replay {
 
     async fn compare(self) -> Result<Replayed> {
         let loaded = Loaded::to_compare(self.log.as_ref(), &self.run).await?;
-        let (records, refusal) = (loaded.kept.records.len() as u64, loaded.refusal());
+        let (records, refusal) = (loaded.records.len() as u64, loaded.refusal());
         match EventStream::new(self.perform(loaded)).drain(drop).await {
             // A run that its provider refused is equal when it is refused the same way.
             Err(error) if Some(&error) != refusal.as_ref() => Err(error),

@@ -19,7 +19,7 @@ use crate::{
     replay::Replay,
     resume::Resume,
     run::Driver,
-    stream::{EventStream, Filter},
+    stream::EventStream,
 };
 
 /// The error of a lease for a run that has ended.
@@ -57,7 +57,7 @@ impl Start {
         EventStream::starting(Box::pin(self.start_or_attach(log)), cancel)
     }
 
-    fn prepare(&self, log: Option<&Arc<dyn Log>>) -> Result<(Driver, Filter)> {
+    fn prepare(&self, log: Option<&Arc<dyn Log>>) -> Result<Driver> {
         // The run that continues it has a longer id.
         if self.run_id.len() > MAX_RUN_ID - RESERVED {
             return Err(refused(
@@ -71,7 +71,7 @@ impl Start {
         prepare(&self.engine, self.input.clone(), options, self.extent, origin)
     }
 
-    async fn start_or_attach(self, log: Arc<dyn Log>) -> Result<(Driver, Filter)> {
+    async fn start_or_attach(self, log: Arc<dyn Log>) -> Result<Driver> {
         loop {
             if let Some(begun) = self.begin(&log).await? {
                 return Ok(begun);
@@ -85,15 +85,15 @@ impl Start {
     }
 
     /// Begins the run; none if the log has it already.
-    async fn begin(&self, log: &Arc<dyn Log>) -> Result<Option<(Driver, Filter)>> {
+    async fn begin(&self, log: &Arc<dyn Log>) -> Result<Option<Driver>> {
         if log.head(&self.run_id).await?.is_some() {
             return Ok(None);
         }
-        let (mut driver, filter) = self.prepare(Some(log))?;
+        let mut driver = self.prepare(Some(log))?;
         // Only the log can decide whether the id is free, so no model is called before the log
         // has the first record.
         match poll_fn(|cx| driver.poll_begun(cx)).await {
-            Ok(()) => Ok(Some((driver, filter))),
+            Ok(()) => Ok(Some(driver)),
             Err(error) if log.head(&self.run_id).await?.is_none() => Err(error),
             Err(_) => Ok(None),
         }
@@ -109,11 +109,11 @@ impl Start {
     }
 
     /// The run that has the id: its records if it has ended or waits, what is left of it if its process died.
-    async fn attach(&self, log: &Arc<dyn Log>) -> Result<(Driver, Filter)> {
+    async fn attach(&self, log: &Arc<dyn Log>) -> Result<Driver> {
         let loaded = Loaded::read(&**log, &self.run_id).await?;
         self.compare(&loaded)?;
         let loaded = continued(log, &self.engine, loaded, &self.options).await?;
-        let run = loaded.kept.run.clone();
+        let run = loaded.run.clone();
         let is_due = loaded.sleeps_until().is_some()
             && loaded.sleeps_for(self.engine.0.world.as_ref()).is_none();
         if loaded.was_told() && !is_due {
@@ -121,13 +121,13 @@ impl Start {
             return Replay::alone(Arc::clone(log), run, options).perform(loaded);
         }
         let resume = Resume::new(self.engine.clone(), Arc::clone(log), run.clone());
-        let (mut driver, filter) = resume.options(self.options.clone()).prepare(loaded).await?;
+        let mut driver = resume.options(self.options.clone()).prepare(loaded).await?;
         let past = Loaded::to_compare(&**log, &run).await?;
         let mut options = self.options.as_watched();
         options.cancel_handle = None;
         let past = Replay::alone(Arc::clone(log), run, options).perform(past)?;
-        driver.tell_first(past.0);
-        Ok((driver, filter))
+        driver.tell_first(past);
+        Ok(driver)
     }
 
     /// Refuses an input that differs from the one that the run began with. The adapter, model and
@@ -149,7 +149,7 @@ impl Start {
         }
         let (params, described) = (made.params, made.described);
         let about = About { tools, params, options, described, session: None, ..recorded.clone() };
-        let Some(found) = loaded.kept.records.first().map(RecordedFact::fact) else {
+        let Some(found) = loaded.records.first().map(RecordedFact::fact) else {
             return Ok(());
         };
         let mut wanted = found.clone();

@@ -21,7 +21,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    const fn shows(&self, event: &Event) -> bool {
+    fn shows(self, event: &Event) -> bool {
         match event {
             Event::TextDelta { .. } => self.text_deltas,
             Event::ToolCallDelta { .. } => self.tool_deltas,
@@ -60,25 +60,25 @@ pub struct EventStream(State);
 enum State {
     /// Whether and how the run continues is looked up in its log.
     Starting {
-        run: BoxFuture<Result<(Driver, Filter)>>,
+        run: BoxFuture<Result<Driver>>,
         cancel: CancelHandle,
         watched: bool,
     },
-    Running(Box<Driver>, Filter),
+    Running(Box<Driver>),
     /// Refused; the error was not returned yet.
     Refused(Option<Error>),
 }
 
 impl EventStream {
-    pub(crate) fn new(prepared: Result<(Driver, Filter)>) -> Self {
+    pub(crate) fn new(prepared: Result<Driver>) -> Self {
         Self(match prepared {
-            Ok((driver, filter)) => State::Running(Box::new(driver), filter),
+            Ok(driver) => State::Running(Box::new(driver)),
             Err(error) => State::Refused(Some(error)),
         })
     }
 
     /// A run that something must be looked up for, and that this handle ends.
-    pub(crate) fn starting(run: BoxFuture<Result<(Driver, Filter)>>, cancel: CancelHandle) -> Self {
+    pub(crate) fn starting(run: BoxFuture<Result<Driver>>, cancel: CancelHandle) -> Self {
         Self(State::Starting { run, cancel, watched: true })
     }
 
@@ -108,7 +108,7 @@ impl EventStream {
     pub fn cancel_handle(&mut self) -> CancelHandle {
         match &mut self.0 {
             State::Starting { cancel, .. } => cancel.clone(),
-            State::Running(driver, _) => driver.cancel_handle(),
+            State::Running(driver) => driver.cancel_handle(),
             State::Refused(_) => CancelHandle::new(),
         }
     }
@@ -141,7 +141,7 @@ impl EventStream {
 
     pub(crate) fn driver(&self) -> Option<&Driver> {
         match &self.0 {
-            State::Running(driver, _) => Some(driver),
+            State::Running(driver) => Some(driver),
             _ => None,
         }
     }
@@ -150,9 +150,9 @@ impl EventStream {
         if let State::Starting { run, watched, .. } = &mut self.0 {
             let watched = *watched;
             self.0 = match ready!(run.as_mut().poll(cx)) {
-                Ok((mut driver, filter)) => {
+                Ok(mut driver) => {
                     driver.watch(watched);
-                    State::Running(Box::new(driver), filter)
+                    State::Running(Box::new(driver))
                 }
                 Err(error) => State::Refused(Some(error)),
             };
@@ -164,7 +164,7 @@ impl EventStream {
     pub(crate) fn poll_any(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
         ready!(self.poll_started(cx));
         match &mut self.0 {
-            State::Running(driver, _) => driver.poll_event(cx),
+            State::Running(driver) => driver.poll_event(cx),
             State::Refused(error) => Poll::Ready(error.take().map(Err)),
             State::Starting { .. } => Poll::Pending,
         }
@@ -174,16 +174,13 @@ impl EventStream {
     /// step.
     pub(crate) fn result(&mut self) -> Option<ChatResult> {
         match &mut self.0 {
-            State::Running(driver, _) => Some(driver.result()),
+            State::Running(driver) => Some(driver.result()),
             _ => None,
         }
     }
 
-    pub(crate) const fn shows(&self, event: &Event) -> bool {
-        match &self.0 {
-            State::Running(_, filter) => filter.shows(event),
-            _ => true,
-        }
+    pub(crate) fn shows(&self, event: &Event) -> bool {
+        self.driver().is_none_or(|driver| driver.filter.shows(event))
     }
 
     /// Polls to the end and returns the last step. Passes the model's events and the result to
@@ -191,7 +188,7 @@ impl EventStream {
     pub(crate) async fn drain(&mut self, mut see: impl FnMut(Event)) -> Result<Option<StepResult>> {
         match &mut self.0 {
             State::Starting { watched, .. } => *watched = false,
-            State::Running(driver, _) => driver.watch(false),
+            State::Running(driver) => driver.watch(false),
             State::Refused(_) => {}
         }
         while let Some(event) = self.next().await {

@@ -418,7 +418,7 @@ async fn records(log: &Arc<dyn Log>, run: &Run) -> Result<u64> {
 async fn spent(log: &Arc<dyn Log>, run: &Run) -> Result<Totals> {
     let loaded = Loaded::read(&**log, run.run_id()).await?;
     let mut spent = Spent::default();
-    loaded.kept.records.iter().for_each(|kept| spent.evolve(kept.fact()));
+    loaded.records.iter().for_each(|kept| spent.evolve(kept.fact()));
     Ok(spent.totals())
 }
 

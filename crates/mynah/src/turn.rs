@@ -28,9 +28,9 @@ use crate::{
     loaded::Loaded,
     options::{Options, option_setters},
     prepare::{Input, Origin, prepare},
-    resume::Resume,
+    resume::{Resume, TurnCall},
     run::Driver,
-    stream::{EventStream, Filter},
+    stream::EventStream,
 };
 
 /// A session's chat: a future of the session after it and the result, or a stream.
@@ -197,14 +197,14 @@ impl PendingTurn {
         let cancel = self.options.own_cancel();
         // What can be refused is refused before anything is looked up.
         match self.clone().afresh(None, None) {
-            Ok((unkept, _)) => self.request_id = Some(unkept.request_id().to_owned()),
+            Ok(unkept) => self.request_id = Some(unkept.request_id().to_owned()),
             Err(error) => return EventStream::new(Err(error)),
         }
         EventStream::starting(Box::pin(self.after(log, run)), cancel)
     }
 
     /// Continues the session's last run if that waits for this turn, and starts a run after it otherwise.
-    async fn after(mut self, log: Arc<dyn Log>, run: SessionRun) -> Result<(Driver, Filter)> {
+    async fn after(mut self, log: Arc<dyn Log>, run: SessionRun) -> Result<Driver> {
         self.options.log = Some(Arc::clone(&log));
         let Some((left, indexed)) = left(&*log, &run).await? else {
             return self.afresh(None, None);
@@ -256,10 +256,10 @@ impl PendingTurn {
         log: &Arc<dyn Log>,
         run: &SessionRun,
         left: LastPosition,
-    ) -> Result<Option<(Driver, Filter)>> {
+    ) -> Result<Option<Driver>> {
         let Some(mut answer) = self.answer(log, run) else { return Ok(None) };
         let loaded = Loaded::read_knowing(&**log, &run.run_id, &run.messages).await?;
-        if loaded.kept.chain.head() != Some(left.head) {
+        if loaded.chain.head() != Some(left.head) {
             return Err(session_moved(&run.run_id, false));
         }
         if !self.is_of(&loaded) {
@@ -302,18 +302,13 @@ impl PendingTurn {
 
     /// Starts the one run that continues the session from here. Its id follows from the place where the run before was left,
     /// and a log takes an id once: of several turns one gets it.
-    async fn claim(
-        self,
-        log: &dyn Log,
-        run: &SessionRun,
-        after: Predecessor,
-    ) -> Result<(Driver, Filter)> {
+    async fn claim(self, log: &dyn Log, run: &SessionRun, after: Predecessor) -> Result<Driver> {
         let mut number = 0;
         loop {
             let (id, free) = self.free_id(log, run, after.left, number).await?;
-            let (mut driver, filter) = self.clone().afresh(Some(after.clone()), Some(id))?;
+            let mut driver = self.clone().afresh(Some(after.clone()), Some(id))?;
             match poll_fn(|cx| driver.poll_begun(cx)).await {
-                Ok(()) => return Ok((driver, filter)),
+                Ok(()) => return Ok(driver),
                 Err(error) if error.kind() == ErrorKind::Log(LogReason::Pruned) => {
                     number = free + 1;
                 }
@@ -327,9 +322,9 @@ impl PendingTurn {
     /// What the waiting run continues with, if the new messages can be expressed that way.
     fn answer(&self, log: &Arc<dyn Log>, run: &SessionRun) -> Option<Resume> {
         let resume = Resume::new(self.engine.clone(), log.clone(), run.run_id.clone());
-        let resume =
-            resume.with_call(self.request_id.clone()?, self.extent(), self.session.clone());
-        let mut resume = resume.options(self.options.clone());
+        let (request_id, session) = (self.request_id.clone()?, self.session.clone());
+        let turn = TurnCall { request_id, extent: self.extent(), session };
+        let mut resume = resume.with_turn(turn).options(self.options.clone());
         for message in self.session.thread.messages.since(run.messages.len()) {
             let text = message.text();
             let id = message
@@ -349,7 +344,7 @@ impl PendingTurn {
     }
 
     /// Begins a run, after another that holds the conversation up to some point, or with the whole conversation.
-    fn afresh(self, after: Option<Predecessor>, run_id: Option<RunId>) -> Result<(Driver, Filter)> {
+    fn afresh(self, after: Option<Predecessor>, run_id: Option<RunId>) -> Result<Driver> {
         let since = after.as_ref().map(|after| after.left.at);
         let (previous, before) = match after {
             Some(Predecessor { left, run_id, before, left_out }) => {

@@ -8,24 +8,30 @@ use mynah_step::{Tool, reruns_lost};
 use serde_json::json;
 
 use super::Resume;
-use crate::loaded::Loaded;
+use crate::{Decision, loaded::Loaded};
+
+impl Decision {
+    /// Whether the call runs.
+    fn runs(&self) -> bool {
+        matches!(self, Self::Approve | Self::ApproveWith(_))
+    }
+}
 
 impl Resume {
+    /// The calls that run because of a decision.
+    pub(super) fn approved(&self) -> impl Iterator<Item = &String> {
+        self.decisions.iter().filter(|(_, decision)| decision.runs()).map(|(id, _)| id)
+    }
+
     /// The calls that the run waits for and the caller did not decide about.
     pub(super) fn unanswered(
         &self,
         mut waiting: Vec<Cow<'_, ToolCall>>,
         loaded: &Loaded,
     ) -> Result<Vec<String>> {
-        let results = self.tool_results.iter().map(|(id, _)| id);
-        let rejected = self.rejected.iter().map(|(id, _)| id);
         let tools = self.engine.resolve_tools(&self.options);
         let known: Vec<String> = waiting.iter().map(|call| call.id.clone()).collect();
-        for (id, runs) in results
-            .chain(rejected)
-            .map(|id| (id, false))
-            .chain(self.approved.iter().map(|id| (id, true)))
-        {
+        for (id, decision) in &self.decisions {
             let Some(place) = waiting.iter().position(|call| call.id == *id) else {
                 let run = &self.run;
                 let why = match known.contains(id) {
@@ -37,7 +43,7 @@ impl Resume {
                 return Err(error.with("tool_call_id", id.as_str()));
             };
             let call = waiting.remove(place);
-            if !runs {
+            if !decision.runs() {
                 continue;
             }
             let has_handler =
@@ -49,8 +55,8 @@ impl Resume {
                 )));
             };
             self.check_digest(&call, tool, loaded)?;
-            if let Some((_, arguments)) = self.edited.iter().find(|(edited, _)| edited == id) {
-                tool.check_arguments(&call.with_arguments(arguments))?;
+            if let Decision::ApproveWith(arguments) = decision {
+                tool.check_arguments(&call.with_arguments(arguments.to_string()))?;
             }
         }
         Ok(waiting.into_iter().map(|call| call.id.clone()).collect())
@@ -86,7 +92,7 @@ impl Resume {
         let (lost, tools) = (state.left_open(), self.engine.resolve_tools(&self.options));
         for call in state.approved_calls() {
             // Its digest was checked when it was named.
-            if self.approved.contains(&call.id) {
+            if self.approved().any(|id| *id == call.id) {
                 continue;
             }
             let tool = tools.iter().find(|tool| tool.name() == call.name);

@@ -24,26 +24,30 @@ impl Resume {
         let inbox = self.log.inbox(&self.run, usize::MAX).await?;
         let signals = Signal::all(&inbox);
         if signals.iter().any(|(_, signal)| *signal == Signal::Cancel) {
-            let is_suspended = matches!(loaded.kept.last(), Some(Fact::Suspended(_)));
+            let is_suspended = matches!(loaded.last(), Some(Fact::Suspended(_)));
             let status = if is_suspended { RunStatus::Suspended } else { RunStatus::Running };
             let why = "a cancellation is in its inbox; a worker ends it, or `cancel_run`";
             return Err(self.refused(status, why));
         }
-        if let Some(Fact::Suspended(end)) = loaded.kept.last() {
+        if let Some(Fact::Suspended(end)) = loaded.last() {
             let refusal = self.refused(RunStatus::Suspended, "its inbox lacks what it waits for");
             let (resume, consumed) = fitting(self, end, loaded, &signals).ok_or(refusal)?;
             return Ok(Self { consumed, ..resume });
         }
         let open = loaded.state().left_open();
         for (id, signal) in signals {
-            let is_open = |call: &String| open.iter().any(|(open, _)| open.id == *call);
             match signal {
                 Signal::Message(text) if self.message.is_none() => {
                     self.message = Some(Message::user(text));
                 }
                 Signal::Message(_) => continue,
-                signal if signal.call().is_some_and(is_open) => self = signal.decide(self),
-                _ => {}
+                signal => {
+                    if let Some((call, decision)) = signal.decision()
+                        && open.iter().any(|(open, _)| open.id == call)
+                    {
+                        self = self.decide(call, decision);
+                    }
+                }
             }
             self.consumed.push(id.to_owned());
         }

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     cancel::{CancelHandle, Cancellation, released},
     mailbox::Reader,
+    stream::Filter,
 };
 
 /// A run in progress: polls the door for inputs, passes them to the machine, commits the facts and hands out the events.
@@ -45,6 +46,8 @@ pub(crate) struct Driver {
     span: Span,
     /// The step in progress.
     step: Span,
+    /// What the caller wants to see.
+    pub(crate) filter: Filter,
 }
 
 enum Phase {
@@ -102,7 +105,7 @@ impl Driver {
         (records, allow_changed): (ReplayCursor, bool),
     ) -> Self {
         let RunStart { before, thread, extent, about } = beginning;
-        let len = before.len();
+        let (len, filter) = (before.len(), last.filter);
         let first = match setups.pop_front() {
             Some(first) => {
                 setups.push_back(last);
@@ -113,7 +116,8 @@ impl Driver {
         let machine = Machine::new(first, setups, len, RunState::new(before), true);
         let journal = Journal::replaying(records);
         let door = Replay::new(Arc::clone(&journal), allow_changed);
-        let mut driver = Self::with(machine, Box::new(door), Some(journal), cancel, extent);
+        let driver = Self::with(machine, Box::new(door), Some(journal), cancel, extent);
+        let mut driver = Self { filter, ..driver };
         driver.commit(Fact::RunStarted { thread, extent, about });
         driver
     }
@@ -138,6 +142,7 @@ impl Driver {
             input_tokens = tracing::field::Empty,
             output_tokens = tracing::field::Empty,
         );
+        let filter = setup.filter;
         Self {
             machine,
             door,
@@ -153,6 +158,7 @@ impl Driver {
             told: false,
             span,
             step: Span::none(),
+            filter,
         }
     }
 

@@ -10,7 +10,7 @@ use mynah_step::{
 };
 
 use super::{OnToolError, Policy};
-use crate::{in_flight::InFlight, mailbox::Reader, replay::Rerun};
+use crate::{in_flight::InFlight, mailbox::Reader, replay::Rerun, stream::Filter};
 
 /// Sees every event of the model, regardless of filters.
 pub(crate) type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
@@ -36,6 +36,7 @@ pub(crate) struct Setup {
     pub(crate) deadline: Option<Duration>,
     /// How long a recorded chat waits in its process for a time.
     pub(crate) park_after: Duration,
+    pub(crate) filter: Filter,
     pub(crate) on_event: Option<Observer>,
     /// Where the answers in flight are shared.
     pub(crate) in_flight: Option<InFlight>,

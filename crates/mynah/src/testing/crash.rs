@@ -420,13 +420,13 @@ impl<'a> CrashEverywhere<'a> {
     /// How the run continues; none if it has ended, or waits for something that has no decision.
     fn decided(&self, engine: &Engine, log: &Arc<dyn Log>, run: &Loaded) -> Option<Resume> {
         let resume = engine.resume(log, RUN).on_uncertain(self.on_uncertain);
-        match run.kept.last() {
+        match run.last() {
             Some(Fact::Sealed(_)) => None,
             Some(Fact::Suspended(end)) => match end.reason {
                 HaltReason::AskUser => Some(resume.answer(self.answer.clone()?)),
                 HaltReason::ManualToolCalls => {
                     let decide = self.decide.as_ref()?;
-                    let calls = end.waiting_calls(run.kept.records.iter().map(RecordedFact::fact));
+                    let calls = end.waiting_calls(run.facts());
                     Some(calls.iter().fold(resume, |resume, call| decide(resume, call)))
                 }
                 HaltReason::UncertainTools if self.on_uncertain != OnUncertain::Suspend => {
@@ -578,7 +578,7 @@ struct Simulated {
 impl Simulated {
     fn new(log: MemoryLog, run: Loaded, crashes: Vec<CrashPoint>, world: Option<Value>) -> Self {
         let result = run.state().chat_result();
-        let records = run.kept.records;
+        let records = run.records;
         let facts = || records.iter().map(RecordedFact::fact);
         let given_up = |fact: &Fact| match fact {
             Fact::ToolFailed { call_id, error, .. } => {

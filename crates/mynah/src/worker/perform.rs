@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use mynah_data::{Error, ErrorKind, HaltReason, Result, RunId, StreamReason};
 use mynah_log::{End, Fact, InboxMessage, Log};
-use mynah_step::{BoxFuture, KeptLease, RecordedFact, SystemWorld};
+use mynah_step::{BoxFuture, KeptLease, SystemWorld};
 use serde_json::Value;
 
 use super::Signal;
 use crate::{
-    CancelHandle, Engine, Options, cancel_run,
+    CancelHandle, Decision, Engine, Options, cancel_run,
     loaded::Loaded,
     mailbox::Mailbox,
     resume::{Claimed, Resume},
@@ -53,7 +53,7 @@ pub(super) async fn perform(
     let resume = resume.cancel_handle(&cancel);
     // A run without messages was claimed because its time has come by the clock of the log.
     let sleeps = loaded.sleeps_for(&SystemWorld).filter(|_| !inbox.is_empty());
-    let (resume, mut consumed) = match loaded.kept.last() {
+    let (resume, mut consumed) = match loaded.last() {
         _ if sleeps.is_some() => return Ok(Performed::Waits(sleeps)),
         Some(Fact::Suspended(end)) => match fitting(resume, end, &loaded, &signals) {
             Some(fitting) => fitting,
@@ -97,11 +97,11 @@ pub(crate) fn fitting(
             consumed.push((*id).to_owned());
         }
         HaltReason::ManualToolCalls | HaltReason::UncertainTools => {
-            for call in end.waiting_calls(loaded.kept.records.iter().map(RecordedFact::fact)) {
+            for call in loaded.waiting_calls() {
                 // The last decision counts, so that one which cannot be followed is replaced by another.
-                let decision =
-                    signals.iter().rev().find(|(_, signal)| signal.call() == Some(&call.id));
-                resume = decision?.1.clone().decide(resume);
+                let decisions = signals.iter().rev().filter_map(|(_, signal)| signal.decision());
+                let (id, decision) = decisions.into_iter().find(|(id, _)| *id == call.id)?;
+                resume = resume.decide(id, decision);
             }
         }
         HaltReason::Sleeping => resume = resume.woken(),
@@ -122,27 +122,17 @@ impl Signal {
         inbox.iter().filter_map(|message| Some((message.id.as_str(), read(message)?))).collect()
     }
 
-    /// Continues a run with what it decides about a call.
-    pub(crate) fn decide(self, resume: Resume) -> Resume {
-        match self {
-            Self::Approve { call_id, arguments: None } => resume.approve(call_id),
+    /// The call that it decides about, and how.
+    pub(crate) fn decision(&self) -> Option<(&str, Decision)> {
+        Some(match self {
+            Self::Approve { call_id, arguments: None } => (call_id, Decision::Approve),
             Self::Approve { call_id, arguments: Some(arguments) } => {
-                resume.approve_with(call_id, arguments)
+                (call_id, Decision::ApproveWith(arguments.clone()))
             }
-            Self::Reject { call_id, reason } => resume.reject(call_id, reason),
-            Self::ToolResult { call_id, content } => resume.tool_result(call_id, content),
-            Self::Answer(_) | Self::Message(_) | Self::Cancel => resume,
-        }
-    }
-
-    /// The call that it decides about.
-    pub(crate) fn call(&self) -> Option<&String> {
-        match self {
-            Self::Approve { call_id, .. }
-            | Self::Reject { call_id, .. }
-            | Self::ToolResult { call_id, .. } => Some(call_id),
-            _ => None,
-        }
+            Self::Reject { call_id, reason } => (call_id, Decision::Reject(reason.clone())),
+            Self::ToolResult { call_id, content } => (call_id, Decision::Result(content.clone())),
+            Self::Answer(_) | Self::Message(_) | Self::Cancel => return None,
+        })
     }
 }
 
