@@ -143,7 +143,8 @@ pub(crate) struct Policy {
     pub(crate) max_turns: u32,
     pub(crate) budget: Option<Budget>,
     pub(crate) halt_when: Option<HaltWhen>,
-    pub(crate) finalize: Option<Finalize>,
+    /// The instruction of the second pass, which formats the answer, if there is one. Empty for none.
+    pub(crate) finalize: Option<String>,
     pub(crate) on_unknown_tool: OnUnknownTool,
     /// How the conversation is shortened if it does not fit.
     pub(crate) context: Option<ContextPolicy>,
@@ -157,13 +158,6 @@ pub(crate) struct Policy {
     pub(crate) tools: Arc<[Tool]>,
     /// Characters of the tools' schemas, which are in every prompt; 0 if not needed.
     pub(crate) schema_size: u64,
-}
-
-/// The second pass, which formats the answer.
-#[derive(Clone, Debug)]
-pub(crate) struct Finalize {
-    /// The instruction for the model; none if it is empty.
-    pub(crate) nudge: String,
 }
 
 impl Policy {
@@ -417,8 +411,8 @@ impl RunState {
             return Action::StartTurn;
         };
         match &policy.finalize {
-            Some(finalize) if self.conversation.is_none() && leads_to_finalize(&end.reason) => {
-                let nudge = (!finalize.nudge.is_empty()).then(|| Message::user(&finalize.nudge));
+            Some(nudge) if self.conversation.is_none() && leads_to_finalize(&end.reason) => {
+                let nudge = (!nudge.is_empty()).then(|| Message::user(nudge));
                 Action::Finalize { conversation: end, nudge }
             }
             _ => Action::Finish(self.end_of_chat(end, policy)),

@@ -24,7 +24,7 @@ mod tell;
 mod tests;
 
 pub use decide::OnUnknownTool;
-pub(crate) use decide::{ApprovalPolicy, Finalize, HaltWhen, Policy};
+pub(crate) use decide::{ApprovalPolicy, HaltWhen, Policy};
 pub(crate) use driver::Driver;
 pub(crate) use mynah_step::OnToolError;
 pub(crate) use setup::{Observer, Resumption, RunStart, Setup};

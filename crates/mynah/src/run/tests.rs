@@ -3,45 +3,15 @@
 use std::sync::Arc;
 
 use mynah_data::{
-    AdapterReason, Breach, BreachTime, Budget, Error, FinishReason, HaltReason, Limit, Message,
-    Part, Pricing, Response, ResponseBuilder, Thread, ToolCall, ToolMode, ToolOutcome,
+    Breach, BreachTime, Budget, FinishReason, HaltReason, Limit, Message, Part, Pricing, Response,
+    ResponseBuilder, Thread, ToolCall, ToolMode, ToolOutcome,
 };
-use mynah_log::{About, End, Extent, Fact, Interruption, OnUncertain, Resolution};
+use mynah_log::{About, End, Extent, Fact, Interruption, OnUncertain};
 use mynah_step::Tool;
 use serde_json::{Value, json};
 
-use super::{Finalize, HaltWhen, OnUnknownTool, Policy, decide::Action, state::RunState};
+use super::{OnUnknownTool, Policy, decide::Action, state::RunState};
 use crate::context_policy::Token;
-
-#[test]
-fn a_run_begins_with_the_model() {
-    assert_eq!(Run::chat().next(), Action::StartTurn);
-}
-
-#[test]
-fn a_final_answer_completes_the_chat() {
-    for reason in [
-        Some(FinishReason::Stop),
-        Some(FinishReason::Length),
-        Some(FinishReason::ContentFilter),
-        None,
-    ] {
-        let mut run = Run::chat();
-        run.answer("hi", &[], reason);
-        assert_eq!(run.finish(), ("completed".to_owned(), json!({})), "{reason:?}");
-    }
-}
-
-#[test]
-fn a_tool_turn_is_run_and_then_the_model_is_called_again() {
-    let mut run = Run::chat();
-    run.answer("", &["echo"], Some(FinishReason::ToolCalls));
-    run.announce("c0", 1);
-    assert_eq!(run.next(), Action::RunTools);
-    run.tool("c0", ToolOutcome::Ok(json!(1)));
-    assert_eq!(run.next(), Action::StartTurn);
-    assert_eq!(run.state.thread.messages.len(), 3);
-}
 
 #[test]
 fn all_calls_are_announced_before_any_runs() {
@@ -163,101 +133,6 @@ fn progress_forgives_crashes() {
 }
 
 #[test]
-fn tool_messages_stand_in_the_order_of_the_calls_whichever_finished_first() {
-    let mut run = Run::chat();
-    run.answer("", &["echo", "echo"], Some(FinishReason::ToolCalls));
-    run.tool("c1", ToolOutcome::Ok(json!(1)));
-    run.tool("c0", ToolOutcome::Ok(json!(0)));
-    let ids: Vec<_> = run.state.thread.messages.iter().filter_map(|m| m.tool_call_id()).collect();
-    assert_eq!(ids, ["c0", "c1"]);
-}
-
-#[test]
-fn the_terminal_conditions_have_a_total_order() {
-    let halting =
-        |run: &mut Run| run.policy.halt_when = Some(HaltWhen::Function(Arc::new(|_| true)));
-    // A question beats halt_when and max_turns.
-    let mut run = Run::chat();
-    halting(&mut run);
-    run.policy.max_turns = 1;
-    run.answer("", &["echo"], Some(FinishReason::ToolCalls));
-    run.tool("c0", ToolOutcome::ask("how many?"));
-    assert_eq!(run.finish().0, "ask_user");
-    // A tool's own halt does too, and so does a halting error policy.
-    let mut run = Run::chat();
-    halting(&mut run);
-    run.answer("", &["echo"], Some(FinishReason::ToolCalls));
-    run.tool("c0", ToolOutcome::halt("plan_submitted", json!({"ok": 1})));
-    assert_eq!(
-        run.finish(),
-        ("plan_submitted".to_owned(), json!({"halt_tool_call_id": "c0", "halt_result": {"ok": 1}}))
-    );
-    let mut run = Run::chat();
-    halting(&mut run);
-    run.answer("", &["echo"], Some(FinishReason::ToolCalls));
-    run.failed("c0", Resolution::Halted { exception: None });
-    let (reason, metadata) = run.finish();
-    assert_eq!((reason.as_str(), &metadata["halt_tool_call_id"]), ("tool_error", &json!("c0")));
-    assert_eq!(metadata["error"]["type"], "tool_error");
-    // Manual calls beat halt_when.
-    let mut run = Run::chat();
-    halting(&mut run);
-    run.policy.mode = ToolMode::Manual;
-    run.answer("", &["echo"], Some(FinishReason::ToolCalls));
-    assert_eq!(run.finish(), ("manual_tool_calls".to_owned(), json!({"manual_turn_index": 0})));
-    // A final answer beats halt_when.
-    let mut run = Run::chat();
-    halting(&mut run);
-    run.answer("hi", &[], Some(FinishReason::Stop));
-    assert_eq!(run.finish().0, "completed");
-    // halt_when beats max_turns.
-    let mut run = Run::chat();
-    halting(&mut run);
-    run.policy.max_turns = 1;
-    run.answer("", &["echo"], Some(FinishReason::ToolCalls));
-    run.tool("c0", ToolOutcome::Ok(json!(1)));
-    assert_eq!(run.finish(), ("halt_when".to_owned(), json!({"halt_when_step_index": 0})));
-    // And max_turns is last.
-    let mut run = Run::chat();
-    run.policy.max_turns = 1;
-    run.answer("", &["echo"], Some(FinishReason::ToolCalls));
-    run.tool("c0", ToolOutcome::Ok(json!(1)));
-    assert_eq!(run.finish(), ("max_turns".to_owned(), json!({"max_turns": 1})));
-}
-
-#[test]
-fn of_two_halting_siblings_the_earlier_call_wins() {
-    let mut run = Run::chat();
-    run.answer("", &["echo", "echo"], Some(FinishReason::ToolCalls));
-    run.tool("c1", ToolOutcome::halt("second", json!(2)));
-    run.tool("c0", ToolOutcome::halt("first", json!(1)));
-    assert_eq!(run.finish().0, "first");
-}
-
-#[test]
-fn an_unknown_tool_stops_the_whole_batch_before_anything_runs() {
-    let mut run = Run::chat();
-    run.answer("", &["echo", "nope"], Some(FinishReason::ToolCalls));
-    let (reason, metadata) = run.finish();
-    assert_eq!(reason, "error");
-    assert_eq!(metadata["error"]["reason"], "unknown_tool");
-    // The calls get results, so that the conversation can continue.
-    run.end();
-    assert!(run.state.thread.messages.unanswered().is_empty());
-    assert_eq!(run.state.chat_result().metadata["repaired_tool_calls"], json!(["c0", "c1"]));
-}
-
-#[test]
-fn an_unknown_tool_is_answered_where_the_caller_chose_so() {
-    let mut run = Run::chat();
-    run.policy.on_unknown_tool = OnUnknownTool::Answer;
-    run.answer("", &["echo", "nope"], Some(FinishReason::ToolCalls));
-    run.announce("c0", 1);
-    run.announce("c1", 1);
-    assert_eq!(run.next(), Action::RunTools);
-}
-
-#[test]
 fn a_wish_for_tools_without_calls_asks_the_model_again() {
     let mut run = Run::chat();
     run.answer("", &[], Some(FinishReason::ToolCalls));
@@ -273,65 +148,6 @@ fn a_step_ends_after_its_tools_and_a_single_call_before_them() {
     let mut run = Run::with(Extent::Generate);
     run.answer("", &["echo"], Some(FinishReason::ToolCalls));
     assert_eq!(run.finish(), ("completed".to_owned(), json!({})));
-}
-
-#[test]
-fn finalizing_follows_a_conversation_that_ended_by_itself_or_by_a_limit() {
-    for (max_turns, ended) in [(8, "completed"), (1, "max_turns")] {
-        let mut run = Run::chat();
-        run.policy.max_turns = max_turns;
-        run.policy.finalize = Some(Finalize { nudge: "Now the form.".to_owned() });
-        let finish = if max_turns == 1 { FinishReason::ToolCalls } else { FinishReason::Stop };
-        run.answer("", &[], Some(finish));
-        let Action::Finalize { conversation, nudge } = run.next() else {
-            panic!("no finalizing call")
-        };
-        assert_eq!(nudge.as_ref().map(Message::text).as_deref(), Some("Now the form."));
-        run.state.evolve(Fact::FinalizeStarted { conversation, nudge: nudge.map(Arc::new) });
-        assert_eq!(run.next(), Action::StartTurn);
-        run.answer("{}", &[], Some(FinishReason::Stop));
-        let told = json!({"structured_finalize": {"pass_1_halted": ended}});
-        assert_eq!(run.finish(), ("completed".to_owned(), told));
-    }
-}
-
-#[test]
-fn finalizing_does_not_follow_a_question() {
-    let mut run = Run::chat();
-    run.policy.finalize = Some(Finalize { nudge: String::new() });
-    run.answer("", &["echo"], Some(FinishReason::ToolCalls));
-    run.tool("c0", ToolOutcome::ask("sure?"));
-    let (reason, metadata) = run.finish();
-    assert_eq!(
-        (reason.as_str(), &metadata["structured_finalize"]["pass_1_halted"]),
-        ("ask_user", &json!("ask_user"))
-    );
-}
-
-#[test]
-fn a_finalizing_call_that_fails_leaves_the_chat_as_the_conversation_ended() {
-    let mut run = Run::chat();
-    run.policy.finalize = Some(Finalize { nudge: "now".to_owned() });
-    run.answer("hi", &[], Some(FinishReason::Stop));
-    let conversation = End::new(HaltReason::Completed, Default::default());
-    run.state.evolve(Fact::FinalizeStarted {
-        conversation,
-        nudge: Some(Arc::new(Message::user("now"))),
-    });
-    run.state.evolve(Fact::FinalizeFailed { error: Error::adapter(AdapterReason::RateLimited) });
-    run.end();
-    let result = run.state.chat_result();
-    assert_eq!(result.halted_reason, HaltReason::Completed);
-    assert_eq!(result.metadata["structured_finalize"]["pass_2_error"]["reason"], "rate_limited");
-    assert_eq!(result.thread.last_message().map(|m| m.text().into_owned()).as_deref(), Some("hi"));
-}
-
-#[test]
-fn nothing_follows_the_end() {
-    let mut run = Run::chat();
-    run.answer("hi", &[], Some(FinishReason::Stop));
-    run.end();
-    assert_eq!(run.next(), Action::Stop);
 }
 
 #[test]
@@ -390,7 +206,7 @@ fn a_run_that_is_over_is_not_over_its_budget() {
 #[test]
 fn the_finalizing_call_is_asked_for_with_its_nudge() {
     let mut run = Run::chat();
-    run.policy.finalize = Some(Finalize { nudge: "now".to_owned() });
+    run.policy.finalize = Some("now".to_owned());
     run.answer("hi", &[], Some(FinishReason::Stop));
     // "go", "hi", "now" and 2 more.
     run.policy.budget = Some(Budget::new().max_input_tokens(3));
@@ -512,19 +328,6 @@ impl Run {
             attempt: 1,
             outcome,
             content: "x".to_owned(),
-            duration_ms: None,
-        });
-    }
-
-    fn failed(&mut self, id: &str, resolution: Resolution) {
-        let error = Error::tool(mynah_data::ToolReason::Failed);
-        let (call_id, content) = (id.to_owned(), "x".to_owned());
-        self.state.evolve(Fact::ToolFailed {
-            call_id,
-            attempt: 1,
-            error,
-            resolution,
-            content,
             duration_ms: None,
         });
     }
