@@ -18,7 +18,7 @@ use mynah_step::{BoxFuture, schema_of, schemars::JsonSchema};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::{call::Chat, stream::EventStream};
+use crate::{call::Chat, prepare::Input, stream::EventStream};
 
 impl Chat {
     /// The answer as a value of a type. The model is asked for JSON that fits the type's schema,
@@ -81,7 +81,7 @@ impl<T: DeserializeOwned + JsonSchema> Answer<T> {
         let form = Form::of::<T>();
         let chat =
             self.chat.response_format(ResponseFormat::json_schema(form.name(), form.asked()));
-        let first = chat.run_id.clone();
+        let first = chat.0.run_id.clone();
         let events = chat.clone().stream();
         let (repairs, answer) = (0..self.repairs, None);
         AnswerStream { chat, first, form, events, repairs, result: None, answer, of: PhantomData }
@@ -192,11 +192,12 @@ impl<T> AnswerStream<T> {
         let number = self.repairs.next().unwrap_or_default() + 1;
         let why = error.to_string();
         let mut chat = self.chat.clone();
-        chat.thread = self.result.take().map(|result| result.thread).unwrap_or_default();
-        chat.thread.messages.push(Message::user(format!(
+        let mut thread = self.result.take().map(|result| result.thread).unwrap_or_default();
+        thread.messages.push(Message::user(format!(
             "{why}\nAnswer again, with nothing but JSON that fits the schema."
         )));
-        chat.run_id = self.first.as_ref().map(|first| format!("{first}-repair-{number}").into());
+        chat.0.input = Input::Thread(thread);
+        chat.0.run_id = self.first.as_ref().map(|first| format!("{first}-repair-{number}").into());
         self.events = chat.stream();
     }
 }

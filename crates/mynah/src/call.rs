@@ -6,16 +6,15 @@ use mynah_data::{
     ChatResult, EngineReason, Error, ErrorKind, Event, Request, Response, Result, RunId,
     StepResult, StreamReason, Thread,
 };
-use mynah_log::{Extent, Queue};
+use mynah_log::Extent;
 use mynah_step::BoxFuture;
 
 use crate::{
     engine::Engine,
     options::{Options, option_setters},
-    prepare::{Input, Origin, prepare},
+    prepare::Input,
     start::Start,
     stream::EventStream,
-    worker::DEFAULT_QUEUE,
 };
 
 /// Declares a call's builder: an engine, an input, options.
@@ -24,16 +23,12 @@ macro_rules! call {
         $(#[$doc])*
         #[derive(Clone, Debug)]
         #[must_use = "a call does nothing unless it is awaited or streamed"]
-        pub struct $name {
-            engine: Engine,
-            pub(crate) $field: $input,
-            options: Options,
-            pub(crate) run_id: Option<RunId>,
-        }
+        pub struct $name(pub(crate) Start);
 
         impl $name {
             pub(crate) fn new(engine: Engine, $field: $input) -> Self {
-                Self { engine, $field, options: Options::new(), run_id: None }
+                let (input, extent) = ($wrap($field), Extent::$extent);
+                Self(Start { engine, input, options: Options::new(), extent, run_id: None })
             }
 
             /// Starts the run under this id, or attaches to the run that has it: the call can be made again after a crash or a
@@ -71,24 +66,17 @@ macro_rules! call {
             /// # Ok(()) }
             /// ```
             pub fn run_id(mut self, id: impl Into<RunId>) -> Self {
-                self.run_id = Some(id.into());
+                self.0.run_id = Some(id.into());
                 self
             }
 
             /// The call as it happens.
             pub fn stream(self) -> EventStream {
-                let Self { engine, $field, options, run_id } = self;
-                let (input, extent) = ($wrap($field), Extent::$extent);
-                match run_id {
-                    Some(run_id) => Start { engine, input, options, extent, run_id }.events(),
-                    None => {
-                        EventStream::new(prepare(&engine, input, options, extent, Origin::default()))
-                    }
-                }
+                self.0.events()
             }
         }
 
-        option_setters!($name, self => self.options; options $($group)+);
+        option_setters!($name, self => self.0.options; options $($group)+);
     };
 }
 
@@ -135,34 +123,18 @@ impl IntoFuture for Step {
 }
 
 impl Chat {
-    /// The start of its run in a queue, under an id of its own if it has none.
-    pub(crate) fn into_start(self) -> Start {
-        let Self { engine, thread, mut options, run_id } = self;
-        options.queue.get_or_insert_with(|| Queue::new(DEFAULT_QUEUE));
-        let run_id = run_id.unwrap_or_else(|| engine.0.world.new_run_id());
-        Start { engine, input: Input::Thread(thread), options, extent: Extent::Chat, run_id }
-    }
-
     /// Lets this engine continue a run that began with another system prompt, other params, another model or other tools. Without it,
     /// such a run is refused.
     ///
     /// The conversation stays as it is recorded, its system prompt included. Completed work is not repeated, and the records note the new
     /// engine. Another message of the user is another input, which is refused as before.
     pub fn allow_changed_engine(mut self) -> Self {
-        self.options.allow_changed = true;
+        self.0.options.allow_changed = true;
         self
     }
 
     pub(crate) fn settings(&self) -> (Engine, Options) {
-        (self.engine.clone(), self.options.clone())
-    }
-
-    /// Refuses a call that has no log or no id.
-    pub(crate) fn under_its_id(self) -> Result<Self> {
-        match self.run_id.is_some() && self.options.log.is_some() {
-            true => Ok(self),
-            false => Err(crate::handle::unnamed()),
-        }
+        (self.0.engine.clone(), self.0.options.clone())
     }
 }
 

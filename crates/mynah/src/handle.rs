@@ -107,8 +107,11 @@ impl Chat {
     /// # Errors
     /// As the call itself. A call without a log or an id is refused.
     pub async fn start_or_resume(self) -> Result<Run> {
+        if self.0.run_id.is_none() || self.0.options.log.is_none() {
+            return Err(unnamed());
+        }
         let (engine, options) = self.settings();
-        let result = self.under_its_id()?.await?;
+        let result = self.await?;
         let run = Run::new(engine, options, result)?;
         if run.waiting().is_some() {
             // Before a person is asked for what this engine could not use.

@@ -36,7 +36,7 @@ pub(crate) const PARK_AFTER: Duration = Duration::from_secs(120);
 const NUDGE: &str = "Now provide your final structured response.";
 
 /// What a call starts from.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) enum Input {
     Thread(Thread),
     Request(Box<Request>),

@@ -97,7 +97,6 @@ pub struct Replay {
     run: RunId,
     rerun: Rerun,
     change: Option<RunChange>,
-    allow_changed: bool,
     options: Options,
 }
 
@@ -137,15 +136,8 @@ impl Engine {
     /// # Ok(()) }
     /// ```
     pub fn replay<L: Log + Clone>(&self, log: &L, run: impl AsRef<str>) -> Replay {
-        Replay {
-            engine: Some(self.clone()),
-            log: Arc::new(log.clone()),
-            run: run.as_ref().into(),
-            rerun: Rerun::default(),
-            change: None,
-            allow_changed: false,
-            options: Options::new(),
-        }
+        let alone = replay_run(log, run);
+        Replay { engine: Some(self.clone()), ..alone }
     }
 }
 
@@ -177,7 +169,7 @@ impl Replay {
     /// A run that is replayed from its records alone.
     pub(crate) fn alone(log: Arc<dyn Log>, run: RunId, options: Options) -> Self {
         let (engine, rerun, change) = (None, Rerun::default(), None);
-        Self { engine, log, run, rerun, change, allow_changed: false, options }
+        Self { engine, log, run, rerun, change, options }
     }
 
     /// Runs the idempotent tools again and compares their outcomes with the records. Tools that are not idempotent, and calls that a
@@ -259,7 +251,7 @@ impl Replay {
     /// # Ok(()) }
     /// ```
     pub fn allow_changed_engine(mut self) -> Self {
-        self.allow_changed = true;
+        self.options.allow_changed = true;
         self
     }
 
@@ -321,7 +313,7 @@ impl Replay {
             None => loaded.part(last, &self.options)?,
         };
         part.setup.rerun = self.rerun.clone();
-        if self.allow_changed {
+        if self.options.allow_changed {
             part.about = Some(Box::new(last.about.clone()));
         }
         // The first record is compared when the run begins again.
@@ -342,7 +334,7 @@ impl Replay {
         let Loaded { run, records, before, thread, extent, .. } = loaded;
         let cancel = self.options.cancel_handle.as_ref();
         let beginning = RunStart { before, thread, extent, about };
-        let records = (ReplayCursor::new(run, records), self.allow_changed);
+        let records = (ReplayCursor::new(run, records), self.options.allow_changed);
         Ok(Driver::replay(earlier, part.setup, beginning, cancel, records))
     }
 

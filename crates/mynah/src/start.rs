@@ -28,38 +28,44 @@ const HAS_ENDED: ErrorKind = ErrorKind::Log(LogReason::Sealed);
 /// The bytes of `~` and a number.
 const RESERVED: usize = 11;
 
-/// A call whose run has an id of the caller's.
+/// A call: where and how its run starts.
+#[derive(Clone, Debug)]
 pub(crate) struct Start {
     pub(crate) engine: Engine,
     pub(crate) input: Input,
     pub(crate) options: Options,
     pub(crate) extent: Extent,
-    pub(crate) run_id: RunId,
+    /// The caller's own id for the run.
+    pub(crate) run_id: Option<RunId>,
 }
 
 impl Start {
-    /// The events of the run, from any process that started it.
+    /// The events of the run: under an id of the caller's from any process that started it.
     pub(crate) fn events(mut self) -> EventStream {
+        let Some(run_id) = self.run_id.clone() else {
+            let Self { engine, input, options, extent, .. } = self;
+            return EventStream::new(prepare(&engine, input, options, extent, Origin::default()));
+        };
         let Some(log) = self.options.log.take() else {
             return EventStream::new(Err(refused(
                 "not_recorded",
                 "record(&log) names the log of the run",
             )));
         };
-        if self.run_id == MAINTENANCE {
+        if run_id == MAINTENANCE {
             return EventStream::new(Err(refused("reserved", "the log uses this id itself")));
         }
         let cancel = self.options.own_cancel();
         // An invalid call is refused before anything is looked up.
-        if let Err(error) = self.prepare(None) {
+        if let Err(error) = self.prepare(&run_id, None) {
             return EventStream::new(Err(error));
         }
-        EventStream::starting(Box::pin(self.start_or_attach(log)), cancel)
+        EventStream::starting(Box::pin(self.start_or_attach(run_id, log)), cancel)
     }
 
-    fn prepare(&self, log: Option<&Arc<dyn Log>>) -> Result<Driver> {
+    fn prepare(&self, run: &RunId, log: Option<&Arc<dyn Log>>) -> Result<Driver> {
         // The run that continues it has a longer id.
-        if self.run_id.len() > MAX_RUN_ID - RESERVED {
+        if run.len() > MAX_RUN_ID - RESERVED {
             return Err(refused(
                 "too_long",
                 &format!("an id has at most {} bytes", MAX_RUN_ID - RESERVED),
@@ -67,16 +73,16 @@ impl Start {
         }
         let mut options = self.options.clone();
         options.log = log.cloned();
-        let origin = Origin { run_id: Some(self.run_id.clone()), ..Origin::default() };
+        let origin = Origin { run_id: Some(run.clone()), ..Origin::default() };
         prepare(&self.engine, self.input.clone(), options, self.extent, origin)
     }
 
-    async fn start_or_attach(self, log: Arc<dyn Log>) -> Result<Driver> {
+    async fn start_or_attach(self, run: RunId, log: Arc<dyn Log>) -> Result<Driver> {
         loop {
-            if let Some(begun) = self.begin(&log).await? {
+            if let Some(begun) = self.begin(&run, &log).await? {
                 return Ok(begun);
             }
-            match self.attach(&log).await {
+            match self.attach(&run, &log).await {
                 // Another process resumed or ended the run after it was read.
                 Err(error) if [HAS_MOVED, HAS_ENDED].contains(&error.kind()) => {}
                 attached => return attached,
@@ -85,16 +91,16 @@ impl Start {
     }
 
     /// Begins the run; none if the log has it already.
-    async fn begin(&self, log: &Arc<dyn Log>) -> Result<Option<Driver>> {
-        if log.head(&self.run_id).await?.is_some() {
+    async fn begin(&self, run: &RunId, log: &Arc<dyn Log>) -> Result<Option<Driver>> {
+        if log.head(run).await?.is_some() {
             return Ok(None);
         }
-        let mut driver = self.prepare(Some(log))?;
+        let mut driver = self.prepare(run, Some(log))?;
         // Only the log can decide whether the id is free, so no model is called before the log
         // has the first record.
         match poll_fn(|cx| driver.poll_begun(cx)).await {
             Ok(()) => Ok(Some(driver)),
-            Err(error) if log.head(&self.run_id).await?.is_none() => Err(error),
+            Err(error) if log.head(run).await?.is_none() => Err(error),
             Err(_) => Ok(None),
         }
     }
@@ -102,15 +108,16 @@ impl Start {
     /// Records the start of the run, unless it is there.
     pub(crate) async fn enqueue(mut self) -> Result<RunId> {
         let log = self.options.log.take().ok_or_else(unnamed)?;
-        if self.begin(&log).await?.is_none() {
-            self.compare(&Loaded::read(&*log, &self.run_id).await?)?;
+        let run = self.run_id.take().unwrap_or_else(|| self.engine.0.world.new_run_id());
+        if self.begin(&run, &log).await?.is_none() {
+            self.compare(&Loaded::read(&*log, &run).await?)?;
         }
-        Ok(self.run_id)
+        Ok(run)
     }
 
     /// The run that has the id: its records if it has ended or waits, what is left of it if its process died.
-    async fn attach(&self, log: &Arc<dyn Log>) -> Result<Driver> {
-        let loaded = Loaded::read(&**log, &self.run_id).await?;
+    async fn attach(&self, run: &RunId, log: &Arc<dyn Log>) -> Result<Driver> {
+        let loaded = Loaded::read(&**log, run).await?;
         self.compare(&loaded)?;
         let loaded = continued(log, &self.engine, loaded, &self.options).await?;
         let run = loaded.run.clone();
@@ -166,7 +173,7 @@ impl Start {
         if cbor::to_vec(found).ok() == cbor::to_vec(&wanted).ok() {
             return Ok(());
         }
-        let run = self.run_id.as_str();
+        let run = loaded.run.as_str();
         let difference = mismatch(run, 1, Some(found), Some(&wanted));
         let diff = difference.metadata().get("diff").cloned().unwrap_or_default();
         let path = diff.pointer("/0/path").and_then(Value::as_str).unwrap_or_default();

@@ -12,7 +12,7 @@ use std::{
 
 use futures_util::FutureExt as _;
 use mynah_data::{Error, ErrorKind, LogReason, Result, RunId};
-use mynah_log::{Lease, Log};
+use mynah_log::{Lease, Log, Queue};
 use mynah_step::{BoxFuture, KeptLease, LEASE, Moment, SystemWorld, new_owner};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -29,7 +29,7 @@ pub(crate) use perform::fitting;
 use perform::{Agents, Performed, perform};
 
 /// The queue of runs that name none.
-pub(crate) const DEFAULT_QUEUE: &str = "default";
+const DEFAULT_QUEUE: &str = "default";
 
 /// How often a worker looks for what changed: runs to claim, and messages to the runs that it has.
 const TICK: Duration = Duration::from_millis(200);
@@ -117,7 +117,9 @@ impl Chat {
     /// # Errors
     /// As the call itself. A call without a log is refused.
     pub async fn enqueue(self) -> Result<RunId> {
-        self.into_start().enqueue().await
+        let mut start = self.0;
+        start.options.queue.get_or_insert_with(|| Queue::new(DEFAULT_QUEUE));
+        start.enqueue().await
     }
 }
 
