@@ -49,7 +49,6 @@ impl Loaded {
         Ok(options)
     }
 
-    /// What was planned for the calls of each answer.
     fn plans(&self) -> Arc<[Plan]> {
         let records = self.records.iter().filter(|kept| kept.is(Kind::AssistantCompleted));
         let plan = |kept: &RecordedFact| match kept.fact() {
@@ -89,7 +88,6 @@ impl Options {
     }
 }
 
-/// The engine that the records describe.
 fn engine(about: &About) -> Engine {
     let adapter = Unneeded { name: about.adapter.clone(), finalizes: about.finalizes };
     let tools = about.tools.iter().map(|spec| Tool::from_spec((**spec).clone()));

@@ -144,7 +144,6 @@ impl<T: DeserializeOwned> AnswerStream<T> {
     }
 }
 
-/// The answer does not fit its type.
 fn unfit(result: Option<&ChatResult>, why: &str) -> Error {
     let reason = AdapterReason::MalformedResponse;
     let error = Error::adapter(reason)
@@ -226,7 +225,6 @@ impl Form {
         self.schema["type"] == "object"
     }
 
-    /// The schema for the model.
     fn asked(&self) -> Value {
         if self.is_object() {
             return self.schema.clone();

@@ -147,7 +147,6 @@ impl IntoFuture for Chat {
     }
 }
 
-/// The result of a step.
 pub(crate) async fn stepped(stream: &mut EventStream) -> Result<StepResult> {
     let mut unknown_tool = None;
     let step = stream.drain(|event| match event {
@@ -161,7 +160,6 @@ pub(crate) async fn stepped(stream: &mut EventStream) -> Result<StepResult> {
     unknown_tool.map_or(Ok(step), Err)
 }
 
-/// The result of a chat.
 pub(crate) async fn chatted(stream: &mut EventStream) -> Result<ChatResult> {
     let mut completed = None;
     let run = stream.drain(|event| {
@@ -174,7 +172,6 @@ pub(crate) async fn chatted(stream: &mut EventStream) -> Result<ChatResult> {
     completed.or_else(|| stream.result()).ok_or_else(ended_early)
 }
 
-/// The call was ended before the model said anything.
 pub(crate) fn ended_early() -> Error {
     Error::stream(StreamReason::Cancelled)
 }

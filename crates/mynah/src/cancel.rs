@@ -118,7 +118,6 @@ impl Cancellation {
     }
 }
 
-/// The error of a run that was released before its end.
 pub(crate) fn released(run: &RunId) -> Error {
     Error::stream(StreamReason::Released)
         .with_message(format!("stream error: released: run {run} has no end yet; resume it"))

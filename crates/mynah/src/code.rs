@@ -30,7 +30,6 @@ pub(crate) fn code_of(about: &About) -> Metadata {
     code
 }
 
-/// Whether a recorded option stands for code.
 pub(crate) fn is_code(name: &str, told: &Value) -> bool {
     match name {
         HALT_WHEN | EXECUTOR | ENCODER | SCHEMA_FIT => true,

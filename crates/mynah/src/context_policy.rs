@@ -138,7 +138,6 @@ impl ContextPolicy {
         self
     }
 
-    /// How many characters a summary may take in a request.
     fn summary_size(&self) -> u64 {
         (self.max_tokens / 8 * 3).min(MAX_SUMMARY as u64)
     }
@@ -210,7 +209,6 @@ impl ContextView {
         }
     }
 
-    /// Returns the same view with this summary.
     pub(crate) fn summarised(self, text: &str) -> Self {
         let end = text.char_indices().nth(MAX_SUMMARY).map_or(text.len(), |(at, _)| at);
         let text = format!("{SUMMARISED}\n\n{}", &text[..end]);
@@ -315,7 +313,6 @@ pub(crate) async fn left_out(
 /// How many records are read at once.
 const PAGE: usize = 256;
 
-/// The place of a message.
 pub(crate) fn place(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
@@ -325,7 +322,6 @@ pub(crate) fn summary_in(answer: Option<&Response>) -> Option<&Response> {
     answer.filter(|answer| answer.error().is_none() && !answer.text().trim().is_empty())
 }
 
-/// A message as a line of a transcript.
 fn transcribed(message: &Message) -> String {
     let calls =
         message.tool_calls().map(|call| format!("[calls {} {}]", call.name, call.raw_arguments));
@@ -357,7 +353,6 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// A prompt was sent that was estimated at so many tokens.
     pub(crate) fn estimate(&mut self, tokens: u64) {
         self.estimated = tokens;
     }

@@ -56,7 +56,6 @@ impl Waiting {
         }
     }
 
-    /// A time in milliseconds since 1970.
     pub(crate) fn at(wake_at_ms: u64) -> Self {
         Self::Time(SystemTime::UNIX_EPOCH + Duration::from_millis(wake_at_ms))
     }
@@ -251,7 +250,6 @@ impl Run {
 }
 
 impl Resume {
-    /// The same with a decision for each of these calls.
     pub(crate) fn decided(
         mut self,
         calls: &[ToolCall],
@@ -264,7 +262,6 @@ impl Resume {
     }
 }
 
-/// The error of a call that has no log or no id.
 pub(crate) fn unnamed() -> Error {
     Error::invalid_option("run_id", "required").with_message(
         "validation failed: run_id: a run that can be resumed needs record(&log) and run_id(id)",

@@ -68,7 +68,6 @@ impl Reports {
         });
     }
 
-    /// A call ended.
     pub(crate) fn end(&self, call_id: &str) {
         self.0.send_if_modified(|answer| {
             answer.progress.retain(|other| *other.call_id != *call_id);
@@ -114,12 +113,10 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// The answer, for who reads it.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Answer> {
         self.sender.subscribe()
     }
 
-    /// The model is called.
     pub(crate) fn begin(&self) {
         self.next(true);
     }
@@ -137,12 +134,10 @@ impl Flight {
         });
     }
 
-    /// Where the tools of the run report their progress.
     pub(crate) fn reports(&self) -> Reports {
         Reports(self.sender.clone())
     }
 
-    /// Nothing is in flight: the record follows.
     pub(crate) fn end(&self) {
         self.next(false);
     }

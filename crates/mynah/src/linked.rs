@@ -153,7 +153,6 @@ async fn link(log: &Arc<dyn Log>, engine: &Engine, run: &Loaded, outage: Outage)
     }
 }
 
-/// The newest of the runs that continue a run, if there are any.
 pub(crate) async fn newest(log: &dyn Log, run: &RunId) -> Result<Option<RunId>> {
     let mut newest = None;
     let mut next = next_id(run);

@@ -110,7 +110,6 @@ impl Loaded {
         Self::until(log, previous).await?.after_what_was(log).await
     }
 
-    /// With the conversation that it continues.
     async fn after_what_was(mut self, log: &dyn Log) -> Result<Self> {
         self.before = self.conversation_before(log).await?;
         Ok(self)
@@ -163,12 +162,10 @@ impl Loaded {
         if is_named { Ok(loaded) } else { Err(corrupt(run, *last, what)) }
     }
 
-    /// What happened, in order.
     pub(crate) fn facts(&self) -> impl DoubleEndedIterator<Item = &Fact> {
         self.records.iter().map(RecordedFact::fact)
     }
 
-    /// The last thing that happened.
     pub(crate) fn last(&self) -> Option<&Fact> {
         self.facts().next_back()
     }
@@ -225,7 +222,6 @@ impl Loaded {
         self.about.parent.as_ref().is_some_and(|parent| Some(parent.seq) == last)
     }
 
-    /// Whether its end is recorded.
     pub(crate) fn has_ended(&self) -> bool {
         self.records.last().is_some_and(|last| last.record().kind().is_end())
     }
@@ -269,7 +265,6 @@ impl Loaded {
         state.thread
     }
 
-    /// What its records come to.
     pub(crate) fn state(&self) -> RunState {
         let mut state = RunState::new(self.before.clone());
         self.records.iter().for_each(|kept| state.evolve(kept.fact().clone()));
@@ -299,7 +294,6 @@ impl Loaded {
         Some(Duration::from_millis(left)).filter(|left| !left.is_zero())
     }
 
-    /// The calls that it waits for.
     pub(crate) fn waiting_calls(&self) -> Vec<Cow<'_, ToolCall>> {
         let Some(Fact::Suspended(end)) = self.last() else { return Vec::new() };
         end.waiting_calls(self.facts())
@@ -311,7 +305,6 @@ impl Loaded {
         self.waiting_calls().into_iter().filter_map(digest).collect()
     }
 
-    /// The idempotency keys of the calls that it waits for.
     pub(crate) fn idempotency_keys(&self) -> BTreeMap<String, String> {
         let calls = self.waiting_calls();
         if calls.is_empty() {
@@ -424,7 +417,6 @@ impl Loaded {
         Ok(Self { run: run.into(), records, chain, totals, before, thread, extent, about })
     }
 
-    /// The conversation that this run continues, folded from the runs that hold it.
     async fn conversation_before(&self, log: &dyn Log) -> Result<Messages> {
         let from = |loaded: &Self| loaded.previous().filter(|run| run.messages > 0).cloned();
         let (mut earlier, mut next) = (Vec::new(), from(self));
@@ -457,7 +449,6 @@ fn corrupt(run: &str, seq: u64, what: impl Into<String>) -> Error {
     Corrupt::new(run, seq, what).into()
 }
 
-/// The error for a run that a custom loop wrote: an engine cannot continue it.
 fn own_loop(run: &str) -> Error {
     Error::log(LogReason::OwnLoop)
         .with_message(format!(

@@ -40,7 +40,6 @@ pub(crate) struct Reader {
 }
 
 impl Mailbox {
-    /// An empty mailbox.
     pub(crate) fn new(log: Arc<dyn Log>, run: RunId, cancel: CancelHandle) -> Self {
         Self { log, run, cancel, state: Arc::default() }
     }
@@ -76,14 +75,12 @@ impl Mailbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For the run itself.
     pub(crate) fn reader(self) -> Reader {
         Reader { mailbox: self, refreshing: None }
     }
 }
 
 impl Reader {
-    /// The next message, with its id in the inbox.
     pub(crate) fn next(&self) -> Option<(String, Arc<Message>)> {
         self.mailbox.lock().waiting.pop_front()
     }

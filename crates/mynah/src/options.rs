@@ -582,7 +582,6 @@ pub(crate) use setters_of;
 
 option_setters!(Options, self => self; prompt model tools chat call live new data key tool_code approval chat_code record park keep);
 
-/// Splits a policy for tool errors into data and code.
 pub(crate) fn tool_errors(policy: OnToolError) -> (Option<ToolErrors>, Option<OnToolError>) {
     match policy {
         OnToolError::Continue => (Some(ToolErrors::Continue), None),

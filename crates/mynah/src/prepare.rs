@@ -274,7 +274,6 @@ impl CallPlan<'_> {
         Ok(Part { setup, about: about.map(Box::new) })
     }
 
-    /// What the call itself sets.
     fn own_values(&mut self) -> Values {
         let mut own = self.given.as_deref().map(said_by).unwrap_or_default();
         let mut said = std::mem::take(&mut self.options.values);
@@ -353,7 +352,6 @@ impl CallPlan<'_> {
         Err(Error::validation(ValidationReason::InvalidRequest, errors).because(&why))
     }
 
-    /// Refuses an answer whose form could not be checked.
     fn check_format(&self, request: &Request) -> Result<()> {
         let Some(ResponseFormat::JsonSchema { name, schema, .. }) = &request.response_format else {
             return Ok(());
@@ -386,7 +384,6 @@ impl CallPlan<'_> {
         )))
     }
 
-    /// The first request to the model.
     fn request(&mut self, values: &mut Values, tools: &[Tool]) -> Request {
         let parts = &self.engine.0;
         let model = values.model.take().or_else(|| parts.model.clone());
@@ -503,7 +500,6 @@ impl CallPlan<'_> {
     }
 }
 
-/// A conversation, and the new messages.
 pub(crate) fn joined(before: &Messages, thread: &Thread) -> Thread {
     let mut conversation = thread.clone();
     if !before.is_empty() {

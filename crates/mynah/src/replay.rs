@@ -166,7 +166,6 @@ pub fn replay_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Replay {
 }
 
 impl Replay {
-    /// A run that is replayed from its records alone.
     pub(crate) fn alone(log: Arc<dyn Log>, run: RunId, options: Options) -> Self {
         let (engine, rerun, change) = (None, Rerun::default(), None);
         Self { engine, log, run, rerun, change, options }

@@ -149,7 +149,6 @@ pub async fn recorded_call(log: &dyn Log, run: impl AsRef<str>) -> Result<Record
     })
 }
 
-/// The session that a turn left.
 async fn session_of<L: Log>(log: &L, loaded: Loaded) -> Result<Restored> {
     let before = loaded.session_before();
     let unfinished = (!loaded.was_told()).then(|| loaded.run.clone());

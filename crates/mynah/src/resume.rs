@@ -266,7 +266,6 @@ impl Resume {
         self
     }
 
-    /// Continues as a worker does that claimed the run.
     pub(crate) fn claimed(mut self, claimed: Claimed) -> Self {
         self.claimed = Some(claimed);
         self
@@ -303,7 +302,6 @@ impl Resume {
         self.fit(&Loaded::read(&*self.log, &self.run).await?).map(drop)
     }
 
-    /// Checks that this engine may continue the run.
     pub(crate) async fn check_engine(&self) -> Result<()> {
         self.part(&Loaded::read(&*self.log, &self.run).await?).map(drop)
     }

@@ -105,7 +105,6 @@ impl Start {
         }
     }
 
-    /// Records the start of the run, unless it is there.
     pub(crate) async fn enqueue(mut self) -> Result<RunId> {
         let log = self.options.log.take().ok_or_else(unnamed)?;
         let run = self.run_id.take().unwrap_or_else(|| self.engine.0.world.new_run_id());
@@ -187,7 +186,6 @@ impl Start {
     }
 }
 
-/// What was said in a conversation, without instructions.
 fn without_system(thread: &Thread) -> impl Iterator<Item = &Arc<Message>> {
     thread.messages.iter().filter(|message| message.role() != Role::System)
 }

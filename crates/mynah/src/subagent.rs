@@ -263,7 +263,6 @@ async fn work(
     Ok(SubRun { run_id: Some(RunId::from(run.run_id())), totals, outcome })
 }
 
-/// How many levels of agents may follow beneath the engine of the call.
 fn depth_left(context: &ToolContext) -> u32 {
     Engine::of(context).and_then(|engine| engine.0.max_agent_depth).unwrap_or(DEPTH)
 }
@@ -338,7 +337,6 @@ fn answered(run: &Run, answer: String) -> Result<std::result::Result<Resume, Str
     }))
 }
 
-/// What the parent makes of the agent's run.
 fn outcome(run: &Run, state: Asked) -> Outcome {
     let asks = |question: String, hints: Metadata| {
         let state = state.clone();
@@ -401,7 +399,6 @@ async fn budget(
     Ok(narrowed(agent.0.options.values.budget.clone(), context.budget_left()))
 }
 
-/// The narrower of two budgets, limit by limit.
 fn narrowed(own: Option<Budget>, left: Option<&Budget>) -> Option<Budget> {
     match (own, left) {
         (Some(own), Some(left)) => Some(own.narrowed(left)),
@@ -409,12 +406,10 @@ fn narrowed(own: Option<Budget>, left: Option<&Budget>) -> Option<Budget> {
     }
 }
 
-/// How many records a run has.
 async fn records(log: &Arc<dyn Log>, run: &Run) -> Result<u64> {
     Ok(log.run(run.run_id()).await?.map_or(0, |summary| summary.records))
 }
 
-/// What a run and the runs of its own agents spent.
 async fn spent(log: &Arc<dyn Log>, run: &Run) -> Result<Totals> {
     let loaded = Loaded::read(&**log, run.run_id()).await?;
     let mut spent = Spent::default();

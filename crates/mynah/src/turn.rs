@@ -419,7 +419,6 @@ pub(crate) async fn stay(log: &dyn Log, run: &RunSummary) -> Result<()> {
     Err(session_moved(&run.run_id, run.status == RunStatus::Running))
 }
 
-/// Whether a run could not begin because its id is another's.
 fn is_taken(error: &Error) -> bool {
     use LogReason::{HeadMismatch, Leased, Sealed};
     matches!(error.kind(), ErrorKind::Log(HeadMismatch | Leased | Sealed))

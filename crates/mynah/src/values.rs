@@ -117,7 +117,6 @@ macro_rules! values {
                 self.invalid.extend(over.invalid);
             }
 
-            /// Keeps only the options whose names pass.
             pub(crate) fn retain(&mut self, passes: impl Fn(&str) -> bool) {
                 $(self.$name.take_if(|_| !passes(stringify!($name)));)*
                 self.provider.retain(|name, _| passes(name));
@@ -125,7 +124,6 @@ macro_rules! values {
                 self.invalid.retain(|broken| passes(&broken.name));
             }
 
-            /// Returns whether an option is set.
             pub(crate) fn contains(&self, name: &str) -> bool {
                 match name {
                     $(stringify!($name) => self.$name.is_some(),)*
@@ -283,7 +281,6 @@ impl Values {
         self.adapter_opts.get_or_insert_default().insert(name.to_owned(), value);
     }
 
-    /// Refuses values that do not fit, all at once.
     pub(crate) fn check(&self) -> Result<()> {
         let counts = [
             ("max_turns", self.max_turns),

@@ -342,7 +342,6 @@ impl Worker {
         }
     }
 
-    /// Adds the queues in which the runs of its agents wait.
     fn name_queues(&mut self) {
         if self.queues.is_empty() {
             self.queues.push(DEFAULT_QUEUE.to_owned());
@@ -480,7 +479,6 @@ fn is_unavailable(error: &Error) -> bool {
     error.kind() == ErrorKind::Log(LogReason::Unavailable)
 }
 
-/// The queue in which the runs of an agent wait.
 pub(crate) fn queue_of(queue: &str, agent: &str) -> String {
     format!("{queue}/{agent}")
 }

@@ -44,7 +44,6 @@ impl RunQuery {
         with_input() = true;
     }
 
-    /// The parameters of the request.
     pub(super) fn parameters(&self) -> impl Iterator<Item = (&'static str, String)> {
         let Self { filter, text, agent, min_cost, min_duration, with_input } = self;
         let number = |value: Option<i64>| value.map(|value| value.to_string());

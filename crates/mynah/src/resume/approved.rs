@@ -11,7 +11,6 @@ use super::Resume;
 use crate::{Decision, loaded::Loaded};
 
 impl Decision {
-    /// Whether the call runs.
     fn runs(&self) -> bool {
         matches!(self, Self::Approve | Self::ApproveWith(_))
     }

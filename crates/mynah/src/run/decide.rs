@@ -72,7 +72,6 @@ impl Action {
         matches!(self, Self::StartSummary(_) | Self::Sleep(_)) || self.takes_time()
     }
 
-    /// Whether it begins something that takes time.
     pub(super) fn takes_time(&self) -> bool {
         match self {
             Self::StartTurn | Self::Finalize { .. } => true,
@@ -182,7 +181,6 @@ impl Policy {
         error.with_message(message)
     }
 
-    /// The plan for the calls of an answer.
     pub(super) fn plan(&self, state: &RunState, response: &Response, paused: bool) -> Plan {
         if response.error().is_some() || state.extent == Extent::Generate {
             return Plan::Nothing;
@@ -235,7 +233,6 @@ impl Policy {
 }
 
 impl RunState {
-    /// What comes next.
     pub(super) fn decide(&self, policy: &Policy) -> Action {
         // It is asked after each event of an answer, and other actions are large.
         if self.calling == Some(PendingModelCall::Now)
@@ -528,7 +525,6 @@ impl RunState {
         }
     }
 
-    /// The index of the last step among those of the result.
     fn step_index(&self) -> usize {
         self.steps_of_call().len().saturating_sub(1)
     }

@@ -27,10 +27,8 @@ pub(super) trait Door: Send {
         cancelled: bool,
     ) -> Option<Input>;
 
-    /// Calls the model.
     fn call_model(&mut self, machine: &Machine);
 
-    /// The next input of the model call in flight.
     fn poll_model(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<Result<Input>>;
 
     /// The summary of what a view leaves out.
@@ -48,7 +46,6 @@ pub(super) trait Door: Send {
     /// that died.
     fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine) -> bool;
 
-    /// The next input of the calls in flight.
     fn poll_tools(&mut self, cx: &mut Context<'_>, machine: &Machine) -> Poll<Result<Input>>;
 
     /// The next report of a call in flight about its progress.
@@ -79,7 +76,6 @@ pub(super) type ToolRun = BoxFuture<(Arc<ToolCall>, Settled)>;
 /// Tools in flight.
 pub(super) type ToolRuns = FuturesUnordered<ToolRun>;
 
-/// A call, running.
 pub(super) fn running(
     call: &Arc<ToolCall>,
     machine: &Machine,

@@ -58,7 +58,6 @@ enum Phase {
 }
 
 impl Driver {
-    /// A new run.
     pub(crate) fn new(
         setup: Setup,
         beginning: RunStart,
@@ -162,7 +161,6 @@ impl Driver {
         }
     }
 
-    /// The id of a recorded run.
     pub(crate) fn run_id(&self) -> Option<&RunId> {
         self.journal.as_ref().map(|journal| journal.run_id())
     }
@@ -178,7 +176,6 @@ impl Driver {
         self.journal.as_ref()?.records(|cursor| Some(cursor.compared()))
     }
 
-    /// The id of the call.
     pub(crate) fn request_id(&self) -> &str {
         &self.machine.setup.call.request_id
     }
@@ -197,22 +194,18 @@ impl Driver {
         self.past = Some(Box::new(Self { is_past: true, ..past }));
     }
 
-    /// Waits until the log has the beginning of the run.
     pub(crate) fn poll_begun(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.poll_durable(cx)
     }
 
-    /// Waits until every fact is durable.
     fn poll_durable(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.journal.as_ref().map_or(Poll::Ready(Ok(())), |journal| journal.poll_durable(cx))
     }
 
-    /// A handle that ends the run.
     pub(crate) fn cancel_handle(&mut self) -> CancelHandle {
         self.cancel.handle()
     }
 
-    /// The result of the last step.
     pub(crate) fn last_step(&self) -> Option<&StepResult> {
         self.machine.last_step()
     }
@@ -446,7 +439,6 @@ impl Driver {
         }
     }
 
-    /// Writes the result into the run's span.
     fn tell_span(&self, steps: &[StepResult]) {
         let Some(last) = steps.last().filter(|_| !self.span.is_disabled()) else { return };
         let mut usage = Usage::default();

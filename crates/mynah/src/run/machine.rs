@@ -104,12 +104,10 @@ impl Machine {
         progress
     }
 
-    /// Whether anyone sees the progress of tools.
     pub(super) fn shows_progress(&self) -> bool {
         self.watched || self.flight.is_some()
     }
 
-    /// What comes next.
     pub(super) fn decide(&self) -> Action {
         let policy = &self.setup.policy;
         let error = |error: &Error| Metadata::from_iter([("error".to_owned(), error.to_value())]);
@@ -198,7 +196,6 @@ impl Machine {
         }
     }
 
-    /// Turns an input into facts.
     pub(super) fn handle(&mut self, input: Input) -> Vec<Fact> {
         match input {
             Input::ModelEvent(event) => {
@@ -339,7 +336,6 @@ impl Machine {
         u32::try_from(self.state.steps.len() + 1).unwrap_or(u32::MAX)
     }
 
-    /// The model is called.
     pub(super) fn begin_hearing(&mut self) {
         let pricing = self.state.spent.pricing().copied();
         self.hearing = Some(IncomingAnswer::new(pricing, self.recorded));
@@ -352,7 +348,6 @@ impl Machine {
         action.leaves_the_word() || (*action == Action::CallModel && !self.is_hearing())
     }
 
-    /// Whether a model call is in flight.
     pub(super) fn is_hearing(&self) -> bool {
         self.hearing.is_some()
     }
@@ -458,7 +453,6 @@ impl Machine {
         })
     }
 
-    /// The next call that can be started.
     pub(super) fn next_to_start(&mut self) -> Option<Arc<ToolCall>> {
         if self.running >= self.setup.max_concurrency {
             return None;
@@ -499,7 +493,6 @@ impl Machine {
         parks.then_some(self.setup.park_after)
     }
 
-    /// Whether calls are in flight.
     pub(super) fn is_running(&self) -> bool {
         self.running > 0
     }
@@ -563,7 +556,6 @@ impl Machine {
         result
     }
 
-    /// The result of the last step.
     pub(super) fn last_step(&self) -> Option<&StepResult> {
         self.state.last_step()
     }

@@ -83,7 +83,6 @@ impl Bench {
         self.handle(Input::ModelEvent(Event::text_delta(text)))
     }
 
-    /// The model calls the tool, once for each id.
     fn call(&mut self, ids: &[&str]) {
         let calls = ids.iter().map(|id| Part::tool_call(ToolCall::new(*id, "pay", "{}")));
         let answered = self.answer(calls.collect(), FinishReason::ToolCalls);
@@ -99,7 +98,6 @@ impl Bench {
         self.handle(Input::ToolFinished { call, settled }).0
     }
 
-    /// Why the run ends or waits.
     fn finishes(&self) -> Option<HaltReason> {
         match self.0.decide() {
             Action::Finish(end) => Some(end.reason),

@@ -109,7 +109,6 @@ impl OpenTurn {
         calls.iter().filter_map(|call| Some((call, call.sleeps_until?)))
     }
 
-    /// A call does not wait for a time any more.
     pub(super) fn wake(&mut self, place: usize) {
         let slept = self.calls.get_mut(place).and_then(|call| call.sleeps_until.take());
         self.sleeping -= usize::from(slept.is_some());

@@ -50,7 +50,6 @@ impl PartWriter {
         }
     }
 
-    /// Writes what is due.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
         let answer = self.answer.borrow();
         if answer.generation != self.generation {
@@ -97,7 +96,6 @@ impl PartWriter {
     }
 }
 
-/// About how many bytes an event takes.
 fn size(event: &Event) -> usize {
     const MEMBERS: usize = 64;
     MEMBERS

@@ -27,7 +27,6 @@ struct Calls {
 }
 
 impl LatestProgress {
-    /// Shares each report with readers in this process.
     pub(super) fn share(&self, readers: Reports) {
         self.calls().readers = Some(readers);
     }
@@ -92,7 +91,6 @@ impl LatestProgress {
         }
     }
 
-    /// All calls ended.
     pub(super) fn clear(&self) {
         let mut calls = self.calls();
         for (call, _) in std::mem::take(&mut calls.running) {

@@ -253,12 +253,10 @@ impl Door for Replay {
     }
 }
 
-/// The run was stopped, with this end.
 fn interrupted(end: &End, cut_off: bool) -> Input {
     Input::Interrupted { reason: end.reason.clone(), end: Some((end.clone(), cut_off)) }
 }
 
-/// The events of an answer.
 fn answer(cuts: &[Cut], response: &Response) -> VecDeque<Input> {
     expand(cuts, response).into_iter().map(Input::ModelEvent).collect()
 }

@@ -49,7 +49,6 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// The call continues under this id.
     pub(crate) fn set_request_id(&mut self, id: String) {
         self.tool_context.request_id = Arc::from(id.as_str());
         self.call.request_id = id;

@@ -265,7 +265,6 @@ impl RunState {
         self.settle(message, halt);
     }
 
-    /// A call waits for its next attempt.
     fn sleep(&mut self, call_id: &str, until: u64, state: Option<Value>) {
         self.crashes = 0;
         let Some(call) = self.planned_mut(call_id) else { return };
@@ -398,7 +397,6 @@ impl RunState {
         }
     }
 
-    /// What a call continues with.
     pub(super) fn continuation_of(&self, id: &str) -> Option<Arc<Continuation>> {
         self.planned(id)?.continuation.clone()
     }
@@ -447,7 +445,6 @@ impl RunState {
             .collect()
     }
 
-    /// The calls that a person approved and that have no outcome.
     pub(crate) fn approved_calls(&self) -> impl Iterator<Item = &Arc<ToolCall>> {
         let calls = self.open.iter().flat_map(|turn| &turn.calls);
         calls.filter(|call| call.permitted && call.settled.is_none()).map(|planned| &planned.call)
@@ -482,7 +479,6 @@ impl RunState {
         calls.map(|planned| &*planned.call)
     }
 
-    /// A call of the open turn.
     pub(super) fn call(&self, id: &str) -> Option<&Arc<ToolCall>> {
         self.planned(id).map(|planned| &planned.call)
     }
@@ -511,7 +507,6 @@ impl RunState {
         self.last.as_ref()?.halt.as_ref()
     }
 
-    /// The steps since the run last continued after waiting.
     pub(super) fn steps_since_answer(&self) -> &[StepResult] {
         self.steps.get(self.answered_at..).unwrap_or_default()
     }
@@ -591,7 +586,6 @@ fn is_in_a_turn(reason: &HaltReason) -> bool {
     matches!(reason, HaltReason::UncertainTools | HaltReason::CrashLoop | HaltReason::Sleeping)
 }
 
-/// What the model reads of a call that a person did not allow.
 fn rejection(why: &str) -> String {
     match why {
         "" => "a person rejected the call".to_owned(),

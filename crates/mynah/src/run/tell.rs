@@ -4,7 +4,6 @@ use mynah_data::{Error, Event, HaltReason, Metadata, ToolCall, ToolOutcome};
 use mynah_log::{Fact, Resolution};
 use serde_json::Value;
 
-/// The events of a call, from the fact of its outcome.
 pub(crate) fn tell(call: &ToolCall, fact: &Fact) -> Vec<Event> {
     let halt = |reason: &HaltReason, result: &Value, content: &str, exception: Option<&String>| {
         Event::ToolHalt {

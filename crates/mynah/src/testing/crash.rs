@@ -440,7 +440,6 @@ impl<'a> CrashEverywhere<'a> {
         }
     }
 
-    /// Checks a run that ended or waits.
     async fn examine(&self, run: &Simulated, reference: Option<&Simulated>) -> Checked {
         if let Some(reference) = reference {
             self.compare(run, reference)?;
@@ -606,13 +605,11 @@ impl Simulated {
             && self.records.iter().any(|kept| kept.is(Kind::TurnLost))
     }
 
-    /// Whether it waits for such an outcome.
     fn is_uncertain(&self) -> bool {
         self.result.halted_reason == HaltReason::UncertainTools
     }
 }
 
-/// A value as the text of its JSON.
 fn text(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
@@ -627,13 +624,11 @@ fn differing(first: &ChatResult, then: &ChatResult) -> Option<String> {
     Some(format!("the result differs: {place}"))
 }
 
-/// The records of the run so far.
 async fn records(log: &MemoryLog) -> Vec<RecordedFact> {
     let records = log.read(RUN, 1, usize::MAX).await.unwrap_or_default();
     records.iter().filter_map(|record| RecordedFact::read(record).ok().flatten()).collect()
 }
 
-/// How many answers of the model are recorded.
 fn answered(records: &[RecordedFact]) -> usize {
     let is_answer = |kept: &&RecordedFact| match kept.is(Kind::ContextTruncated) {
         true => matches!(kept.fact(), Fact::ContextTruncated { summary: Some(_), .. }),

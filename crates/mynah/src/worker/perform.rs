@@ -32,7 +32,6 @@ pub(super) type Make = dyn Fn(Arc<dyn Log>, RunId) -> BoxFuture<Result<Engine>> 
 /// The agents of a worker, by their names.
 pub(super) type Agents = BTreeMap<String, Arc<Make>>;
 
-/// Performs a run that was claimed until it ends or waits.
 pub(super) async fn perform(
     log: Arc<dyn Log>,
     agents: Agents,
@@ -136,7 +135,6 @@ impl Signal {
     }
 }
 
-/// What makes the engine of the run's agent.
 fn make_of<'a>(loaded: &Loaded, agents: &'a Agents, run: &RunId) -> Result<&'a Make> {
     let name = loaded.about.options.get("agent").and_then(Value::as_str);
     let make = match name {

@@ -54,12 +54,10 @@ impl Process {
         self.waker.register(cx.waker());
     }
 
-    /// Where it died, if it did.
     pub(super) fn died(&self) -> Option<CrashPoint> {
         lock(&self.died).clone()
     }
 
-    /// How many answers of the model it got.
     pub(super) fn answers(&self) -> usize {
         self.answers.load(Ordering::Acquire)
     }

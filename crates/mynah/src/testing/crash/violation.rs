@@ -100,13 +100,11 @@ impl CrashViolation {
         Self { kind, what, crashes: Vec::new(), record: None, tool: None }
     }
 
-    /// The same, in a run with these crashes.
     pub(super) fn after(mut self, crashes: &[CrashPoint]) -> Self {
         self.crashes = crashes.to_vec();
         self
     }
 
-    /// The same, of this tool.
     pub(super) fn of_tool(mut self, name: &str) -> Self {
         self.tool = Some(name.to_owned());
         self
@@ -199,7 +197,6 @@ impl fmt::Display for CrashViolation {
 
 impl std::error::Error for CrashViolation {}
 
-/// The tool that the last call of this id names.
 fn tool_of(records: &[RecordedFact], id: &str) -> Option<String> {
     records.iter().rev().find_map(|kept| match kept.fact() {
         Fact::AssistantCompleted { response, .. } => {
