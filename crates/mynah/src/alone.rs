@@ -20,21 +20,29 @@ use crate::{
 impl Loaded {
     /// An engine rebuilt from the records of a run. They answer for models and tools.
     pub(crate) fn part(&self, ran: EngineSegment<'_>, options: &Options) -> Result<Part> {
-        let EngineSegment { about, extent } = ran;
-        let plan = CallPlan {
-            engine: &engine(about),
-            conversation: joined(&self.before, &self.thread),
-            given: None,
-            options: self.options(about)?.overlay(options.clone()),
-            extent,
-            past: CallOrigin::ReplayAtPrice(about),
-        };
-        let mut part = plan.prepare()?;
+        let mut part = self.plan(&engine(ran.about), ran, options)?.prepare()?;
         // The records have only the name of the model. What is set for the replay is compared.
-        let mut about = about.clone();
+        let mut about = ran.about.clone();
         about.options.extend(options.values.recorded());
         part.about = Some(Box::new(about));
         Ok(part)
+    }
+
+    /// What an engine makes of a run that ran with this, at the price that it had: a price list that changed changes nothing of it.
+    pub(crate) fn plan<'a>(
+        &self,
+        engine: &'a Engine,
+        ran: EngineSegment<'a>,
+        options: &Options,
+    ) -> Result<CallPlan<'a>> {
+        Ok(CallPlan {
+            engine,
+            conversation: joined(&self.before, &self.thread),
+            given: None,
+            options: self.options(ran.about)?.overlay(options.clone()),
+            extent: ran.extent,
+            past: CallOrigin::ReplayAtPrice(ran.about),
+        })
     }
 
     /// The options of a call, from the records. Its `halt_when` holds where it held; for other code

@@ -79,8 +79,8 @@ impl<T: DeserializeOwned + JsonSchema> Answer<T> {
     /// The call as it happens. After the last event, [`AnswerStream::answer`] returns the value.
     pub fn stream(self) -> AnswerStream<T> {
         let form = Form::of::<T>();
-        let chat =
-            self.chat.response_format(ResponseFormat::json_schema(form.name(), form.asked()));
+        let format = ResponseFormat::json_schema(&form.name, form.schema.clone());
+        let chat = self.chat.response_format(format);
         let first = chat.0.run_id.clone();
         let events = chat.clone().stream();
         let (repairs, answer) = (0..self.repairs, None);
@@ -201,10 +201,14 @@ impl<T> AnswerStream<T> {
     }
 }
 
-/// The form of an answer: the schema of its type.
+/// The form of an answer.
 struct Form {
+    /// The name of the type, in the characters that providers take.
     name: String,
+    /// The schema for the model.
     schema: Value,
+    /// Whether the answer is a member of what the model writes, because it is not an object itself.
+    is_wrapped: bool,
 }
 
 /// The member that has the answer, where it is not an object itself.
@@ -212,42 +216,30 @@ const MEMBER: &str = "answer";
 
 impl Form {
     fn of<T: JsonSchema>() -> Self {
-        Self { name: T::schema_name().into_owned(), schema: schema_of::<T>() }
-    }
-
-    /// The name of the type, in the characters that providers take.
-    fn name(&self) -> String {
         let fits = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
-        self.name.chars().map(fits).take(64).collect()
-    }
-
-    fn is_object(&self) -> bool {
-        self.schema["type"] == "object"
-    }
-
-    fn asked(&self) -> Value {
-        if self.is_object() {
-            return self.schema.clone();
+        let name = T::schema_name().chars().map(fits).take(64).collect();
+        let mut schema = schema_of::<T>();
+        let is_wrapped = schema["type"] != "object";
+        if is_wrapped {
+            let definitions = schema.as_object_mut().and_then(|inner| inner.shift_remove("$defs"));
+            schema = json!({
+                "type": "object", "properties": {MEMBER: schema}, "required": [MEMBER], "additionalProperties": false
+            });
+            if let Some(definitions) = definitions {
+                schema["$defs"] = definitions;
+            }
         }
-        let mut inner = self.schema.clone();
-        let definitions = inner.as_object_mut().and_then(|inner| inner.shift_remove("$defs"));
-        let mut asked = json!({
-            "type": "object", "properties": {MEMBER: inner}, "required": [MEMBER], "additionalProperties": false
-        });
-        if let Some(definitions) = definitions {
-            asked["$defs"] = definitions;
-        }
-        asked
+        Self { name, schema, is_wrapped }
     }
 
     /// The value of an answer, or why it does not fit.
     fn check(&self, answer: Value) -> std::result::Result<Value, String> {
         #[cfg(feature = "json-schema")]
-        if let Some(why) = misfits(&self.asked(), &answer, "the answer") {
+        if let Some(why) = misfits(&self.schema, &answer, "the answer") {
             return Err(why);
         }
         match answer {
-            Value::Object(mut members) if !self.is_object() => {
+            Value::Object(mut members) if self.is_wrapped => {
                 Ok(members.shift_remove(MEMBER).unwrap_or_default())
             }
             answer => Ok(answer),

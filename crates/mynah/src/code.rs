@@ -54,32 +54,22 @@ impl Options {
 impl CallPlan<'_> {
     /// The placeholders for the code among these options, and for that of the adapter.
     pub(crate) fn code(&self, options: &Options) -> Metadata {
-        let mut code = Metadata::new();
-        if let (Some((name, _)), Extent::Chat) = (&options.halt_when, self.extent) {
-            code.insert(HALT_WHEN.to_owned(), name.clone());
-        }
-        if let Some(version) =
-            self.engine.0.adapter.as_ref().and_then(|adapter| adapter.schema_fit())
-        {
-            code.insert(SCHEMA_FIT.to_owned(), version.into());
-        }
-        if self.extent == Extent::Generate {
-            return code;
-        }
+        let condition = options.halt_when.as_ref().filter(|_| self.extent == Extent::Chat);
+        let fit = self.engine.0.adapter.as_ref().and_then(|adapter| adapter.schema_fit());
         let executor = options.tool_executor.as_ref().map(|executor| executor.name());
-        if let Some(name) = executor.filter(|name| *name != HandlerExecutor.name()) {
-            code.insert(EXECUTOR.to_owned(), name.into());
-        }
+        let executor = executor.filter(|name| *name != HandlerExecutor.name());
         let encoder = options.tool_result_encoder.as_ref().map(|encoder| encoder.name());
-        if let Some(name) = encoder.filter(|name| *name != JsonEncoder.name()) {
-            code.insert(ENCODER.to_owned(), name.into());
-        }
-        if options.on_tool_error.is_some() {
-            code.insert(ON_TOOL_ERROR.to_owned(), true.into());
-        }
-        if options.approval.is_some() {
-            code.insert(APPROVAL.to_owned(), true.into());
-        }
-        code
+        let encoder = encoder.filter(|name| *name != JsonEncoder.name());
+        let of_tools = [
+            (EXECUTOR, executor.map(Value::from)),
+            (ENCODER, encoder.map(Value::from)),
+            (ON_TOOL_ERROR, options.on_tool_error.is_some().then_some(true.into())),
+            (APPROVAL, options.approval.is_some().then_some(true.into())),
+        ];
+        [(HALT_WHEN, condition.map(|(name, _)| name.clone())), (SCHEMA_FIT, fit.map(Value::from))]
+            .into_iter()
+            .chain(of_tools.into_iter().filter(|_| self.extent != Extent::Generate))
+            .filter_map(|(name, told)| Some((name.to_owned(), told?)))
+            .collect()
     }
 }

@@ -50,11 +50,11 @@ pub struct Fork {
     log: Arc<dyn Log>,
     run: RunId,
     at: u64,
-    world: Arc<dyn World>,
+    pub(crate) world: Arc<dyn World>,
     /// The id of the new run; a fresh one if not set.
-    pub(crate) id: Option<RunId>,
+    id: Option<RunId>,
     /// How it continues the other and how long that was active, if it is no branch.
-    link: Option<(Continues, Duration)>,
+    pub(crate) link: Option<(Continues, Duration)>,
 }
 
 mynah_data::partial_debug! { Fork { run, at, id } }
@@ -79,18 +79,6 @@ fn place<S: Serializer>(parent: &Parent, serializer: S) -> std::result::Result<S
 }
 
 impl Fork {
-    /// A run under an id of its own that continues the other.
-    pub(crate) fn linked(
-        log: Arc<dyn Log>,
-        run: &str,
-        at: u64,
-        id: &str,
-        world: Arc<dyn World>,
-        link: (Continues, Duration),
-    ) -> Self {
-        Self { log, run: run.into(), at, world, id: Some(id.into()), link: Some(link) }
-    }
-
     /// The id of the new run, instead of a fresh one.
     pub fn run_id(mut self, id: impl Into<RunId>) -> Self {
         self.id = Some(id.into());

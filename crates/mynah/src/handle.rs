@@ -224,10 +224,7 @@ impl Run {
     }
 
     fn refused(&self, why: &str) -> Error {
-        Error::session(SessionReason::InvalidStatus)
-            .with_message(format!("session error: invalid_status: run {}: {why}", self.run_id()))
-            .with("operation", "decide")
-            .with("run_id", self.run_id().as_str())
+        invalid_status(&self.run_id, "decide", why)
     }
 
     pub(crate) fn resumption(&self) -> Result<Resume> {
@@ -260,6 +257,14 @@ impl Resume {
         }
         self
     }
+}
+
+/// The error of a run that does not wait for this.
+pub(crate) fn invalid_status(run: &RunId, operation: &str, why: &str) -> Error {
+    Error::session(SessionReason::InvalidStatus)
+        .with_message(format!("session error: invalid_status: run {run}: {why}"))
+        .with("operation", operation)
+        .with("run_id", run.as_str())
 }
 
 pub(crate) fn unnamed() -> Error {

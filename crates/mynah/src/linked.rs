@@ -8,7 +8,8 @@ use mynah_step::{Spent, active};
 use serde_json::Value;
 
 use crate::{
-    engine::Engine, fork::Fork, loaded::Loaded, options::Options, prepare::MAX_TURNS, turn::stay,
+    engine::Engine, fork::fork_run, loaded::Loaded, options::Options, prepare::MAX_TURNS,
+    turn::stay,
 };
 
 /// What ended a run that another can continue.
@@ -145,9 +146,9 @@ pub(crate) async fn continued(
 async fn link(log: &Arc<dyn Log>, engine: &Engine, run: &Loaded, outage: Outage) -> Result<RunId> {
     let next = next_id(&run.run);
     let Outage { at, link, active, .. } = outage;
-    let world = Arc::clone(&engine.0.world);
-    let forked = Fork::linked(Arc::clone(log), &run.run, at, &next, world, (link, active));
-    match forked.await {
+    let mut fork = fork_run(log, &run.run, at).run_id(next.clone());
+    (fork.world, fork.link) = (Arc::clone(&engine.0.world), Some((link, active)));
+    match fork.await {
         Err(error) if log.head(&next).await?.is_none() => Err(error),
         _ => Ok(next),
     }

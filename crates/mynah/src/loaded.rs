@@ -14,7 +14,7 @@ use mynah_step::{
     RecordedFact, SystemWorld, ToolContext, World, millis, mismatch, since_1970, was_redacted,
 };
 
-use crate::run::RunState;
+use crate::{prepare::joined, run::RunState};
 
 /// How the fact of a record is read, unless its body was removed.
 type ReadFact = fn(&Record) -> std::result::Result<Option<RecordedFact>, Corrupt>;
@@ -238,11 +238,7 @@ impl Loaded {
 
     /// The session when the turn began that this run is, with its data as they were last.
     pub(crate) fn session_before(&self) -> Session {
-        let mut session = Session::from(self.thread.clone());
-        if !self.before.is_empty() {
-            session.thread.messages = self.before.clone();
-            session.thread.extend(self.thread.messages.iter().cloned());
-        }
+        let mut session = Session::from(joined(&self.before, &self.thread));
         let (_, last) = self.stretches();
         if let Some(link) = &last.about.session {
             session.id = link.id.clone();

@@ -346,23 +346,20 @@ impl CallPlan<'_> {
                 ));
             }
         }
-        if errors.is_empty() {
-            return Ok(());
-        }
-        Err(Error::validation(ValidationReason::InvalidRequest, errors).because(&why))
+        refuse(ValidationReason::InvalidRequest, errors, &why)
     }
 
     fn check_format(&self, request: &Request) -> Result<()> {
-        let Some(ResponseFormat::JsonSchema { name, schema, .. }) = &request.response_format else {
-            return Ok(());
-        };
-        if !matches!(self.past, CallOrigin::New { .. }) {
-            return Ok(());
+        if let Some(ResponseFormat::JsonSchema { name, schema, .. }) = &request.response_format
+            && matches!(self.past, CallOrigin::New { .. })
+            && let Some(why) = schema_error(schema)
+        {
+            let broken = FieldError::new("schema", "not_json_schema");
+            let errors = vec![broken.under(["response_format".into()])];
+            let why = format!("the schema of response_format {name:?} cannot be used: {why}");
+            return refuse(ValidationReason::InvalidRequest, errors, &[why]);
         }
-        let Some(why) = schema_error(schema) else { return Ok(()) };
-        let broken = FieldError::new("schema", "not_json_schema").under(["response_format".into()]);
-        Err(Error::validation(ValidationReason::InvalidRequest, vec![broken])
-            .because(&[format!("the schema of response_format {name:?} cannot be used: {why}")]))
+        Ok(())
     }
 
     /// Refuses tools that could never run: those without a handler that are not handed to the
@@ -588,32 +585,31 @@ fn check_capabilities(request: &Request) -> Result<()> {
     let Some(model) = request.model.as_ref().filter(|model| !model.capabilities.is_empty()) else {
         return Ok(());
     };
-    let lacks = |pointer: &[&str]| {
-        let mut value = model.capabilities.get(pointer[0]);
-        for step in &pointer[1..] {
-            value = value.and_then(|value| value.get(step));
-        }
-        value == Some(&Value::Bool(false))
-    };
+    let lacks = |name: &str| model.capabilities.get(name) == Some(&Value::Bool(false));
+    let tools = model.capabilities.get("tools").and_then(|tools| tools.get("enabled"));
     let has_image = || {
         let parts = request.messages.iter().flat_map(|message| message.parts());
         parts.into_iter().any(|part| matches!(part, ContentPart::Image { .. }))
     };
     let mut errors = Vec::new();
-    if !request.tools.is_empty() && (lacks(&["tools", "enabled"]) || lacks(&["tools"])) {
+    if !request.tools.is_empty() && (lacks("tools") || tools == Some(&Value::Bool(false))) {
         errors.push(FieldError::new("tools", "tools_disabled"));
     }
     if matches!(request.response_format, Some(ResponseFormat::JsonSchema { .. }))
-        && lacks(&["json_native"])
+        && lacks("json_native")
     {
         errors.push(FieldError::new("response_format", "json_native_disabled"));
     }
-    if lacks(&["vision"]) && has_image() {
+    if lacks("vision") && has_image() {
         errors.push(FieldError::new("vision", "vision_disabled"));
     }
-    if errors.is_empty() {
-        Ok(())
-    } else {
-        Err(Error::validation(ValidationReason::UnsupportedCapability, errors))
+    refuse(ValidationReason::UnsupportedCapability, errors, &[])
+}
+
+/// Refuses a call for these errors, if there are any.
+fn refuse(reason: ValidationReason, errors: Vec<FieldError>, why: &[String]) -> Result<()> {
+    match errors.is_empty() {
+        true => Ok(()),
+        false => Err(Error::validation(reason, errors).because(why)),
     }
 }

@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use crate::{
     engine::Engine,
-    loaded::{EngineSegment, Loaded},
+    loaded::Loaded,
     options::{Options, option_setters},
-    prepare::{CallOrigin, CallPlan, Part, joined},
+    prepare::{Part, joined},
     run::{Driver, RunStart},
     stream::EventStream,
 };
@@ -308,7 +308,7 @@ impl Replay {
         let earlier = earlier.into_iter().map(|ran| loaded.part(ran, &watching));
         let earlier = earlier.collect::<Result<Vec<Part>>>()?;
         let mut part = match &self.engine {
-            Some(engine) => self.asked(engine, &loaded, last)?.prepare()?,
+            Some(engine) => loaded.plan(engine, last, &self.options)?.prepare()?,
             None => loaded.part(last, &self.options)?,
         };
         part.setup.rerun = self.rerun.clone();
@@ -335,24 +335,6 @@ impl Replay {
         let beginning = RunStart { before, thread, extent, about };
         let records = (ReplayCursor::new(run, records), self.options.allow_changed);
         Ok(Driver::replay(earlier, part.setup, beginning, cancel, records))
-    }
-
-    /// The request to replay a run that last ran with this.
-    fn asked<'a>(
-        &self,
-        engine: &'a Engine,
-        loaded: &Loaded,
-        ran: EngineSegment<'a>,
-    ) -> Result<CallPlan<'a>> {
-        Ok(CallPlan {
-            engine,
-            conversation: joined(&loaded.before, &loaded.thread),
-            given: None,
-            options: loaded.options(ran.about)?.overlay(self.options.clone()),
-            extent: ran.extent,
-            // What its tokens cost is the run's own: a price list that changed changes nothing of what it did.
-            past: CallOrigin::ReplayAtPrice(ran.about),
-        })
     }
 
     async fn compare(self) -> Result<Replayed> {

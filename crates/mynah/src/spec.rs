@@ -155,12 +155,8 @@ impl Engine {
             ("on_tool_error", options.on_tool_error.is_some()),
         ];
         if let Some((field, _)) = functions.into_iter().find(|(_, is_there)| *is_there) {
-            let why = format!(
-                "engine error: invalid_engine: {field}: a function cannot be stored; store the engine without it, and add it to the \
-                 restored one"
-            );
-            let error = Error::engine(EngineReason::InvalidEngine).with_message(why);
-            return Err(error.with("field", field));
+            let why = "a function cannot be stored; store the engine without it, and add it to the restored one";
+            return Err(invalid(field, &format!("{field}: {why}")));
         }
         let mut params = options.values.to_json();
         Ok(EngineSpec {
@@ -205,9 +201,7 @@ impl Engine {
             })
         };
         if let Some(Err(why)) = spec.retry.as_ref().map(RetryPolicy::deserialize) {
-            return Err(Error::engine(EngineReason::InvalidEngine)
-                .with_message(format!("engine error: invalid_engine: retry: {why}"))
-                .with("field", RETRY));
+            return Err(invalid(RETRY, &format!("retry: {why}")));
         }
         let tools: Vec<Tool> = spec.tools.iter().enumerate().map(restore).collect::<Result<_>>()?;
         Ok(Self::without_adapter().with(|parts| {
@@ -228,15 +222,16 @@ impl Engine {
 
 fn tool_entry((index, tool): (usize, &Tool)) -> Result<ToolEntry> {
     match (tool.get_handler(), tool.registered_name()) {
-        (Some(_), None) => Err(Error::engine(EngineReason::InvalidEngine)
-            .with_message(format!(
-                "engine error: invalid_engine: the handler of tool {:?} is a function without a registered name; \
-                 Tool::registered_as gives it one",
+        (Some(_), None) => {
+            let why = format!(
+                "the handler of tool {:?} is a function without a registered name; Tool::registered_as gives it one",
                 tool.name()
-            ))
-            .with("field", format!("tools.{index}.handler"))
-            .with("tool_name", tool.name())),
-        (_, name) => Ok(ToolEntry { tool: (**tool.spec()).clone(), handler: name.map(str::to_owned) }),
+            );
+            Err(invalid(&format!("tools.{index}.handler"), &why).with("tool_name", tool.name()))
+        }
+        (_, name) => {
+            Ok(ToolEntry { tool: (**tool.spec()).clone(), handler: name.map(str::to_owned) })
+        }
     }
 }
 
@@ -247,11 +242,12 @@ fn find<T: ?Sized>(
 ) -> Result<Option<Arc<T>>> {
     let Some(name) = name else { return Ok(None) };
     known.get(name).cloned().map(Some).ok_or_else(|| {
-        Error::engine(EngineReason::InvalidEngine)
-            .with_message(format!(
-                "engine error: invalid_engine: {field}: {name:?} is not registered"
-            ))
-            .with("field", field)
-            .with("name", name)
+        invalid(field, &format!("{field}: {name:?} is not registered")).with("name", name)
     })
+}
+
+fn invalid(field: &str, why: &str) -> Error {
+    Error::engine(EngineReason::InvalidEngine)
+        .with_message(format!("engine error: invalid_engine: {why}"))
+        .with("field", field)
 }

@@ -98,7 +98,7 @@ impl Start {
         let mut driver = self.prepare(run, Some(log))?;
         // Only the log can decide whether the id is free, so no model is called before the log
         // has the first record.
-        match poll_fn(|cx| driver.poll_begun(cx)).await {
+        match poll_fn(|cx| driver.poll_durable(cx)).await {
             Ok(()) => Ok(Some(driver)),
             Err(error) if log.head(run).await?.is_none() => Err(error),
             Err(_) => Ok(None),

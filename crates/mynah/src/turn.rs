@@ -13,9 +13,7 @@ use mynah_data::{
     ChatResult, Error, ErrorKind, Event, LogReason, Message, Messages, Operation, Result, RunId,
     Session, SessionReason, SessionReducer, SessionRun, StepResult, TurnResult,
 };
-use mynah_log::{
-    Extent, Hash, Head, LeftOut, Log, Previous, RunFilter, RunStatus, RunSummary, SessionLink,
-};
+use mynah_log::{Extent, Hash, Head, Log, Previous, RunFilter, RunStatus, RunSummary, SessionLink};
 use mynah_step::{BoxFuture, take_over};
 use serde_json::json;
 
@@ -217,7 +215,9 @@ impl PendingTurn {
             Some(policy) => context_policy::left_out(&*log, (&run.run_id, run.seq), policy).await?,
             None => None,
         };
-        let after = Predecessor { left, run_id: run.run_id.clone(), before, left_out };
+        let (Head { seq, hash }, messages) = (left.head, before.len() as u64);
+        let previous = Previous { run_id: run.run_id.clone(), seq, hash, messages, left_out };
+        let after = Predecessor { left, previous, before };
         if self.branch {
             return self.afresh(Some(after), None);
         }
@@ -307,7 +307,7 @@ impl PendingTurn {
         loop {
             let (id, free) = self.free_id(log, run, after.left, number).await?;
             let mut driver = self.clone().afresh(Some(after.clone()), Some(id))?;
-            match poll_fn(|cx| driver.poll_begun(cx)).await {
+            match poll_fn(|cx| driver.poll_durable(cx)).await {
                 Ok(()) => return Ok(driver),
                 Err(error) if error.kind() == ErrorKind::Log(LogReason::Pruned) => {
                     number = free + 1;
@@ -345,13 +345,9 @@ impl PendingTurn {
 
     /// Begins a run, after another that holds the conversation up to some point, or with the whole conversation.
     fn afresh(self, after: Option<Predecessor>, run_id: Option<RunId>) -> Result<Driver> {
-        let since = after.as_ref().map(|after| after.left.at);
-        let (previous, before) = match after {
-            Some(Predecessor { left, run_id, before, left_out }) => {
-                let (Head { seq, hash }, messages) = (left.head, before.len() as u64);
-                (Some(Previous { run_id, seq, hash, messages, left_out }), before)
-            }
-            None => (None, Messages::new()),
+        let (since, previous, before) = match after {
+            Some(after) => (Some(after.left.at), Some(after.previous), after.before),
+            None => (None, None, Messages::new()),
         };
         let extent = self.extent();
         let Session { id, thread: conversation, context, metadata, .. } = self.session;
@@ -371,11 +367,9 @@ impl PendingTurn {
 #[derive(Clone)]
 struct Predecessor {
     left: LastPosition,
-    run_id: RunId,
+    previous: Previous,
     /// The conversation that it holds; empty if that was changed since.
     before: Messages,
-    /// What it left out of its requests.
-    left_out: Option<LeftOut>,
 }
 
 /// Where and when a session's last run ended, and the latest time in its records.

@@ -184,9 +184,12 @@ pub struct WorkerReport {
 /// Why a worker looks around.
 enum Woken {
     Shutdown,
-    Done(Id, std::result::Result<Result<Performed>, JoinError>),
+    Done(Joined),
     Tick,
 }
+
+/// A task that ended: it performed a run, or panicked.
+type Joined = std::result::Result<(Id, Result<Performed>), JoinError>;
 
 /// Until when a run is left alone that could not be performed, and for how long the next time.
 struct Rest {
@@ -310,10 +313,7 @@ impl Worker {
                     return Poll::Ready(Woken::Shutdown);
                 }
                 match runs.tasks.poll_join_next_with_id(cx) {
-                    Poll::Ready(Some(Ok((id, done)))) => Poll::Ready(Woken::Done(id, Ok(done))),
-                    Poll::Ready(Some(Err(error))) => {
-                        Poll::Ready(Woken::Done(error.id(), Err(error)))
-                    }
+                    Poll::Ready(Some(done)) => Poll::Ready(Woken::Done(done)),
                     _ => tick.as_mut().poll(cx).map(|()| Woken::Tick),
                 }
             });
@@ -322,13 +322,10 @@ impl Worker {
                     deadline = Some(Instant::now() + self.drain);
                     runs.cancel.release();
                 }
-                Woken::Done(id, done) => {
-                    self.done(&mut runs, id, done);
+                Woken::Done(done) => {
+                    self.done(&mut runs, done);
                     while let Some(done) = runs.tasks.try_join_next_with_id() {
-                        match done {
-                            Ok((id, done)) => self.done(&mut runs, id, Ok(done)),
-                            Err(error) => self.done(&mut runs, error.id(), Err(error)),
-                        }
+                        self.done(&mut runs, done);
                     }
                     has_work = true;
                 }
@@ -440,17 +437,12 @@ impl Worker {
     }
 
     /// Counts a run that is done, or leaves it alone for a while.
-    fn done(
-        &self,
-        runs: &mut Runs,
-        id: Id,
-        done: std::result::Result<Result<Performed>, JoinError>,
-    ) {
-        let Some((run, _)) = runs.active.remove(&id) else { return };
-        let done = done.unwrap_or_else(|panic| {
-            Err(Error::log(LogReason::Unavailable)
-                .with_message(format!("the run panicked: {panic}")))
+    fn done(&self, runs: &mut Runs, done: Joined) {
+        let (id, done) = done.unwrap_or_else(|panic| {
+            let message = format!("the run panicked: {panic}");
+            (panic.id(), Err(Error::log(LogReason::Unavailable).with_message(message)))
         });
+        let Some((run, _)) = runs.active.remove(&id) else { return };
         let mut sleeps = None;
         match done {
             Ok(Performed::Stopped) => {

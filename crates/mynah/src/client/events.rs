@@ -126,7 +126,8 @@ impl Events {
     }
 
     async fn connect(&mut self) -> Result<()> {
-        let request = self.client.request(Method::GET, &["v1", "runs", &self.run, "events"]);
+        let url = self.client.url(&["v1", "runs", &self.run, "events"]);
+        let request = self.client.request(Method::GET, url);
         let mut request = request.header(header::ACCEPT, "text/event-stream");
         if let Some(last) = self.last {
             request = request.header("last-event-id", last.to_string());

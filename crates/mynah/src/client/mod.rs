@@ -196,8 +196,8 @@ impl Client {
     /// # Errors
     /// There is no such run, or the server cannot be reached.
     pub async fn run(&self, run: impl AsRef<str>) -> Result<RunInfo> {
-        let request = self.request(Method::GET, &["v1", "runs", run.as_ref()]);
-        read(send(request).await?).await
+        let url = self.url(&["v1", "runs", run.as_ref()]);
+        read(send(self.request(Method::GET, url)).await?).await
     }
 
     /// The runs that a [`RunFilter`](mynah_log::RunFilter) or a [`RunQuery`] picks. Which runs are abandoned is decided by the server's
@@ -208,7 +208,7 @@ impl Client {
     pub async fn runs(&self, query: impl Into<RunQuery>) -> Result<RunList> {
         let mut url = self.url(&["v1", "runs"]);
         url.query_pairs_mut().extend_pairs(query.into().parameters());
-        read(send(self.request_to(Method::GET, url)).await?).await
+        read(send(self.request(Method::GET, url)).await?).await
     }
 
     /// The events of a run after one, or from its start, and those to come.
@@ -289,7 +289,7 @@ impl Client {
             let seconds = wait.as_millis().div_ceil(1000);
             url.query_pairs_mut().append_pair("wait", &seconds.to_string());
         }
-        let request = self.request_to(Method::POST, url).header("mynah-request", "1");
+        let request = self.request(Method::POST, url).header("mynah-request", "1");
         let request = request.header(header::CONTENT_TYPE, "application/json");
         read(send(request.body(body.to_string())).await?).await
     }
@@ -303,11 +303,7 @@ impl Client {
         url
     }
 
-    fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
-        self.request_to(method, self.url(path))
-    }
-
-    fn request_to(&self, method: Method, url: Url) -> RequestBuilder {
+    fn request(&self, method: Method, url: Url) -> RequestBuilder {
         let request = self.http.client(url.as_str()).request(method, url);
         match &self.token {
             Some(token) => request.bearer_auth(token.expose_secret()),

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use mynah_data::{
-    Error, ErrorKind, HaltReason, LogReason, Message, Result, Role, SessionReason, ToolCall,
-};
+use mynah_data::{Error, ErrorKind, HaltReason, LogReason, Message, Result, Role, ToolCall};
 use mynah_log::{About, End, Fact, Interruption, RunStatus};
 use mynah_step::OnUncertain;
 use serde_json::json;
@@ -12,6 +10,7 @@ use serde_json::json;
 use super::Resume;
 use crate::{
     Decision,
+    handle::invalid_status,
     linked::advice,
     loaded::Loaded,
     prepare::{PARK_AFTER, Part},
@@ -223,10 +222,6 @@ impl Resume {
     }
 
     pub(super) fn refused(&self, status: RunStatus, why: &str) -> Error {
-        Error::session(SessionReason::InvalidStatus)
-            .with_message(format!("session error: invalid_status: run {}: {why}", self.run))
-            .with("operation", "resume")
-            .with("status", status.as_str())
-            .with("run_id", self.run.as_str())
+        invalid_status(&self.run, "resume", why).with("status", status.as_str())
     }
 }

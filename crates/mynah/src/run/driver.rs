@@ -194,11 +194,8 @@ impl Driver {
         self.past = Some(Box::new(Self { is_past: true, ..past }));
     }
 
-    pub(crate) fn poll_begun(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        self.poll_durable(cx)
-    }
-
-    fn poll_durable(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+    /// Waits until the log has every fact so far.
+    pub(crate) fn poll_durable(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.journal.as_ref().map_or(Poll::Ready(Ok(())), |journal| journal.poll_durable(cx))
     }
 
@@ -207,7 +204,7 @@ impl Driver {
     }
 
     pub(crate) fn last_step(&self) -> Option<&StepResult> {
-        self.machine.last_step()
+        self.machine.state.last_step()
     }
 
     /// The result of the run as a chat. Its steps move into it.
@@ -400,14 +397,11 @@ impl Driver {
         }
         self.tell_span(&self.machine.state.steps);
         let run_id = self.run_id().cloned();
-        if self.is_past {
-            self.refusal = None;
-        }
-        let event = match self.refusal {
-            Some(_) => None,
-            None if self.is_past => None,
-            None => self.machine.completed(run_id.as_ref()),
+        let event = match self.is_past || self.refusal.is_some() {
+            true => None,
+            false => self.machine.completed(run_id.as_ref()),
         };
+        self.refusal.take_if(|_| self.is_past);
         self.phase = Phase::Closing(event);
     }
 

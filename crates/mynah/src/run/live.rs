@@ -10,8 +10,7 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use mynah_data::{
-    AdapterReason, Breach, BreachTime, Error, Event, HaltReason, Message, Response, Result, RunId,
-    ToolCall,
+    AdapterReason, BreachTime, Error, Event, HaltReason, Message, Response, Result, RunId, ToolCall,
 };
 use mynah_log::{End, Fact, RunStatus};
 use mynah_step::{
@@ -128,21 +127,16 @@ impl Live {
             }
         }
         let place = match action {
-            Action::CallModel | Action::Summarise(_) => BreachTime::MidStream,
-            Action::RunTools if machine.is_running() => BreachTime::MidStream,
-            Action::Sleep(_) => BreachTime::PreCall,
-            action if action.takes_time() => BreachTime::PreCall,
-            // The clock starts with the run.
-            _ => {
-                let _ = self.poll_clock(cx, BreachTime::PreCall);
-                return None;
-            }
+            Action::CallModel | Action::Summarise(_) => Some(BreachTime::MidStream),
+            Action::RunTools if machine.is_running() => Some(BreachTime::MidStream),
+            Action::Sleep(_) => Some(BreachTime::PreCall),
+            action if action.takes_time() => Some(BreachTime::PreCall),
+            _ => None,
         };
-        self.poll_clock(cx, place).map(Input::LimitReached)
-    }
-
-    fn poll_clock(&mut self, cx: &mut Context<'_>, place: BreachTime) -> Option<Breach> {
-        self.wall_clock.as_mut()?.poll_passed(cx, place)
+        // The clock starts with the run.
+        let passed =
+            self.wall_clock.as_mut()?.poll_passed(cx, place.unwrap_or(BreachTime::PreCall));
+        passed.filter(|_| place.is_some()).map(Input::LimitReached)
     }
 
     /// Records of the calls in flight that they end with the run.

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use mynah_data::{
     ASK_USER_SENTINEL, ChatResult, Error, Event, HaltReason, Message, Messages, Metadata, Response,
-    RunId, StepResult, StepThread, StreamReason, ToolCall,
+    RunId, StepThread, StreamReason, ToolCall,
 };
 use mynah_log::{Effect, End, Extent, Fact, Hash, Plan, Resolution, SUMMARY_STARTED, cbor};
 use mynah_step::{IncomingAnswer, Journal, OnToolError, Settled, prompt_tokens, settle, uncertain};
@@ -542,7 +542,7 @@ impl Machine {
         // A step with unfinished tools has no result. Its run has the reason.
         if self.state.extent != Extent::Chat && self.state.open.is_none() {
             // A run whose end was recorded by another process has its result in the state.
-            let is_step = self.state.extent == Extent::Step && self.last_step().is_some();
+            let is_step = self.state.extent == Extent::Step && self.state.last_step().is_some();
             let completed = || self.step_completed().filter(|_| is_step && self.watched);
             return self.held.clone().or_else(completed);
         }
@@ -554,10 +554,6 @@ impl Machine {
         let mut result = self.state.chat_result();
         result.run_id = run_id.cloned();
         result
-    }
-
-    pub(super) fn last_step(&self) -> Option<&StepResult> {
-        self.state.last_step()
     }
 }
 

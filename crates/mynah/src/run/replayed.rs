@@ -70,9 +70,7 @@ impl Replay {
         self.answered.clear();
         Some(input)
     }
-}
 
-impl Replay {
     fn has_upcoming(&self) -> bool {
         self.journal.records(|cursor| Some(cursor.has_upcoming())) == Some(true)
     }
