@@ -196,21 +196,11 @@ struct RunWalk<'l> {
     indexed: &'l RunSummary,
     verifier: Verifier,
     found: Option<RunSummary>,
-    untold: Unverifiable,
-}
-
-/// What the index may contain if the record that would confirm it lost its body, and its tombstone
-/// does not either.
-#[derive(Clone, Copy, Default)]
-struct Unverifiable {
-    model: bool,
-    session: bool,
 }
 
 impl<'l> RunWalk<'l> {
     fn begin(log: &'l dyn Log, indexed: &'l RunSummary) -> Self {
-        let verifier = Verifier::new(&indexed.run_id);
-        Self { log, indexed, verifier, found: None, untold: Unverifiable::default() }
+        Self { log, indexed, verifier: Verifier::new(&indexed.run_id), found: None }
     }
 
     /// The next records; none after the last that the index counts.
@@ -250,7 +240,7 @@ impl<'l> RunWalk<'l> {
             let kind = record.kind();
             // After the first record only the first model that is named counts.
             let counts = kind == Kind::RunStarted || found.model.is_none();
-            if record.body().is_some() || !kind.counted().names() || !counts {
+            if record.body().is_some() || !kind.names() || !counts {
                 found.count(&counted);
                 continue;
             }
@@ -260,10 +250,13 @@ impl<'l> RunWalk<'l> {
                     let gist = named(self.indexed, &counted, names)?;
                     found.count(&counted.with_gist(gist));
                 }
+                // Nothing is left that confirms what the index has from the record.
                 None => {
-                    self.untold.model = true;
-                    self.untold.session |= kind == Kind::RunStarted;
                     found.count(&counted);
+                    found.model.clone_from(&self.indexed.model);
+                    if kind == Kind::RunStarted {
+                        found.session_id.clone_from(&self.indexed.session_id);
+                    }
                 }
             }
         }
@@ -271,11 +264,11 @@ impl<'l> RunWalk<'l> {
     }
 
     fn end(self) -> Result<(Verifier, RunSummary)> {
-        let Self { indexed, verifier, found, untold, .. } = self;
+        let Self { indexed, verifier, found, .. } = self;
         let run = &*indexed.run_id;
         let found =
             found.ok_or_else(|| Corrupt::new(run, 1, "the index has a run without records"))?;
-        compare(indexed, &found, untold).map_err(|what| Corrupt::new(run, found.records, what))?;
+        compare(indexed, &found).map_err(|what| Corrupt::new(run, found.records, what))?;
         Ok((verifier, found))
     }
 }
@@ -434,15 +427,10 @@ async fn expected(log: &dyn Log, indexed: &RunSummary, seq: u64) -> Option<Hash>
 }
 
 /// The differences between the index and the records.
-fn compare(indexed: &RunSummary, found: &RunSummary, untold: Unverifiable) -> Result<(), String> {
+fn compare(indexed: &RunSummary, found: &RunSummary) -> Result<(), String> {
     // As text, since a sum that is not a number does not equal itself.
-    let differ = told(indexed)
-        .into_iter()
-        .zip(told(found))
-        .filter(|((what, _), _)| !(untold.model && *what == "model"))
-        .filter(|((what, _), _)| !(untold.session && *what == "session"))
-        .find(|((_, indexed), (_, found))| indexed != found);
-    match differ {
+    let mut pairs = told(indexed).into_iter().zip(told(found));
+    match pairs.find(|((_, indexed), (_, found))| indexed != found) {
         Some(((what, indexed), (_, found))) => {
             Err(format!("{what}: the index says {indexed}, the records say {found}"))
         }

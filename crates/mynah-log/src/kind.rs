@@ -5,33 +5,25 @@
 use std::{fmt, str::FromStr};
 
 use mynah_data::{Error, Message};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{Effect, End, Fact, Inside, MAINTENANCE, Removed, RunStatus, Tombstone};
 
 macro_rules! kinds {
-    ($($kind:ident = $name:literal, $status:expr, $place:ident, $counted:ident;)+) => {
-        /// The kind of a [`Fact`].
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        pub enum Kind {
-            $(
-                #[doc = concat!("The kind of [`Fact::", stringify!($kind), "`].")]
-                #[serde(rename = $name)]
-                $kind,
-            )+
+    ($($kind:ident = $name:literal, $status:expr;)+) => {
+        mynah_data::words! {
+            /// The kind of a [`Fact`].
+            pub enum Kind {
+                $(
+                    #[doc = concat!("The kind of [`Fact::", stringify!($kind), "`].")]
+                    $kind => $name,
+                )+
+            }
         }
 
         impl Kind {
             /// All kinds.
             pub const ALL: &'static [Self] = &[$(Self::$kind),+];
-
-            /// The name, as in JSON and in envelopes.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$kind => $name,)+
-                }
-            }
 
             /// The kind of this name; none if this version does not know it.
             pub(crate) fn of(name: &str) -> Option<Self> {
@@ -45,20 +37,6 @@ macro_rules! kinds {
             pub const fn status(self) -> Option<RunStatus> {
                 match self {
                     $(Self::$kind => $status,)+
-                }
-            }
-
-            /// Where in a run a record of this kind stands.
-            const fn place(self) -> Place {
-                match self {
-                    $(Self::$kind => Place::$place,)+
-                }
-            }
-
-            /// What totals and the index take from its payload.
-            pub(crate) const fn counted(self) -> Counted {
-                match self {
-                    $(Self::$kind => Counted::$counted,)+
                 }
             }
         }
@@ -77,26 +55,26 @@ macro_rules! kinds {
 const RUNNING: Option<RunStatus> = Some(RunStatus::Running);
 
 kinds! {
-    RunStarted = "run_started", RUNNING, First, Names;
-    Resumed = "resumed", RUNNING, Between, Nothing;
-    UserMessage = "user_message", RUNNING, Between, Nothing;
-    TurnStarted = "turn_started", RUNNING, Between, Turn;
-    TurnLost = "turn_lost", RUNNING, Between, Estimate;
-    FinalizeStarted = "finalize_started", RUNNING, Between, Nothing;
-    FinalizeFailed = "finalize_failed", RUNNING, Between, Nothing;
-    AssistantCompleted = "assistant_completed", RUNNING, Between, Answer;
-    ToolScheduled = "tool_scheduled", RUNNING, Between, Call;
-    ToolCompleted = "tool_completed", RUNNING, Between, Nothing;
-    ToolFailed = "tool_failed", RUNNING, Between, Nothing;
-    SideEffect = "side_effect", RUNNING, Between, Nothing;
-    ContextTruncated = "context_truncated", RUNNING, Between, Summary;
-    BudgetExceeded = "budget_exceeded", RUNNING, Between, Partial;
-    Suspended = "suspended", Some(RunStatus::Suspended), Between, Nothing;
-    Completed = "completed", Some(RunStatus::Completed), Between, Nothing;
-    Failed = "failed", Some(RunStatus::Failed), Between, Nothing;
-    Cancelled = "cancelled", Some(RunStatus::Cancelled), Between, Partial;
-    Sealed = "sealed", None, Last, Nothing;
-    Removed = "removed", RUNNING, Maintenance, Nothing;
+    RunStarted = "run_started", RUNNING;
+    Resumed = "resumed", RUNNING;
+    UserMessage = "user_message", RUNNING;
+    TurnStarted = "turn_started", RUNNING;
+    TurnLost = "turn_lost", RUNNING;
+    FinalizeStarted = "finalize_started", RUNNING;
+    FinalizeFailed = "finalize_failed", RUNNING;
+    AssistantCompleted = "assistant_completed", RUNNING;
+    ToolScheduled = "tool_scheduled", RUNNING;
+    ToolCompleted = "tool_completed", RUNNING;
+    ToolFailed = "tool_failed", RUNNING;
+    SideEffect = "side_effect", RUNNING;
+    ContextTruncated = "context_truncated", RUNNING;
+    BudgetExceeded = "budget_exceeded", RUNNING;
+    Suspended = "suspended", Some(RunStatus::Suspended);
+    Completed = "completed", Some(RunStatus::Completed);
+    Failed = "failed", Some(RunStatus::Failed);
+    Cancelled = "cancelled", Some(RunStatus::Cancelled);
+    Sealed = "sealed", None;
+    Removed = "removed", RUNNING;
 }
 
 impl Kind {
@@ -105,41 +83,19 @@ impl Kind {
         matches!(self.status(), Some(status) if status.is_ended())
     }
 
-    /// Whether a record of this kind keeps its body in every redaction.
-    pub(crate) const fn keeps_body(self) -> bool {
-        matches!(self, Self::Sealed | Self::Removed)
+    /// Whether records of this kind name a model or a session.
+    pub(crate) const fn names(self) -> bool {
+        matches!(self, Self::RunStarted | Self::AssistantCompleted)
     }
 
     /// Why a record of this kind may not be at this place of a run, regardless of the records before it.
     pub(crate) fn misplaced(self, run: &str, is_first: bool) -> Option<&'static str> {
-        let (place, is_maintenance) = (self.place(), run == MAINTENANCE);
-        if is_maintenance != (place == Place::Maintenance) {
+        let is_maintenance = run == MAINTENANCE;
+        if is_maintenance != (self == Self::Removed) {
             return Some("a log's maintenance run has tombstones, and no other run has any");
         }
         let starts = is_first && !is_maintenance;
-        (starts != (place == Place::First)).then_some("a run starts once, with its first record")
-    }
-
-    /// Why a record of this kind may not follow one of that kind, none before the first.
-    pub(crate) fn misplaced_after(self, run: &str, before: Option<Self>) -> Option<&'static str> {
-        if let Some(what) = self.misplaced(run, before.is_none()) {
-            return Some(what);
-        }
-        match (before, self.place()) {
-            (Some(Self::Sealed), _) => Some("it follows the seal"),
-            (Some(before), Place::First | Place::Between | Place::Maintenance)
-                if before.is_end() =>
-            {
-                Some("it follows the run's end, and only the seal can")
-            }
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
+        (starts != (self == Self::RunStarted)).then_some("a run starts once, with its first record")
     }
 }
 
@@ -148,57 +104,12 @@ impl FromStr for Kind {
 
     fn from_str(name: &str) -> Result<Self, Error> {
         Self::of(name).ok_or_else(|| {
-            let kinds = Self::ALL.iter().filter(|kind| !kind.keeps_body());
+            let kinds =
+                Self::ALL.iter().filter(|kind| !matches!(kind, Self::Sealed | Self::Removed));
             let kinds = kinds.map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ");
             let why = format!("no record is of kind {name:?}; the kinds are {kinds}");
             Error::invalid_option("kind", "unknown").with_message(why)
         })
-    }
-}
-
-/// Where in a run a record stands.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// At the beginning, and nowhere else.
-    First,
-    /// Anywhere between the beginning and the end.
-    Between,
-    /// At the end: nothing follows.
-    Last,
-    /// In the log's maintenance run, and nowhere else.
-    Maintenance,
-}
-
-/// What totals and the index take from a payload.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Counted {
-    /// Nothing.
-    Nothing,
-    /// The model and the session that the run began with.
-    Names,
-    /// One more turn, for any payload.
-    Turn,
-    /// The estimate of a call whose answer was lost.
-    Estimate,
-    /// The usage of an answer, and the model that gave it.
-    Answer,
-    /// The usage of as much of an answer as came.
-    Partial,
-    /// The usage of a summary.
-    Summary,
-    /// A tool call, if it is the first attempt.
-    Call,
-}
-
-impl Counted {
-    /// Whether it has to be read from the payload.
-    pub(crate) const fn is_read(self) -> bool {
-        !matches!(self, Self::Nothing | Self::Turn)
-    }
-
-    /// Whether records of such kinds name a model or a session.
-    pub(crate) const fn names(self) -> bool {
-        matches!(self, Self::Names | Self::Answer)
     }
 }
 

@@ -8,7 +8,6 @@ use serde::{Deserialize, de::IgnoredAny};
 use crate::{
     Fact, Hash, Kind, Totals,
     cbor::{self, major},
-    kind::Counted,
 };
 
 /// The part of a record that the index counts.
@@ -26,35 +25,25 @@ impl RecordSummary {
     pub(crate) fn of(fact: &Fact) -> Self {
         match fact {
             Fact::RunStarted { about: Some(about), .. } => {
-                // A branch is not a turn of the session, though it keeps its link. A run that continues another is.
                 let is_branch = about.parent.as_ref().is_some_and(|from| from.continues.is_none());
-                let session = about.session.as_ref().filter(|_| !is_branch);
-                let session = session.and_then(|session| session.id.as_deref());
-                let (model, session) = (about.model.as_deref(), session);
-                Self {
-                    model: model.map(Arc::from),
-                    session: session.map(Arc::from),
-                    ..Self::default()
-                }
+                let session = about.session.as_ref().and_then(|session| session.id.as_deref());
+                Self::naming(about.model.as_deref(), session, is_branch)
             }
-            Fact::TurnStarted { .. } => Self::adding(Totals { turns: 1, ..Totals::default() }),
+            Fact::TurnStarted { .. } => Self::turn(),
             Fact::TurnLost { input_tokens, cost, .. } => {
-                Self::adding(spent(Some(*input_tokens), None, *cost))
+                Self::spending(Some(*input_tokens), None, *cost)
             }
             Fact::AssistantCompleted { response, .. } => {
                 let model = response.model.as_deref().map(Arc::from);
-                Self { model, ..Self::adding(taken(response)) }
+                Self { model, ..Self::answer(response) }
             }
-            Fact::BudgetExceeded { partial: Some(partial), .. }
-            | Fact::Cancelled { partial: Some(partial), .. } => Self::adding(taken(partial)),
-            Fact::ContextTruncated { summary: Some(summary), .. } => Self::adding(taken(summary)),
-            Fact::ToolScheduled { attempt: 1, .. } => {
-                Self::adding(Totals { tool_calls: 1, ..Totals::default() })
-            }
+            Fact::BudgetExceeded { partial: Some(answer), .. }
+            | Fact::Cancelled { partial: Some(answer), .. }
+            | Fact::ContextTruncated { summary: Some(answer), .. } => Self::answer(answer),
+            Fact::ToolScheduled { attempt, .. } => Self::call(*attempt),
             Fact::RunStarted { about: None, .. }
             | Fact::BudgetExceeded { partial: None, .. }
             | Fact::Cancelled { partial: None, .. }
-            | Fact::ToolScheduled { .. }
             | Fact::Resumed { .. }
             | Fact::UserMessage { .. }
             | Fact::FinalizeStarted { .. }
@@ -71,7 +60,30 @@ impl RecordSummary {
         }
     }
 
-    fn adding(adds: Totals) -> Self {
+    /// A branch is not a turn of the session, though it keeps its link. A run that continues another is.
+    fn naming(model: Option<&str>, session: Option<&str>, is_branch: bool) -> Self {
+        let session = session.filter(|_| !is_branch).map(Arc::from);
+        Self { model: model.map(Arc::from), session, ..Self::default() }
+    }
+
+    fn turn() -> Self {
+        Self { adds: Totals { turns: 1, ..Totals::default() }, ..Self::default() }
+    }
+
+    fn call(attempt: u32) -> Self {
+        let tool_calls = u64::from(attempt == 1);
+        Self { adds: Totals { tool_calls, ..Totals::default() }, ..Self::default() }
+    }
+
+    fn answer(answer: &Response) -> Self {
+        let Usage { input_tokens, output_tokens, total_cost, .. } = answer.usage;
+        Self::spending(input_tokens, output_tokens, total_cost)
+    }
+
+    fn spending(input: Option<u64>, output: Option<u64>, cost: Option<f64>) -> Self {
+        let (input_tokens, output_tokens) = (input.unwrap_or(0), output.unwrap_or(0));
+        let cost = cost.unwrap_or(0.0);
+        let adds = Totals { input_tokens, output_tokens, cost, ..Totals::default() };
         Self { adds, ..Self::default() }
     }
 
@@ -87,39 +99,40 @@ impl RecordSummary {
         if said != name {
             return Err(format!("the envelope says {name}, the payload {said}"));
         }
-        let counted = kind.map_or(Counted::Nothing, Kind::counted);
-        let seen = match counted.is_read() {
-            true => Seen::deserialize(&mut reader),
-            false => IgnoredAny::deserialize(&mut reader).map(|_| Seen::default()),
+        let seen = match kind {
+            Some(
+                Kind::RunStarted
+                | Kind::TurnLost
+                | Kind::AssistantCompleted
+                | Kind::ToolScheduled
+                | Kind::ContextTruncated
+                | Kind::BudgetExceeded
+                | Kind::Cancelled,
+            ) => Seen::deserialize(&mut reader),
+            _ => IgnoredAny::deserialize(&mut reader).map(|_| Seen::default()),
         };
         let seen = seen.and_then(|seen| reader.end().map(|()| seen)).map_err(wrong)?;
-        let used = |answer: &Option<Answer<'_>>| {
-            let usage = answer.as_ref().and_then(|answer| answer.usage.as_ref());
-            usage.map_or_else(Totals::default, |usage| {
-                spent(usage.input_tokens, usage.output_tokens, usage.total_cost)
-            })
+        let used = |answer: Option<Answer<'_>>| {
+            let usage = answer.and_then(|answer| answer.usage).unwrap_or_default();
+            Self::spending(usage.input_tokens, usage.output_tokens, usage.total_cost)
         };
-        Ok(match counted {
-            Counted::Nothing => Self::default(),
-            Counted::Names => {
+        Ok(match kind {
+            Some(Kind::RunStarted) => {
                 let about = seen.about.unwrap_or_default();
                 let is_branch = about.parent.is_some_and(|from| from.continues.is_none());
-                let session = about.session.filter(|_| !is_branch);
-                let session = session.and_then(|session| session.id).map(Arc::from);
-                Self { model: about.model.map(Arc::from), session, ..Self::default() }
+                let session = about.session.and_then(|session| session.id);
+                Self::naming(about.model, session, is_branch)
             }
-            Counted::Turn => Self::adding(Totals { turns: 1, ..Totals::default() }),
-            Counted::Estimate => Self::adding(spent(seen.input_tokens, None, seen.cost)),
-            Counted::Answer => {
+            Some(Kind::TurnStarted) => Self::turn(),
+            Some(Kind::TurnLost) => Self::spending(seen.input_tokens, None, seen.cost),
+            Some(Kind::AssistantCompleted) => {
                 let model = seen.response.as_ref().and_then(|answer| answer.model);
-                Self { model: model.map(Arc::from), ..Self::adding(used(&seen.response)) }
+                Self { model: model.map(Arc::from), ..used(seen.response) }
             }
-            Counted::Partial => Self::adding(used(&seen.partial)),
-            Counted::Summary => Self::adding(used(&seen.summary)),
-            Counted::Call => {
-                let tool_calls = u64::from(seen.attempt == Some(1));
-                Self::adding(Totals { tool_calls, ..Totals::default() })
-            }
+            Some(Kind::ContextTruncated) => used(seen.summary),
+            Some(Kind::ToolScheduled) => Self::call(seen.attempt.unwrap_or(0)),
+            // Other kinds have no such member.
+            _ => used(seen.partial),
         })
     }
 
@@ -143,20 +156,6 @@ const NAMES_DOMAIN: &[u8] = b"mynah record names 1\n";
 
 const NULL: u64 = 22;
 
-fn taken(answer: &Response) -> Totals {
-    let Usage { input_tokens, output_tokens, total_cost, .. } = answer.usage;
-    spent(input_tokens, output_tokens, total_cost)
-}
-
-fn spent(input_tokens: Option<u64>, output_tokens: Option<u64>, cost: Option<f64>) -> Totals {
-    Totals {
-        input_tokens: input_tokens.unwrap_or(0),
-        output_tokens: output_tokens.unwrap_or(0),
-        cost: cost.unwrap_or(0.0),
-        ..Totals::default()
-    }
-}
-
 /// The members of payloads that count, under the names that facts have for them.
 #[derive(Default, Deserialize)]
 struct Seen<'a> {
@@ -170,14 +169,14 @@ struct Seen<'a> {
     about: Option<Start<'a>>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 struct Answer<'a> {
     usage: Option<Used>,
     #[serde(borrow)]
     model: Option<&'a str>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Used {
     input_tokens: Option<u64>,
     output_tokens: Option<u64>,

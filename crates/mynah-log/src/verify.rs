@@ -173,8 +173,11 @@ impl Verifier {
         self.broken_at = (record.envelope().prev != before).then(|| record.hash());
         self.chain.follow(record).map_err(|corrupt| corrupt.what)?;
         let last = self.last.replace(record.kind());
-        if let Some(what) = record.kind().misplaced_after(self.chain.run_id(), last) {
+        if let Some(what) = record.kind().misplaced(self.chain.run_id(), last.is_none()) {
             return Err(what.to_owned());
+        }
+        if last.is_some_and(Kind::is_end) && !is_seal {
+            return Err("it follows the run's end, and only the seal can".to_owned());
         }
         if record.body().is_none() {
             if is_seal {

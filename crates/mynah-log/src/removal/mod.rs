@@ -13,8 +13,7 @@ use mynah_data::{ErrorKind, LogReason, Result, RunId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Append, Chain, Fact, Hash, Kind, Log, Record, RunSummary, Totals, kind::Counted,
-    record_summary::RecordSummary,
+    Append, Chain, Fact, Hash, Kind, Log, Record, RunSummary, Totals, record_summary::RecordSummary,
 };
 
 pub use prune::{Prune, PruneReport};
@@ -107,13 +106,13 @@ impl Stripped {
 
     /// The same, where the index has this from the record.
     pub(crate) fn naming(self, record: &Record, gist: &RecordSummary) -> Self {
-        let names = record.kind().counted().names().then(|| gist.names(&record.envelope().body));
+        let names = record.kind().names().then(|| gist.names(&record.envelope().body));
         Self { names, ..self }
     }
 
     /// What the body had added to the totals of the run, in a record of this kind.
     fn adds_as(&self, kind: Kind) -> Totals {
-        Totals { turns: u64::from(kind.counted() == Counted::Turn), ..self.adds.clone() }
+        Totals { turns: u64::from(kind == Kind::TurnStarted), ..self.adds.clone() }
     }
 }
 
