@@ -96,37 +96,15 @@ impl Hash {
         Self(hash)
     }
 
-    /// From 64 hexadecimal digits.
+    /// From 64 hexadecimal digits in lower case.
     fn from_hex(text: &str) -> Option<Self> {
-        let digits = text.as_bytes();
-        if digits.len() != 64 {
-            return None;
-        }
-        let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let digit = |c: u8| (c as char).to_digit(16);
-            *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
-        }
-        Some(Self(bytes))
-    }
-}
-
-impl Hash {
-    /// Its 64 digits.
-    fn digits(&self) -> [u8; 64] {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut digits = [0; 64];
-        for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 15)];
-        }
-        digits
+        unhex(text)?.try_into().ok().map(Self)
     }
 }
 
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(std::str::from_utf8(&self.digits()).map_err(|_| fmt::Error)?)
+        f.write_str(&hex(&self.0))
     }
 }
 
@@ -135,7 +113,7 @@ impl FromStr for Hash {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        Self::from_hex(text).ok_or_else(|| {
+        Self::from_hex(&text.to_ascii_lowercase()).ok_or_else(|| {
             let why = format!("{text:?} is not a hash: give 64 hexadecimal digits");
             Error::invalid_option("hash", "not_a_hash").with_message(why)
         })
@@ -150,8 +128,7 @@ impl fmt::Debug for Hash {
 
 impl Serialize for Hash {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let digits = self.digits();
-        serializer.serialize_str(std::str::from_utf8(&digits).map_err(serde::ser::Error::custom)?)
+        serializer.serialize_str(&hex(&self.0))
     }
 }
 
@@ -159,11 +136,33 @@ impl<'de> Deserialize<'de> for Hash {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         // What is stored is written in one way alone.
-        let hash = Self::from_hex(&text).filter(|hash| hash.digits() == *text.as_bytes());
-        hash.ok_or_else(|| {
+        Self::from_hex(&text).ok_or_else(|| {
             serde::de::Error::custom("expected 64 hexadecimal digits, in lower case")
         })
     }
+}
+
+/// In hexadecimal digits, in lower case.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text
+}
+
+/// The bytes that these digits stand for.
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |c: u8| match c {
+        b'0'..=b'9' => Some(c - b'0'),
+        b'a'..=b'f' => Some(c - b'a' + 10),
+        _ => None,
+    };
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
+    if rest.is_empty() { bytes.collect() } else { None }
 }
 
 #[cfg(test)]

@@ -33,7 +33,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, value::RawValue};
 
 use self::reader::{Item, Reader};
-use crate::{Body, Hash, MAX_PAYLOAD, Record, VerifyReport, cbor};
+use crate::{
+    Body, Hash, MAX_PAYLOAD, Record, VerifyReport, cbor,
+    hash::{hex, unhex},
+};
 
 pub use export::{export, inclusion};
 pub use import::{Imported, import};
@@ -180,25 +183,4 @@ impl Entry {
 /// What a payload says, as JSON.
 fn shown(body: &Body) -> std::result::Result<Value, String> {
     cbor::from_slice(&body.payload).map_err(|error| format!("payload: {error}"))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-    text
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digit = |c: u8| match c {
-        b'0'..=b'9' => Some(c - b'0'),
-        b'a'..=b'f' => Some(c - b'a' + 10),
-        _ => None,
-    };
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
-    if rest.is_empty() { bytes.collect() } else { None }
 }
