@@ -11,9 +11,7 @@ use serde_json::{
 use super::{
     Bundle, End, Entry, Header, Inclusion, Line, MAX_LINE, VERSION, reader::unreadable, shown,
 };
-use crate::{
-    Corrupt, Log, MAINTENANCE, Record, Removals, RunSummary, Verifier, entry, merkle, removal::Gone,
-};
+use crate::{Corrupt, Log, MAINTENANCE, Record, Removals, audit::walk_knowing, entry, merkle};
 
 const PORTION: usize = 256;
 
@@ -31,14 +29,14 @@ pub async fn export(log: &dyn Log, run: &str, mut out: impl Write) -> Result<Bun
     let removals = Removals::read(log).await?;
     let header = Header { version: VERSION, run_id: run.to_owned() };
     write(&mut out, &Line::Bundle(header))?;
-    let gone = removals.of(run).cloned().unwrap_or_default();
-    for seq in &gone.tombstones {
+    let gone = removals.of(run);
+    for seq in gone.iter().flat_map(|gone| &gone.tombstones) {
         for tombstone in log.read(MAINTENANCE, *seq, 1).await? {
             write_record(&mut out, &tombstone, Line::Tombstone)?;
         }
     }
-    let verifier = write_records(log, &indexed, &gone, &mut out).await?;
-    let report = verifier.report();
+    let write_record = |record: &Record| write_record(&mut out, record, Line::Record);
+    let report = walk_knowing(log, &indexed, gone, write_record).await?.0.report();
     let inclusion = match (report.fingerprint, indexed.seal) {
         (Some(_), Some(place)) => Some(inclusion(log, run, place).await?),
         _ => None,
@@ -56,33 +54,6 @@ pub async fn export(log: &dyn Log, run: &str, mut out: impl Write) -> Result<Bun
     Ok(Bundle { run_id: run.into(), report, inclusion })
 }
 
-async fn write_records(
-    log: &dyn Log,
-    indexed: &RunSummary,
-    gone: &Gone,
-    out: &mut impl Write,
-) -> Result<Verifier> {
-    let run = &*indexed.run_id;
-    let mut verifier = Verifier::new(run);
-    let mut next = 1;
-    while next <= indexed.records {
-        let wanted = usize::try_from(indexed.records - next + 1).unwrap_or(PORTION).min(PORTION);
-        let records = log.read(run, next, wanted).await?;
-        if records.is_empty() {
-            let what = format!("it is missing: the index counts {} records", indexed.records);
-            return Err(Corrupt { run_id: run.into(), seq: next, what }.into());
-        }
-        for record in &records {
-            let counted = Gone::counted(Some(gone), record);
-            verifier.check_counted(counted.as_ref().unwrap_or(record))?;
-            counted?;
-            write_record(out, record, Line::Record)?;
-        }
-        next += records.len() as u64;
-    }
-    Ok(verifier)
-}
-
 /// Proves that a run's seal is the leaf of the log's tree at this place.
 ///
 /// # Errors
@@ -97,16 +68,14 @@ pub async fn inclusion(log: &dyn Log, run: &str, index: u64) -> Result<Inclusion
         leaves.extend(seals.iter().map(crate::SealedRun::leaf));
     }
     let place = usize::try_from(index).unwrap_or(usize::MAX);
-    let proof = merkle::inclusion_proof(&leaves, place).ok_or_else(|| {
-        let what = "the log's list of seals does not have its seal".to_owned();
-        Corrupt { run_id: run.into(), seq: 0, what }
-    })?;
+    let what = "the log's list of seals does not have its seal";
+    let proof =
+        merkle::inclusion_proof(&leaves, place).ok_or_else(|| Corrupt::new(run, 0, what))?;
     Ok(Inclusion { index, size: leaves.len() as u64, root: merkle::root(&leaves), proof })
 }
 
 fn write_record(out: &mut impl Write, record: &Record, line: fn(Entry) -> Line) -> Result<()> {
-    let wrong =
-        |what| Corrupt { run_id: record.envelope().run_id.clone(), seq: record.seq(), what };
+    let wrong = |what| Corrupt::new(&record.envelope().run_id, record.seq(), what);
     let fact = told(record).map_err(wrong)?;
     write(out, &line(Entry::of(record, fact)))
 }

@@ -6,7 +6,7 @@ use mynah_data::{Error, LogReason, Result, RunId};
 
 use super::{Bundle, End, Entry, Header, Line, MAX_LINE, VERSION};
 use crate::{
-    Corrupt, Fact, Head, MAINTENANCE, Record, Removed, Tombstone, Verifier, entry, merkle,
+    Corrupt, Head, MAINTENANCE, Record, Removed, Tombstone, Verifier, entry, merkle,
     removal::Gone,
     verify::{reason_of, too_new},
 };
@@ -66,12 +66,10 @@ impl<R: BufRead> Reader<R> {
     fn tombstone(&mut self, entry: Entry) -> Result<Item> {
         let judge = || {
             let record = entry.record()?;
-            let fact = record.strict_fact()?;
-            let Some(Fact::Removed(tombstone)) =
-                fact.filter(|_| *record.envelope().run_id == *MAINTENANCE)
-            else {
+            if *record.envelope().run_id != *MAINTENANCE {
                 return Err("it is not a tombstone".to_owned());
-            };
+            }
+            let tombstone = Tombstone::of(&record)?;
             let Removed::Bodies(bodies) = &tombstone.removed else {
                 return Err("it is the tombstone of a whole run".to_owned());
             };
