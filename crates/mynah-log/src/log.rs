@@ -63,7 +63,11 @@ pub trait Log: Send + Sync + 'static {
 
     /// Waits until a run has records beyond a place, from any writer. For a sealed run without
     /// further records it returns an error at once.
-    fn wait(&self, run: &str, beyond: u64) -> LogFuture<'_, ()>;
+    fn wait(&self, run: &str, beyond: u64) -> LogFuture<'_, ()> {
+        // No answer has so many events.
+        let records = self.parts(run, beyond, u64::MAX);
+        Box::pin(async move { records.await.map(drop) })
+    }
 
     /// The index entry of a run; none if there is no such run.
     fn run(&self, run: &str) -> LogFuture<'_, Option<RunSummary>>;
@@ -349,28 +353,21 @@ impl Append {
         self
     }
 
-    /// The same, and as safe as this. A log may make them safer.
-    pub fn durability(mut self, durability: impl Into<Option<Durability>>) -> Self {
-        self.durability = durability.into();
-        self
+    mynah_data::setters! { self => self;
+        /// The same, and as safe as this. A log may make them safer.
+        durability(durability: impl Into<Option<Durability>>) = durability.into();
+
+        /// The same, and workers may [claim](Log::claim) the run from this queue. It has an effect on a new run alone.
+        queue(queue: impl Into<Option<Queue>>) = queue.into();
+
+        /// The same, and the run is parked: it has no owner afterwards, and it can continue at this time, in nanoseconds since 1970, or as
+        /// soon as it gets a message. The next append ends that.
+        wake_at(time: impl Into<Option<i64>>) = time.into();
     }
 
     /// The same, and this owner holds the run for this long.
     pub fn held(mut self, owner: impl Into<String>, term: Duration) -> Self {
         self.hold = Some(Hold { owner: owner.into(), term });
-        self
-    }
-
-    /// The same, and workers may [claim](Log::claim) the run from this queue. It has an effect on a new run alone.
-    pub fn queue(mut self, queue: impl Into<Option<Queue>>) -> Self {
-        self.queue = queue.into();
-        self
-    }
-
-    /// The same, and the run is parked: it has no owner afterwards, and it can continue at this time, in nanoseconds since 1970, or as
-    /// soon as it gets a message. The next append ends that.
-    pub fn wake_at(mut self, time: impl Into<Option<i64>>) -> Self {
-        self.wake_at = time.into();
         self
     }
 
@@ -406,10 +403,9 @@ impl Lease {
         Self { run_id: run_id.into(), owner: owner.into(), token, until, taken_over: false }
     }
 
-    /// The same, of a run that another owner may have had until now.
-    pub fn taken_over(mut self, taken_over: bool) -> Self {
-        self.taken_over = taken_over;
-        self
+    mynah_data::setters! { self => self;
+        /// The same, of a run that another owner may have had until now.
+        taken_over(taken_over: bool) = taken_over;
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 use mynah_data::{Result, RunId};
 
 use crate::{
-    AnswerPart, Append, BoxFuture, Changes, Hash, Head, InboxMessage, Lease, Log, MAINTENANCE,
+    AnswerPart, Append, Changes, Hash, Head, InboxMessage, Lease, Log, LogFuture, MAINTENANCE,
     Record, Removed, RunFilter, RunPage, RunSummary, SealedRun, Stripped, Tombstone,
     backend::{self as entry, Checked, Clock, IndexEntry, Place, Waiters, previous_run},
 };
@@ -330,7 +330,7 @@ impl State {
 }
 
 impl Log for MemoryLog {
-    fn append(&self, batch: Append) -> BoxFuture<'_, Result<Head>> {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
         Box::pin(async move {
             let checked = Checked::new(batch, || self.clock.now())?;
             let run = checked.batch.run_id.clone();
@@ -340,32 +340,17 @@ impl Log for MemoryLog {
         })
     }
 
-    fn read(&self, run: &str, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>>> {
+    fn read(&self, run: &str, from: u64, limit: usize) -> LogFuture<'_, Vec<Record>> {
         let run = RunId::from(run);
         Box::pin(async move { Ok(self.state().read(&run, from, limit)) })
     }
 
-    fn head(&self, run: &str) -> BoxFuture<'_, Result<Option<Head>>> {
+    fn head(&self, run: &str) -> LogFuture<'_, Option<Head>> {
         let run = RunId::from(run);
         Box::pin(async move { Ok(self.state().runs.get(&run).map(|run| run.entry.summary.head())) })
     }
 
-    fn wait(&self, run: &str, beyond: u64) -> BoxFuture<'_, Result<()>> {
-        let run = RunId::from(run);
-        Box::pin(async move {
-            let mut waiting = self.waiters.subscribe(&run);
-            loop {
-                match self.state().runs.get(&run).map(|run| &run.entry) {
-                    Some(entry) if entry.summary.records > beyond => return Ok(()),
-                    Some(entry) if entry.summary.seal.is_some() => return Err(entry::sealed(&run)),
-                    _ => {}
-                }
-                waiting.notified().await;
-            }
-        })
-    }
-
-    fn run(&self, run: &str) -> BoxFuture<'_, Result<Option<RunSummary>>> {
+    fn run(&self, run: &str) -> LogFuture<'_, Option<RunSummary>> {
         let run = RunId::from(run);
         Box::pin(async move {
             let state = self.state();
@@ -373,18 +358,18 @@ impl Log for MemoryLog {
         })
     }
 
-    fn runs(&self, filter: RunFilter) -> BoxFuture<'_, Result<RunPage>> {
+    fn runs(&self, filter: RunFilter) -> LogFuture<'_, RunPage> {
         Box::pin(async move { self.state().page(&filter) })
     }
 
-    fn seals(&self, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<SealedRun>>> {
+    fn seals(&self, from: u64, limit: usize) -> LogFuture<'_, Vec<SealedRun>> {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         Box::pin(
             async move { Ok(self.state().seals.iter().skip(from).take(limit).cloned().collect()) },
         )
     }
 
-    fn lease(&self, run: &str, owner: &str, term: Duration) -> BoxFuture<'_, Result<Lease>> {
+    fn lease(&self, run: &str, owner: &str, term: Duration) -> LogFuture<'_, Lease> {
         let (run, owner) = (RunId::from(run), owner.to_owned());
         Box::pin(async move {
             let now = self.clock.now();
@@ -398,7 +383,7 @@ impl Log for MemoryLog {
         owner: &str,
         term: Duration,
         seen: Option<i64>,
-    ) -> BoxFuture<'_, Result<Lease>> {
+    ) -> LogFuture<'_, Lease> {
         let (run, owner) = (RunId::from(run), owner.to_owned());
         Box::pin(async move {
             let now = self.clock.now();
@@ -406,7 +391,7 @@ impl Log for MemoryLog {
         })
     }
 
-    fn beat(&self, owner: &str, term: Duration) -> BoxFuture<'_, Result<()>> {
+    fn beat(&self, owner: &str, term: Duration) -> LogFuture<'_, ()> {
         let process = entry::process(owner).to_owned();
         Box::pin(async move {
             let (now, mut state) = (self.clock.now(), self.state());
@@ -428,7 +413,7 @@ impl Log for MemoryLog {
         term: Duration,
         queues: &[&str],
         limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<Lease>>> {
+    ) -> LogFuture<'_, Vec<Lease>> {
         let owner = owner.to_owned();
         let queues: Vec<String> = queues.iter().map(|&queue| queue.to_owned()).collect();
         Box::pin(async move {
@@ -437,7 +422,7 @@ impl Log for MemoryLog {
         })
     }
 
-    fn deliver(&self, run: &str, id: &str, payload: Vec<u8>) -> BoxFuture<'_, Result<bool>> {
+    fn deliver(&self, run: &str, id: &str, payload: Vec<u8>) -> LogFuture<'_, bool> {
         let (run, id) = (RunId::from(run), id.to_owned());
         Box::pin(async move {
             entry::check_message_id(&id)?;
@@ -448,7 +433,7 @@ impl Log for MemoryLog {
         })
     }
 
-    fn inbox(&self, run: &str, limit: usize) -> BoxFuture<'_, Result<Vec<InboxMessage>>> {
+    fn inbox(&self, run: &str, limit: usize) -> LogFuture<'_, Vec<InboxMessage>> {
         let run = RunId::from(run);
         Box::pin(async move {
             let state = self.state();
@@ -457,14 +442,14 @@ impl Log for MemoryLog {
         })
     }
 
-    fn was_delivered(&self, run: &str, id: &str) -> BoxFuture<'_, Result<bool>> {
+    fn was_delivered(&self, run: &str, id: &str) -> LogFuture<'_, bool> {
         let (run, id) = (RunId::from(run), id.to_owned());
         Box::pin(async move {
             Ok(self.state().runs.get(&run).is_some_and(|run| run.delivered.contains(&id)))
         })
     }
 
-    fn keep_part(&self, lease: &Lease, part: AnswerPart) -> BoxFuture<'_, Result<()>> {
+    fn keep_part(&self, lease: &Lease, part: AnswerPart) -> LogFuture<'_, ()> {
         let lease = lease.clone();
         Box::pin(async move {
             let mut state = self.state();
@@ -478,7 +463,7 @@ impl Log for MemoryLog {
         })
     }
 
-    fn parts(&self, run: &str, seq: u64, first: u64) -> BoxFuture<'_, Result<Vec<AnswerPart>>> {
+    fn parts(&self, run: &str, seq: u64, first: u64) -> LogFuture<'_, Vec<AnswerPart>> {
         let run = RunId::from(run);
         Box::pin(async move {
             let mut waiting = self.waiters.subscribe(&run);
@@ -501,7 +486,7 @@ impl Log for MemoryLog {
         })
     }
 
-    fn changes(&self, cursor: Option<&str>, limit: usize) -> BoxFuture<'_, Result<Changes>> {
+    fn changes(&self, cursor: Option<&str>, limit: usize) -> LogFuture<'_, Changes> {
         let cursor = cursor.map(str::to_owned);
         Box::pin(async move { self.state().changes(cursor.as_deref(), limit) })
     }
