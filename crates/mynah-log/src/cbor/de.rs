@@ -133,10 +133,8 @@ impl<'de> Reader<'de> {
     }
 
     fn peek(&self) -> Result<u8, Error> {
-        self.bytes
-            .get(self.at)
-            .copied()
-            .ok_or_else(|| Error::at("the bytes end too early", self.at))
+        let first = self.bytes.get(self.at).copied();
+        first.ok_or_else(|| Error::at("the bytes end too early", self.at))
     }
 
     #[inline]

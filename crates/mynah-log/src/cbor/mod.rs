@@ -63,11 +63,6 @@ impl CborError {
     pub fn is_newer(&self) -> bool {
         self.0.newer
     }
-
-    /// Where in the bytes.
-    pub fn offset(&self) -> Option<usize> {
-        self.0.offset
-    }
 }
 
 impl fmt::Display for CborError {

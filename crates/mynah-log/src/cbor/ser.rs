@@ -139,7 +139,7 @@ impl Writer {
         self.enter()?;
         let len = len.ok_or_else(|| Error::new("a list of unknown length"))?;
         self.head(major::ARRAY, len as u64);
-        Ok(Items { writer: self, wrapped: false })
+        Ok(Items(self))
     }
 
     /// `{variant: …}`, as other formats write an enum's variant with content.
@@ -149,6 +149,15 @@ impl Writer {
         self.text(variant);
         Ok(())
     }
+}
+
+/// Numbers are written as the widest of their kind.
+macro_rules! widened {
+    ($($method:ident($type:ty) = $widest:ident;)+) => {$(
+        fn $method(self, value: $type) -> Result<(), Error> {
+            self.$widest(value.into())
+        }
+    )+};
 }
 
 impl<'a> ser::Serializer for &'a mut Writer {
@@ -167,16 +176,14 @@ impl<'a> ser::Serializer for &'a mut Writer {
         Ok(())
     }
 
-    fn serialize_i8(self, value: i8) -> Result<(), Error> {
-        self.serialize_i64(value.into())
-    }
-
-    fn serialize_i16(self, value: i16) -> Result<(), Error> {
-        self.serialize_i64(value.into())
-    }
-
-    fn serialize_i32(self, value: i32) -> Result<(), Error> {
-        self.serialize_i64(value.into())
+    widened! {
+        serialize_i8(i8) = serialize_i64;
+        serialize_i16(i16) = serialize_i64;
+        serialize_i32(i32) = serialize_i64;
+        serialize_u8(u8) = serialize_u64;
+        serialize_u16(u16) = serialize_u64;
+        serialize_u32(u32) = serialize_u64;
+        serialize_f32(f32) = serialize_f64;
     }
 
     fn serialize_i64(self, value: i64) -> Result<(), Error> {
@@ -184,25 +191,9 @@ impl<'a> ser::Serializer for &'a mut Writer {
         Ok(())
     }
 
-    fn serialize_u8(self, value: u8) -> Result<(), Error> {
-        self.serialize_u64(value.into())
-    }
-
-    fn serialize_u16(self, value: u16) -> Result<(), Error> {
-        self.serialize_u64(value.into())
-    }
-
-    fn serialize_u32(self, value: u32) -> Result<(), Error> {
-        self.serialize_u64(value.into())
-    }
-
     fn serialize_u64(self, value: u64) -> Result<(), Error> {
         self.head(major::UNSIGNED, value);
         Ok(())
-    }
-
-    fn serialize_f32(self, value: f32) -> Result<(), Error> {
-        self.serialize_f64(value.into())
     }
 
     /// Writes the shortest of the three formats that has exactly this value. NaN and infinities
@@ -313,8 +304,8 @@ impl<'a> ser::Serializer for &'a mut Writer {
         len: usize,
     ) -> Result<Items<'a>, Error> {
         self.variant(variant)?;
-        let items = self.array(Some(len))?;
-        Ok(Items { wrapped: true, ..items })
+        self.depth -= 1;
+        self.array(Some(len))
     }
 
     fn serialize_map(self, _: Option<usize>) -> Result<Entries<'a>, Error> {
@@ -344,22 +335,7 @@ impl<'a> ser::Serializer for &'a mut Writer {
 }
 
 /// The items of a list.
-pub struct Items<'a> {
-    writer: &'a mut Writer,
-    /// Whether the list is the content of a variant.
-    wrapped: bool,
-}
-
-impl Items<'_> {
-    fn item<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
-        value.serialize(&mut *self.writer)
-    }
-
-    fn done(self) -> Result<(), Error> {
-        self.writer.depth -= 1 + usize::from(self.wrapped);
-        Ok(())
-    }
-}
+pub struct Items<'a>(&'a mut Writer);
 
 macro_rules! items {
     ($($trait:ident $method:ident),+) => {$(
@@ -368,11 +344,12 @@ macro_rules! items {
             type Error = Error;
 
             fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
-                self.item(value)
+                value.serialize(&mut *self.0)
             }
 
             fn end(self) -> Result<(), Error> {
-                self.done()
+                self.0.depth -= 1;
+                Ok(())
             }
         }
     )+};
