@@ -1,13 +1,9 @@
 //! Records in and out.
 
-use std::time::Duration;
-
 use mynah_data::{ErrorKind, HaltReason, LogReason};
 
-use super::{Sample, all, begin, refused};
+use super::{HOUR, OVER, Sample, all, begin, refused};
 use crate::{Append, Hash, Head, Log, MAX_RUN_ID};
-
-const TERM: Duration = Duration::from_secs(60);
 
 pub(super) async fn records_come_back_as_they_were(log: &dyn Log) {
     let mut run = Sample::new("run/1 ü", 1_000).tool_turn().tool_turn();
@@ -155,13 +151,13 @@ pub(super) async fn an_answer_that_was_lost_is_given_again(log: &dyn Log) {
     // The caller was not informed whether it was appended.
     drop(begin(&mut log.append(run.clone().batch())).await);
     assert_eq!(log.append(run.batch()).await, Ok(run.head()));
-    let ann = log.lease("run", "ann", TERM).await.expect("a free run");
+    let ann = log.lease("run", "ann", HOUR).await.expect("a free run");
     run = run.user("by ann");
     let batch = run.batch().fenced(&ann);
     log.append(batch.clone()).await.expect("the holder");
     log.release(&ann);
     assert_eq!(log.append(batch.clone()).await, Ok(run.head()), "the records are there");
-    let bob = log.lease("run", "bob", TERM).await.expect("a free run");
+    let bob = log.lease("run", "bob", HOUR).await.expect("a free run");
     assert_eq!(log.append(batch).await, Ok(run.head()), "whoever has the run by now");
     run = run.user("by bob").stopped(HaltReason::AskUser);
     let batch = run.batch().fenced(&bob);
@@ -175,12 +171,12 @@ pub(super) async fn an_answer_that_was_lost_is_given_again(log: &dyn Log) {
 pub(super) async fn a_batch_that_is_not_the_end_any_more_is_refused(log: &dyn Log) {
     let mut run = Sample::new("run", 0);
     log.append(run.batch()).await.expect("a new run");
-    let ann = log.lease("run", "ann", Duration::ZERO).await.expect("a free run");
+    let ann = log.lease("run", "ann", OVER).await.expect("a free run");
     let mut unsent = run.clone().user("by ann, unsent");
     run = run.user("by ann");
     let sent = run.batch().fenced(&ann);
     log.append(sent.clone()).await.expect("the holder");
-    let bob = log.lease("run", "bob", TERM).await.expect("a lease that has run out");
+    let bob = log.lease("run", "bob", HOUR).await.expect("a lease that has run out");
     let unsent = unsent.batch().fenced(&ann);
     assert_eq!(refused(log.append(unsent.clone()).await), LogReason::Fenced, "it is not there");
     log.append(run.user("by bob").batch().fenced(&bob)).await.expect("the new holder");

@@ -4,14 +4,8 @@ use std::time::Duration;
 
 use mynah_data::{HaltReason, LogReason};
 
-use super::{Sample, refused};
+use super::{HOUR, OVER, Sample, refused};
 use crate::{Lease, Log, RunFilter};
-
-/// Longer than the suite takes.
-const HOUR: Duration = Duration::from_secs(3_600);
-
-/// A term that is over as soon as it begins.
-const OVER: Duration = Duration::ZERO;
 
 pub(super) async fn a_run_belongs_to_one_at_a_time(log: &dyn Log) {
     let mut run = Sample::new("run", 0);

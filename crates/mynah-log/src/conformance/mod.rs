@@ -31,6 +31,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::Poll,
+    time::Duration,
 };
 
 use mynah_data::{Error, ErrorKind, LogReason};
@@ -38,6 +39,12 @@ use mynah_data::{Error, ErrorKind, LogReason};
 use crate::{BoxFuture, Log};
 
 pub use sample::Sample;
+
+/// Longer than the suite takes.
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A term that is over as soon as it begins.
+const OVER: Duration = Duration::ZERO;
 
 /// Runs the whole suite. Each case gets a log of its own, without runs.
 ///

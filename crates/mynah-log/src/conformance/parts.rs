@@ -1,14 +1,9 @@
 //! Answers in flight.
 
-use std::time::Duration;
-
 use mynah_data::LogReason;
 
-use super::{Sample, begin, refused};
+use super::{HOUR, Sample, begin, refused};
 use crate::{AnswerPart, Lease, Log};
-
-/// Longer than the suite takes.
-const HOUR: Duration = Duration::from_secs(3_600);
 
 pub(super) async fn parts_of_an_answer_are_kept_until_the_next_append(log: &dyn Log) {
     let mut run = Sample::new("run", 0);

@@ -4,14 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use mynah_data::{HaltReason, LogReason};
 
-use super::{Sample, all, begin, refused};
+use super::{HOUR, OVER, Sample, all, begin, refused};
 use crate::{Append, BoxFuture, Lease, Log, Queue, RunStatus};
-
-/// Longer than the suite takes.
-const HOUR: Duration = Duration::from_secs(3_600);
-
-/// A term that is over as soon as it begins.
-const OVER: Duration = Duration::ZERO;
 
 pub(super) async fn a_beat_keeps_all_leases_of_its_process(log: &dyn Log) {
     let mut runs = ["a", "b", "c"].map(|run| Sample::new(run, 0));

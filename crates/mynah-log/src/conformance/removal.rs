@@ -1,10 +1,8 @@
 //! What is removed.
 
-use std::time::Duration;
-
 use mynah_data::{HaltReason, LogReason, Result, Thread};
 
-use super::{Sample, all, refused};
+use super::{HOUR, OVER, Sample, all, refused};
 use crate::{
     About, Append, Auditor, BoxFuture, Chain, Extent, Fact, Hash, Head, Kind, Log, MAINTENANCE,
     Previous, Prune, Record, Redact, Removals, Removed, RunFilter, RunStatus, RunSummary,
@@ -96,10 +94,10 @@ pub(super) async fn what_a_tombstone_names_must_be_there(log: &dyn Log) {
     let twice = [buried("run", whole(run.head(), true)), buried("run", whole(run.head(), true))];
     assert_eq!(refused(log.append(tombstones(twice)).await), LogReason::Corrupt);
 
-    let held = log.lease("open", "ann", Duration::from_secs(3_600)).await.expect("a free run");
+    let held = log.lease("open", "ann", HOUR).await.expect("a free run");
     let gone = tombstones([buried("open", whole(open.head(), false))]);
     assert_eq!(refused(log.append(gone.clone()).await), LogReason::Leased);
-    log.lease("open", &held.owner, Duration::ZERO).await.expect("one's own run");
+    log.lease("open", &held.owner, OVER).await.expect("one's own run");
     let head = log.append(gone.clone()).await.expect("a run that nobody holds any more");
     assert_eq!(log.append(gone).await, Ok(head), "an answer that was lost is given again");
     assert_eq!(log.head("open").await, Ok(None));
@@ -154,7 +152,7 @@ pub(super) async fn records_may_come_without_bodies_if_a_tombstone_says_so(log: 
         let record = chain.append(0, [0; 16], &fact).expect("a fact that can be encoded");
         log.append(Append::new(MAINTENANCE, expected, vec![record])).await
     };
-    let held = log.lease("open", "ann", Duration::from_secs(3_600)).await.expect("a free run");
+    let held = log.lease("open", "ann", HOUR).await.expect("a free run");
     let early = bury(2, more.records[0].hash()).await;
     assert_eq!(refused(early), LogReason::Leased, "what is to come is for its holder to say");
     log.release(&held);
@@ -268,8 +266,8 @@ pub(super) async fn a_run_that_somebody_goes_on_with_is_not_pruned_and_the_other
         log.append(run.batch()).await.expect("a run");
     }
     log.append(Sample::new("done", 5).sealed().batch()).await.expect("a run");
-    let held = log.lease("held", "bob", Duration::from_secs(3_600)).await.expect("a free run");
-    log.lease("left", "cid", Duration::ZERO).await.expect("a free run");
+    let held = log.lease("held", "bob", HOUR).await.expect("a free run");
+    log.lease("left", "cid", OVER).await.expect("a free run");
     let prune = Prune::before(100).include_unfinished();
     let foreseen = prune.dry_run(log, held.until - 1).await.expect("a dry run");
     let done = prune.perform(log, &warrant(200)).await.expect("a log that can be written");
