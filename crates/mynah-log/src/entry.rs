@@ -34,9 +34,6 @@ impl Checked {
     }
 
     /// Checks a batch that arrives at this time, without regard to the run.
-    ///
-    /// # Errors
-    /// A violation, as the log returns it.
     pub fn new(batch: Append, now: impl FnOnce() -> i64) -> Result<Self> {
         let (mut head, mut sealing) = (batch.expected, false);
         let (mut gone, mut tombstones) = (HashSet::new(), Vec::new());
@@ -91,7 +88,7 @@ fn check_tombstone(
     if is_gone { Err(format!("run {run_id} is gone by then")) } else { Ok(()) }
 }
 
-/// The index entry of a run.
+/// The index entry of a run. What a method refuses, it refuses with the error that the log returns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IndexEntry {
     /// What the index returns, apart from who holds the run.
@@ -118,9 +115,6 @@ pub fn process(owner: &str) -> &str {
 
 impl IndexEntry {
     /// The entry of a run that begins with this batch.
-    ///
-    /// # Errors
-    /// A violation, as the log returns it.
     pub fn begin(checked: &Checked) -> Result<Self> {
         let Append { run_id: run, expected, fence, records, hold, queue, .. } = &checked.batch;
         match records.first() {
@@ -153,9 +147,6 @@ impl IndexEntry {
     }
 
     /// Takes in one more batch, if it may follow.
-    ///
-    /// # Errors
-    /// A violation, as the log returns it.
     pub fn follow(&mut self, checked: &Checked) -> Result<()> {
         self.admit(&checked.batch)?;
         if let (Some(hold), Some(_)) = (&checked.batch.hold, checked.batch.fence) {
@@ -235,18 +226,12 @@ impl IndexEntry {
     }
 
     /// Leases the run to an owner, if it is free now.
-    ///
-    /// # Errors
-    /// A violation, as the log returns it.
     pub fn lease(&mut self, owner: &str, term: Duration, now: i64) -> Result<Lease> {
         self.give(owner, term, now, |holder| holder.until <= now)
     }
 
     /// Leases the run to an owner that claims it. A run that the owner has is from a claim whose answer was lost, and gets a new
     /// token.
-    ///
-    /// # Errors
-    /// A violation, as the log returns it.
     pub fn claim(&mut self, owner: &str, term: Duration, now: i64) -> Result<Lease> {
         if self.is_held_by(owner) {
             self.holder = None;
@@ -256,9 +241,6 @@ impl IndexEntry {
 
     /// Leases the run to an owner, if its holder has not renewed its lease since this
     /// end of it was seen.
-    ///
-    /// # Errors
-    /// A violation, as the log returns it.
     pub fn take(
         &mut self,
         owner: &str,
@@ -299,9 +281,6 @@ impl IndexEntry {
 
     /// Checks whether what a tombstone names may be removed now. The backend compares the hashes of
     /// the records.
-    ///
-    /// # Errors
-    /// A violation, as the log returns it.
     pub fn check_removal(&self, removed: &Removed, now: i64) -> Result<()> {
         let RunSummary { run_id, records, hash, seal, .. } = &self.summary;
         match removed {
@@ -349,9 +328,6 @@ pub fn beat(before: Option<i64>, term: Duration, now: i64) -> i64 {
 }
 
 /// Whether a run may have this id.
-///
-/// # Errors
-/// One that is empty or too long.
 pub(crate) fn check_id(run: &str) -> Result<()> {
     check_length("run_id", run)
 }
@@ -394,9 +370,6 @@ pub fn pruned(run: &str) -> Error {
 
 /// Whether a tombstone may name a run that does not exist. It may announce that future records come
 /// without their bodies.
-///
-/// # Errors
-/// A violation, as the log returns it.
 pub fn check_missing(removed: &Removed, run: &str, is_pruned: bool) -> Result<()> {
     match removed {
         _ if is_pruned => Err(pruned(run)),

@@ -277,31 +277,24 @@ impl Fact {
     /// Whether it only records that another process, possibly with another engine, continued.
     #[doc(hidden)]
     pub fn is_seam(&self) -> bool {
-        match self {
-            Self::Resumed {
-                message,
-                tool_results,
-                approved,
-                edited,
-                rejected,
-                given_up,
-                request_id,
-                extent,
-                about: _,
-                on_uncertain: _,
-                after: _,
-            } => {
-                message.is_none()
-                    && tool_results.is_empty()
-                    && approved.is_empty()
-                    && edited.is_empty()
-                    && rejected.is_empty()
-                    && given_up.is_empty()
-                    && request_id.is_none()
-                    && extent.is_none()
-            }
-            _ => false,
-        }
+        let Self::Resumed {
+            message: None,
+            tool_results,
+            approved,
+            edited,
+            rejected,
+            given_up,
+            request_id: None,
+            extent: None,
+            about: _,
+            on_uncertain: _,
+            after: _,
+        } = self
+        else {
+            return false;
+        };
+        let (pairs, ids) = ([tool_results, edited, rejected], [approved, given_up]);
+        pairs.iter().all(|pairs| pairs.is_empty()) && ids.iter().all(|ids| ids.is_empty())
     }
 
     /// How the run ended, or why it waits, if this fact says so.
@@ -391,11 +384,14 @@ impl Fact {
     /// What the run of an agent spent that this fact reports, with the runs of its own agents.
     #[doc(hidden)]
     pub fn sub_run_totals(&self) -> Option<Totals> {
-        let Self::SideEffect { inside: Some(_), name, effect: Effect::Done(value), .. } = self
-        else {
-            return None;
-        };
-        Totals::deserialize(value.get("totals").filter(|_| name == SUB_RUN)?).ok()
+        match self {
+            Self::SideEffect { inside: Some(_), name, effect: Effect::Done(value), .. }
+                if name == SUB_RUN =>
+            {
+                Totals::deserialize(value.get("totals")?).ok()
+            }
+            _ => None,
+        }
     }
 
     /// How long the answer, the tool or the run took, in milliseconds; none if that was not measured.

@@ -192,17 +192,14 @@ impl RunFilter {
 
         /// From where the page before ended: its [`RunPage::next`].
         after(page_end: impl Into<String>) = Some(page_end.into());
+
+        /// At most this many.
+        limit(limit: usize) = limit;
     }
 
     /// The oldest come first.
     pub fn oldest_first(mut self) -> Self {
         self.oldest_first = true;
-        self
-    }
-
-    /// At most this many.
-    pub fn limit(mut self, limit: usize) -> Self {
-        self.limit = limit;
         self
     }
 

@@ -48,21 +48,17 @@ impl Prune {
         Self { before, status: None, unfinished: false, limit: usize::MAX }
     }
 
-    /// Only those of this status.
-    pub fn status(mut self, status: RunStatus) -> Self {
-        self.status = Some(status);
-        self
+    mynah_data::setters! { self => self;
+        /// Only those of this status.
+        status(status: RunStatus) = Some(status);
+
+        /// At most this many. A session of more stays.
+        limit(limit: usize) = limit;
     }
 
     /// Also those that have not ended: they cannot be resumed then.
     pub fn include_unfinished(mut self) -> Self {
         self.unfinished = true;
-        self
-    }
-
-    /// At most this many. A session of more stays.
-    pub fn limit(mut self, limit: usize) -> Self {
-        self.limit = limit;
         self
     }
 
@@ -216,8 +212,7 @@ fn damage(error: &Error, run: &str) -> Option<Corrupt> {
     let told = error.metadata();
     let seq = told.get("seq").and_then(Value::as_u64).filter(|seq| *seq > 1 && is_corrupt)?;
     let found = told.get("run_id").and_then(Value::as_str).filter(|found| *found == run)?;
-    let what = told.get("what").and_then(Value::as_str)?.to_owned();
-    Some(Corrupt { run_id: found.into(), seq, what })
+    Some(Corrupt::new(found, seq, told.get("what").and_then(Value::as_str)?))
 }
 
 /// The run that another process removed since it was chosen.
