@@ -1,6 +1,6 @@
 //! What a custom loop runs with.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use mynah_data::{Budget, Catalog, Error, LogReason, Metadata, Result, RunId};
 use mynah_log::{Log, OnUncertain, Record, Removals, walk};
@@ -18,55 +18,25 @@ pub(crate) const DEFAULT_MAX_CONCURRENCY: usize = 8;
 #[derive(Clone)]
 #[must_use = "a configuration does nothing unless a context is made of it"]
 pub struct Config {
-    /// Storage for records.
     pub(crate) log: Arc<dyn Log>,
-    /// The run.
     pub(crate) run_id: RunId,
-    /// Whether the run is new, resumed, or replayed.
     pub(crate) mode: RunMode,
-    /// Who answers; needed for model calls.
-    #[doc(alias = "Provider")]
     pub(crate) adapter: Option<Arc<dyn Adapter>>,
-    /// The tools that can be called.
-    pub(crate) tools: ToolRegistry,
-    /// The caller's own data for the tools: their [`ToolContext::context`](crate::ToolContext::context).
+    pub(crate) tools: Arc<BTreeMap<String, Tool>>,
     pub(crate) context: Arc<Metadata>,
-    /// What the run may spend, its resumption included. Its time begins with the first thing that it does here, and cuts off
-    /// models and tools; side effects of the loop itself are not cut off.
     pub(crate) budget: Option<Budget>,
-    /// What models cost that come without a price of their own.
     pub(crate) catalog: Catalog,
-    /// Where time and chance come from. A replay never asks.
-    #[doc(alias = "ClockFn")]
     pub(crate) world: Arc<dyn World>,
-    /// How many tools run side by side; zero is the default, [`DEFAULT_MAX_CONCURRENCY`].
-    #[doc(alias = "MaxParallelTools")]
     pub(crate) max_concurrency: usize,
-    /// The time limit of an attempt of a tool, unless the tool has its own.
     pub(crate) tool_timeout: Duration,
-    /// When a model call that failed before its first event is retried. By default the adapter's
-    /// policy.
     pub(crate) retry: Option<RetryPolicy>,
-    /// The receiver of measurements. A replay reports none.
     pub(crate) metrics: Option<Arc<dyn MetricsSink>>,
-    /// Whether an answer must come with the hash of what the provider sent.
     pub(crate) require_raw_response_hash: bool,
-    /// How long the log may take to append, failed attempts included. A run whose log takes longer
-    /// fails. If not set, an append has no time limit, and an unavailable log is retried for five
-    /// minutes.
     pub(crate) emit_timeout: Option<Duration>,
-    /// What happens if a tool fails. By default the loop gets the error. [`Halt`](OnToolError::Halt) makes it an `Err` of
-    /// [`Context::call_tools`](crate::Context::call_tools); a function may replace it with a result.
     pub(crate) on_tool_error: OnToolError,
-    /// What becomes of side effects that fail.
     pub(crate) side_effect_errors: SideEffectErrors,
-    /// The policy of a resumed run for tools that may have run and are not idempotent.
     pub(crate) on_uncertain: OnUncertain,
-    /// How often a run may be resumed without any progress before [`Context::run`](crate::Context::run) suspends it. Five times by
-    /// default.
     pub(crate) max_crashes: u32,
-    /// How long the loop sleeps in this process; for longer the run is suspended. Two minutes by default. See
-    /// [`Context::sleep`](crate::Context::sleep).
     pub(crate) park_after: Duration,
     /// The first name that two tools have.
     repeated: Option<String>,
@@ -97,7 +67,7 @@ impl Config {
             run_id: run_id.into(),
             mode: RunMode::Live,
             adapter: None,
-            tools: ToolRegistry::default(),
+            tools: Arc::default(),
             context: Arc::default(),
             budget: None,
             catalog: Catalog::built_in(),
@@ -117,18 +87,6 @@ impl Config {
         }
     }
 
-    /// The same, which sleeps for this long in its process, and is suspended for longer.
-    pub fn park_after(mut self, limit: Duration) -> Self {
-        self.park_after = limit;
-        self
-    }
-
-    /// The same, answered by this adapter.
-    pub fn adapter(mut self, adapter: impl Adapter) -> Self {
-        self.adapter = Some(Arc::new(adapter));
-        self
-    }
-
     /// The same with more tools. Two of one name are refused when the run begins.
     ///
     /// ```
@@ -140,7 +98,7 @@ impl Config {
     /// let config = Config::new(&MemoryLog::new(), "run-1").tools([tool("a")]).tools([tool("b")]);
     /// ```
     pub fn tools<M: ?Sized>(mut self, tools: impl IntoTools<M>) -> Self {
-        let known = Arc::make_mut(&mut self.tools.0);
+        let known = Arc::make_mut(&mut self.tools);
         for tool in tools.into_tools() {
             if let Some(repeated) = known.insert(tool.name().to_owned(), tool) {
                 self.repeated.get_or_insert_with(|| repeated.name().to_owned());
@@ -155,55 +113,67 @@ impl Config {
             let why = format!("two tools have the name {name:?}");
             return Err(Error::invalid_option("tools", "duplicate_tool_name").because(&[why]));
         }
-        let names = self.tools.names();
-        let error = names.into_iter().find_map(|name| self.tools.get(name)?.schema_error());
+        let error = self.tools.values().find_map(Tool::schema_error);
         error.map_or(Ok(()), |why| {
             Err(Error::invalid_option("tools", "not_json_schema").because(&[why.to_owned()]))
         })
     }
 
-    /// The same with one more entry of context data for the tools.
+    /// The same with one more entry of the caller's own data for the tools: their [`ToolContext::context`](crate::ToolContext::context).
     pub fn context(mut self, key: &str, value: impl Into<Value>) -> Self {
         Arc::make_mut(&mut self.context).insert(key.to_owned(), value.into());
         self
     }
 
     mynah_data::setters! { self => self;
-        /// The same with this budget.
+        /// The same, answered by this adapter. Model calls need one.
+        #[doc(alias = "Provider")]
+        adapter(adapter: impl Adapter) = Some(Arc::new(adapter));
+
+        /// The same with this budget, for the run and its resumption. Its time begins with the first thing that the run does here, and cuts
+        /// off models and tools; side effects of the loop itself are not cut off.
         budget(budget: Budget) = Some(budget);
 
-        /// The same, which does this with a tool that may have run before its process ended.
+        /// The same, which does this with a tool that may have run before its process ended and is not idempotent.
         on_uncertain(on_uncertain: OnUncertain) = on_uncertain;
 
-        /// The same, which is suspended if it was resumed so often without any progress.
+        /// The same, which [`Context::run`](crate::Context::run) suspends if it was resumed so often without any progress. Five times by
+        /// default.
         max_crashes(crashes: u32) = crashes;
+
+        /// The same, which sleeps for this long in its process, and is suspended for longer. Two minutes by default. See
+        /// [`Context::sleep`](crate::Context::sleep).
+        park_after(limit: Duration) = limit;
 
         /// The same with these prices for models that come without one.
         catalog(catalog: Catalog) = catalog;
 
-        /// The same in another world: with a clock and chance of the caller's own.
+        /// The same in another world: with a clock and chance of the caller's own. A replay never asks it.
+        #[doc(alias = "ClockFn")]
         world(world: impl World) = Arc::new(world);
 
-        /// The same, which runs so many tools side by side.
+        /// The same, which runs so many tools side by side; eight by default, or if it is zero.
         #[doc(alias("MaxParallelTools", "max_parallel_tools"))]
         max_concurrency(tools: usize) = tools;
 
-        /// The same with this time limit for each attempt of a tool.
+        /// The same with this time limit for each attempt of a tool that has none of its own.
         tool_timeout(limit: Duration) = limit;
 
-        /// The same with this policy for model calls that fail before their first event.
+        /// The same with this policy for model calls that fail before their first event. By default the adapter's.
         retry(policy: RetryPolicy) = Some(policy);
 
-        /// The same, which reports to this sink how long calls take.
+        /// The same, which reports to this sink how long calls take. A replay reports nothing.
         metrics(sink: impl MetricsSink) = Some(Arc::new(sink));
 
         /// The same, which requires that an answer comes with the hash of what the provider sent.
         require_raw_response_hash(on: bool) = on;
 
-        /// The same, which fails if the log takes longer to append.
+        /// The same, which fails if the log takes longer to append, failed attempts included. If not set, an append has no time limit, and an
+        /// unavailable log is retried for five minutes.
         emit_timeout(limit: Duration) = Some(limit);
 
-        /// The same with this policy for tools that fail.
+        /// The same with this policy for tools that fail. By default the loop gets the error. [`Halt`](OnToolError::Halt) makes it an `Err` of
+        /// [`Context::call_tools`](crate::Context::call_tools); a function may replace it with a result.
         on_tool_error(policy: OnToolError) = policy;
 
         /// The same with this policy for side effects that fail.
@@ -274,9 +244,7 @@ impl Config {
     /// then it may be early, and wait for another branch.
     ///
     /// # Errors
-    /// `run_not_found`; `pruned` or `redacted` if the run or the body of a record was removed;
-    /// `corrupt` if the records were changed, or contradict the log's index; a log that cannot be
-    /// read.
+    /// As [`Config::resume`].
     pub async fn replay(self) -> Result<Self> {
         let records = self.records().await?;
         Ok(self.mode(RunMode::Replay(records)))
@@ -316,25 +284,8 @@ impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("run_id", &self.run_id)
-            .field("tools", &self.tools.names())
+            .field("tools", &self.tools.keys())
             .field("max_concurrency", &self.max_concurrency)
             .finish_non_exhaustive()
-    }
-}
-
-/// Tools by their names, cheap to share.
-#[derive(Clone, Default)]
-pub(crate) struct ToolRegistry(Arc<HashMap<String, Tool>>);
-
-impl ToolRegistry {
-    pub(crate) fn get(&self, name: &str) -> Option<&Tool> {
-        self.0.get(name)
-    }
-
-    /// All names, in alphabetical order.
-    fn names(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.0.keys().map(String::as_str).collect();
-        names.sort_unstable();
-        names
     }
 }
