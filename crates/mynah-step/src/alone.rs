@@ -5,11 +5,13 @@ use std::{
     pin::Pin,
     ptr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
 };
+
+use crate::journal::lock;
 
 /// Polls a future with a waker of its own, and counts who keeps it.
 ///
@@ -30,7 +32,7 @@ impl Default for Alone {
 impl Wake for Alone {
     fn wake(self: Arc<Self>) {
         self.is_woken.store(true, Ordering::Relaxed);
-        self.waker.lock().unwrap_or_else(PoisonError::into_inner).wake_by_ref();
+        lock(&self.waker).wake_by_ref();
     }
 }
 
@@ -45,7 +47,7 @@ pub(crate) fn poll_alone<F: Future>(
     future: Pin<&mut F>,
     cx: &mut Context<'_>,
 ) -> (Poll<F::Output>, bool) {
-    alone.waker.lock().unwrap_or_else(PoisonError::into_inner).clone_from(cx.waker());
+    lock(&alone.waker).clone_from(cx.waker());
     alone.is_woken.store(false, Ordering::Relaxed);
     let waker = Waker::from(Arc::clone(alone));
     let before = POLLED.replace((waker.data(), Vec::new()));

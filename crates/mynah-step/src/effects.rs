@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use crate::{
     World,
     journal::{EffectQueue, Journal, Origin, PendingEffect, Query},
+    since_1970,
 };
 
 /// What becomes of a side effect that fails.
@@ -100,12 +101,8 @@ impl Effects {
     }
 
     pub(crate) async fn now(&self) -> Result<SystemTime> {
-        let nanos = |time: SystemTime| {
-            let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-        };
-        let world = &self.world;
-        let nanos = self.perform("now", async { Ok(nanos(world.now())) }).await?;
+        let nanos = |time| u64::try_from(since_1970(time).as_nanos()).unwrap_or(u64::MAX);
+        let nanos = self.perform("now", async { Ok(nanos(self.world.now())) }).await?;
         Ok(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos))
     }
 

@@ -5,22 +5,23 @@
 //! of runs. So a run is held for exactly as long as its process lives.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     fmt,
     future::poll_fn,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
     task::Poll,
     thread,
     time::Duration,
 };
 
 use mynah_data::{Error, LogReason, Result};
-use mynah_log::{Lease, Log};
+use mynah_log::{Lease, Log, backend::nanos};
 use tokio::time::Instant;
 
 use crate::{
     LEASE, SystemWorld,
-    recorder::{is_temporary, nanos, span},
+    journal::lock,
+    recorder::{is_temporary, time_of},
 };
 
 /// How old a beat is when the next is due. A lease lasts three times as long.
@@ -30,11 +31,10 @@ const BEAT: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(250);
 
 /// The hearts of this process by the identity of their log, and whether a thread serves them.
-static HEARTS: Mutex<Option<Hearts>> = Mutex::new(None);
+static HEARTS: Mutex<Hearts> = Mutex::new(Hearts { all: BTreeMap::new(), are_served: false });
 
-#[derive(Default)]
 struct Hearts {
-    all: HashMap<String, Weak<Heart>>,
+    all: BTreeMap<String, Weak<Heart>>,
     are_served: bool,
 }
 
@@ -50,13 +50,13 @@ impl Moment {
     /// This moment.
     #[must_use]
     pub fn now() -> Self {
-        Self { instant: Instant::now(), clock: nanos(&SystemWorld) }
+        Self { instant: Instant::now(), clock: time_of(&SystemWorld) }
     }
 
     /// Whether it is so long ago, by either clock.
     fn is_past(self, age: Duration) -> bool {
-        let clock = nanos(&SystemWorld);
-        self.instant.elapsed() >= age || self.clock.saturating_add(span(age)) <= clock
+        let clock = time_of(&SystemWorld);
+        self.instant.elapsed() >= age || self.clock.saturating_add(nanos(age)) <= clock
     }
 }
 
@@ -81,8 +81,7 @@ impl Heart {
     /// The one that keeps the leases of this owner.
     fn of(log: &Arc<dyn Log>, owner: &str) -> Arc<Self> {
         let process = mynah_log::backend::process(owner).to_owned();
-        let mut hearts = hearts();
-        let all = &mut hearts.get_or_insert_default().all;
+        let all = &mut lock(&HEARTS).all;
         if let Some(heart) = all.get(&process).and_then(Weak::upgrade) {
             return heart;
         }
@@ -94,7 +93,7 @@ impl Heart {
     }
 
     fn state(&self) -> MutexGuard<'_, Pulse> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Takes note of a beat that succeeded, and gives the number of gaps before it.
@@ -162,7 +161,7 @@ impl Held {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Keeps it from now on, until it is dropped.
@@ -171,8 +170,7 @@ impl Held {
             return;
         }
         self.heart.state().kept.push(Arc::downgrade(self));
-        let mut hearts = hearts();
-        let hearts = hearts.get_or_insert_default();
+        let mut hearts = lock(&HEARTS);
         if !hearts.are_served {
             let thread = thread::Builder::new().name("mynah-leases".to_owned());
             if let Err(error) = thread.spawn(serve) {
@@ -294,29 +292,24 @@ impl Drop for KeptLease {
     }
 }
 
-fn hearts() -> MutexGuard<'static, Option<Hearts>> {
-    HEARTS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// What the thread does: it ends when no run is left.
 fn serve() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime.inspect_err(|error| tracing::warn!(%error, "leases are not renewed"))
     else {
-        *hearts() = None;
+        lock(&HEARTS).are_served = false;
         return;
     };
     runtime.block_on(async {
         loop {
             tokio::time::sleep(TICK).await;
-            let mut hearts = hearts();
-            let all = &mut hearts.get_or_insert_default().all;
-            all.retain(|_, heart| heart.strong_count() > 0);
-            if all.is_empty() {
-                *hearts = None;
+            let mut hearts = lock(&HEARTS);
+            hearts.all.retain(|_, heart| heart.strong_count() > 0);
+            if hearts.all.is_empty() {
+                hearts.are_served = false;
                 return;
             }
-            let all: Vec<Arc<Heart>> = all.values().filter_map(Weak::upgrade).collect();
+            let all: Vec<Arc<Heart>> = hearts.all.values().filter_map(Weak::upgrade).collect();
             drop(hearts);
             // A log that does not answer does not keep the others waiting.
             for heart in all.into_iter().filter(|heart| heart.begins()) {
@@ -364,10 +357,10 @@ mod tests {
         last = until().await;
         tokio::time::sleep(BEAT + 2 * TICK).await;
         assert_eq!(until().await, last, "what is over is not kept");
-        assert!(hearts().is_some());
+        assert!(lock(&HEARTS).are_served);
         drop(held);
         tokio::time::sleep(2 * TICK).await;
-        assert!(hearts().is_none(), "no run is left, and no thread");
+        assert!(!lock(&HEARTS).are_served, "no run is left, and no thread");
     }
 
     #[tokio::test]
@@ -387,7 +380,7 @@ mod tests {
         assert!(!kept.is_doubtful(), "no time has passed");
         let seen = log.run("lost").await.expect("an index").and_then(|run| run.held_until);
         log.take("lost", "other", LEASE, seen).await.expect("an owner that is silent");
-        let long_ago = nanos(&SystemWorld) - span(LEASE);
+        let long_ago = time_of(&SystemWorld) - nanos(LEASE);
         kept.heart.state().asked = Some(Moment { instant: Instant::now(), clock: long_ago });
         assert!(kept.is_doubtful() && lost.is_doubtful(), "the machine slept");
         kept.heart.beat().await;

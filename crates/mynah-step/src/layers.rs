@@ -36,9 +36,8 @@ use std::{
     borrow::Cow,
     cell::Cell,
     collections::{HashMap, VecDeque},
-    fmt,
     panic::{self, AssertUnwindSafe},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -47,7 +46,7 @@ use mynah_data::{Error, Part, ToolOutcome};
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::Instant};
 
-use crate::{BoxFuture, Handler, Tool, ToolContext, tool::panic_text};
+use crate::{BoxFuture, Handler, Tool, ToolContext, journal::lock, tool::panic_text};
 
 /// What is inside a layer: the handler, or the next layer.
 pub type Next = Arc<dyn Handler>;
@@ -240,7 +239,7 @@ impl RateLimit {
 
     /// When the next call may start.
     fn next(&self) -> Instant {
-        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut started = lock(&self.started);
         let now = Instant::now();
         let start = match started.len() < self.calls {
             true => now,
@@ -285,13 +284,13 @@ impl Cache {
     }
 
     fn get(&self, key: &str) -> Option<Value> {
-        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let cached = lock(&self.cached);
         let (since, value) = cached.results.get(key)?;
         (since.elapsed() < self.keep).then(|| value.clone())
     }
 
     fn insert(&self, key: String, value: Value) {
-        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = lock(&self.cached);
         if cached.results.insert(key.clone(), (Instant::now(), value)).is_some() {
             cached.order.retain(|other| *other != key);
         }
@@ -323,15 +322,6 @@ impl Layer for Cache {
             }
             outcome
         })
-    }
-}
-
-impl fmt::Debug for Cache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cache")
-            .field("entries", &self.entries)
-            .field("keep", &self.keep)
-            .finish_non_exhaustive()
     }
 }
 
@@ -390,8 +380,4 @@ impl Layer for RedactOutput {
     }
 }
 
-impl fmt::Debug for RedactOutput {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RedactOutput")
-    }
-}
+mynah_data::partial_debug! { Cache { entries, keep } RedactOutput {} }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
@@ -14,6 +14,7 @@ use tokio::{sync::Mutex as AsyncMutex, time::Instant};
 use crate::{
     World,
     heartbeat::{KeptLease, Moment},
+    journal::lock,
     new_owner, process,
 };
 
@@ -101,7 +102,7 @@ impl Watch {
     /// The process of this owner.
     fn of(log: &dyn Log, owner: &str) -> Arc<Self> {
         let key = (log.identity(), backend::process(owner).to_owned());
-        let mut all = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&WATCHED);
         if !all.contains_key(&key) {
             all.retain(|_, watch| !watch.is_forgotten());
         }

@@ -5,11 +5,13 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker, ready},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use mynah_data::{Error, ErrorKind, LogReason, Result, RunId};
-use mynah_log::{Append, Chain, Durability, Fact, Head, Lease, Log, Queue, Record, Seal, Totals};
+use mynah_log::{
+    Append, Chain, Durability, Fact, Head, Lease, Log, Queue, Record, Seal, Totals, backend::nanos,
+};
 use tokio::{
     task::coop::unconstrained,
     time::{Instant, Sleep, sleep},
@@ -18,7 +20,7 @@ use tokio::{
 use crate::{
     BoxFuture, LEASE, MetricsSink, World,
     heartbeat::{Held, KeptLease, Moment},
-    process, take_over,
+    process, since_1970, take_over,
     world::jittered,
 };
 
@@ -31,8 +33,7 @@ pub struct Recorder {
     log: Arc<dyn Log>,
     world: Arc<dyn World>,
     pub(crate) chain: Chain,
-    /// When the clock was last read, and the earliest time that a record may have.
-    now: i64,
+    /// The earliest time that a record may have.
     not_before: i64,
     totals: Totals,
     /// Whether the last fact says that the run waits or has ended.
@@ -112,7 +113,6 @@ impl Recorder {
             log,
             world,
             chain,
-            now: i64::MIN,
             not_before: i64::MIN,
             totals,
             over: false,
@@ -227,15 +227,13 @@ impl Recorder {
     /// before.
     pub fn commit(&mut self, fact: &Fact) -> Result<()> {
         self.is_ours()?;
-        let begins = matches!(fact, Fact::RunStarted { .. });
-        if begins && self.chain.head().is_some() {
-            return Err(Error::invalid_option("fact", "out_of_place").with_message(format!(
-                "validation failed: fact: run {} has begun already; another run needs a Context of its own",
-                self.chain.run_id()
-            )));
-        }
-        if !begins {
-            self.check_begun()?;
+        match fact {
+            Fact::RunStarted { .. } if self.chain.head().is_some() => {
+                let what = "has begun already; another run needs a Context of its own";
+                return Err(self.out_of_place(what));
+            }
+            Fact::RunStarted { .. } => {}
+            _ => self.check_begun()?,
         }
         if self.sealed {
             return Err(sealed(self.chain.run_id()));
@@ -253,9 +251,6 @@ impl Recorder {
     }
 
     /// Seals a run whose end is recorded already.
-    ///
-    /// # Errors
-    /// A seal that has no deterministic encoding.
     pub fn seal(&mut self) -> Result<()> {
         self.sealed = true;
         let seal = Seal::new(self.chain.root(), self.totals.clone());
@@ -268,19 +263,15 @@ impl Recorder {
     }
 
     /// Takes a fact that is copied from another run: an end in it is not sealed.
-    ///
-    /// # Errors
-    /// A fact that has no deterministic encoding.
     pub fn push(&mut self, fact: &Fact) -> Result<()> {
-        self.now = nanos(&*self.world);
         let mut salt = [0; 16];
         salt[..8].copy_from_slice(&self.world.random().to_be_bytes());
         salt[8..].copy_from_slice(&self.world.random().to_be_bytes());
-        let record = self.chain.append(self.now.max(self.not_before), salt, fact)?;
+        let record = self.chain.append(time_of(&*self.world).max(self.not_before), salt, fact)?;
         self.totals.count(fact);
         self.over = matches!(fact, Fact::Suspended(_) | Fact::Sealed(_));
         self.wake_at = match fact {
-            Fact::Suspended(end) => end.wake_at_ms().map(|time| span(Duration::from_millis(time))),
+            Fact::Suspended(end) => end.wake_at_ms().map(|time| nanos(Duration::from_millis(time))),
             _ => None,
         };
         if let Some(held) = &self.lease {
@@ -308,13 +299,13 @@ impl Recorder {
     }
 
     fn check_begun(&self) -> Result<()> {
-        if self.chain.head().is_some() {
-            return Ok(());
-        }
-        Err(Error::invalid_option("fact", "out_of_place").with_message(format!(
-            "validation failed: fact: run {} has not begun; Context::run begins it",
-            self.chain.run_id()
-        )))
+        let begun = self.chain.head().map(drop);
+        begun.ok_or_else(|| self.out_of_place("has not begun; Context::run begins it"))
+    }
+
+    fn out_of_place(&self, what: &str) -> Error {
+        let why = format!("validation failed: fact: run {} {what}", self.chain.run_id());
+        Error::invalid_option("fact", "out_of_place").with_message(why)
     }
 
     /// Whether more can be written.
@@ -353,9 +344,6 @@ impl Recorder {
     /// Waits until the run is this writer's for certain, before an effect that must not happen twice. A new run is its writer's
     /// once its first records are in the log. A process that was suspended for longer than its lease lasts may have lost the run
     /// without knowing.
-    ///
-    /// # Errors
-    /// Another process has the run, or the log fails.
     pub fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.is_ours()?;
         if self.written.is_none() {
@@ -392,9 +380,6 @@ impl Recorder {
     }
 
     /// Starts to write what waits, and waits for it only if it is so much that nothing should be added.
-    ///
-    /// # Errors
-    /// As [`poll_flush`](Self::poll_flush).
     pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let was_full = self.is_full();
         let flushed = self.poll_flush(cx);
@@ -460,12 +445,9 @@ impl Recorder {
             .map(Record::envelope)
             .and_then(|first| first.prev.map(|hash| Head { seq: first.seq - 1, hash }));
         let last = records.last().map_or(0, Record::seq);
-        let (consumed, left) =
-            std::mem::take(&mut self.consumed).into_iter().partition(|(seq, _)| *seq <= last);
-        self.consumed = left;
-        let consumed: Vec<(u64, String)> = consumed;
+        let consumed = self.consumed.extract_if(.., |(seq, _)| *seq <= last);
         let batch = Append::new(self.chain.run_id().clone(), expected, records);
-        let batch = batch.consume(consumed.into_iter().map(|(_, message)| message));
+        let batch = batch.consume(consumed.map(|(_, message)| message));
         let batch = batch.wake_at(self.wake_at.filter(|_| self.pending.is_empty()));
         let mut batch = batch.durability(self.durability).queue(self.queue.take());
         if let Some(held) = &self.lease {
@@ -498,18 +480,15 @@ impl Drop for Recorder {
             while !left.is_empty() || !self.pending.is_empty() {
                 let (log, batch) = (Arc::clone(&self.log), left.pop_front());
                 let batch = batch.unwrap_or_else(|| self.batch());
-                ask_once(async move { log.append(batch).await.map(drop) });
+                // It completes on its own.
+                let appended = pin!(async move { log.append(batch).await });
+                let _ = appended.poll(&mut Context::from_waker(Waker::noop()));
             }
         }
         if let Some(held) = self.lease.take() {
             self.log.release(&held.lease);
         }
     }
-}
-
-/// Starts a future that completes on its own.
-fn ask_once(asked: impl Future<Output = Result<()>> + Send + 'static) {
-    let _ = Box::pin(asked).as_mut().poll(&mut Context::from_waker(Waker::noop()));
 }
 
 fn too_late(last: Option<&Error>) -> Error {
@@ -560,12 +539,8 @@ pub fn new_owner(log: &dyn Log, world: &dyn World) -> String {
 }
 
 /// The time, as logs count it.
-pub(crate) fn nanos(world: &dyn World) -> i64 {
-    span(world.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
-}
-
-pub(crate) fn span(duration: Duration) -> i64 {
-    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+pub(crate) fn time_of(world: &dyn World) -> i64 {
+    nanos(since_1970(world.now()))
 }
 
 /// Whether a fact must be on its way to the log before anything more is emitted: outcomes of tools

@@ -45,25 +45,23 @@ pub trait World: Send + Sync + 'static {
 
     /// A fresh id for a run: 26 characters that sort by time, as a ULID does.
     fn new_run_id(&self) -> RunId {
-        let since = self.now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        sorted_id(since, u128::from(self.random()) << 64 | u128::from(self.random())).into()
+        sorted_id(self.now(), u128::from(self.random()) << 64 | u128::from(self.random())).into()
     }
 
     /// The id of the run that continues from a place, which was reached at this time. The same place has the same id, so of several
     /// runs that would continue from there a log takes one. It looks like a fresh id.
     #[doc(hidden)]
     fn run_id_at(&self, place: &str, reached: SystemTime) -> RunId {
-        let since = reached.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let hash = Hash::of(&[place.as_bytes()]).0;
         let number = hash[..16].iter().fold(0, |number, byte| number << 8 | u128::from(*byte));
-        sorted_id(since, number).into()
+        sorted_id(reached, number).into()
     }
 }
 
 /// 26 characters that sort by time, and then by the lower 80 bits of a number.
-fn sorted_id(since: Duration, number: u128) -> String {
+fn sorted_id(time: SystemTime, number: u128) -> String {
     const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
-    let number = since.as_millis() << 80 | number & ((1 << 80) - 1);
+    let number = since_1970(time).as_millis() << 80 | number & ((1 << 80) - 1);
     (0..26).rev().map(|place| char::from(DIGITS[(number >> (5 * place)) as usize & 31])).collect()
 }
 
