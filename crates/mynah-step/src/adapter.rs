@@ -3,10 +3,7 @@
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{Stream, StreamExt as _, stream};
-use mynah_data::{
-    AdapterReason, Error, Event, Metadata, Request, Response, Result, RunId, StreamReason, ToolSpec,
-};
-use mynah_log::Hash;
+use mynah_data::{AdapterReason, Error, Event, Metadata, Request, Result, RunId, ToolSpec};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{RetryPolicy, World};
@@ -191,12 +188,8 @@ impl fmt::Debug for ModelCall {
     }
 }
 
-/// Opens a model's stream, with retries until one has an event. Each attempt may be silent for the
-/// adapter's [`Adapter::first_event_timeout`]. A wait that does not fit into the time of the whole
-/// call is not begun.
-///
-/// # Errors
-/// The error of the last attempt.
+/// Opens a model's stream, with retries until one has an event; fails as the last attempt did. Each attempt may be silent for the
+/// adapter's [`Adapter::first_event_timeout`]. A wait that does not fit into the time of the whole call is not begun.
 pub async fn open_model(
     adapter: Arc<dyn Adapter>,
     request: Request,
@@ -243,9 +236,6 @@ impl Parking {
 }
 
 /// The same as [`open_model`], for a call that does not wait for long: it returns when it would.
-///
-/// # Errors
-/// The error of the last attempt.
 pub async fn open_or_park(
     adapter: Arc<dyn Adapter>,
     request: Request,
@@ -311,16 +301,4 @@ pub(crate) async fn open_once(
             .with_message(format!("adapter error: timeout: nothing came for {limit:?}"))
             .with_provider(adapter.name()))
     })
-}
-
-/// Refuses an answer without the hash of what the provider sent: 32 bytes in hex, as `raw_response_hash` in its metadata.
-///
-/// # Errors
-/// `missing_raw_response_hash`.
-pub fn check_raw_hash(response: &Response, provider: &str) -> Result<()> {
-    let hash = response.metadata.get("raw_response_hash").and_then(|hash| hash.as_str());
-    match hash.map(str::parse::<Hash>) {
-        Some(Ok(_)) => Ok(()),
-        _ => Err(Error::stream(StreamReason::MissingRawResponseHash).with_provider(provider)),
-    }
 }

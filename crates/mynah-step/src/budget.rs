@@ -49,7 +49,7 @@ struct Taken {
 
 /// What was received of an answer in flight.
 #[derive(Debug, Default)]
-pub struct PartialAnswer {
+pub(crate) struct PartialAnswer {
     usage: Usage,
     /// Characters since the provider last reported its usage.
     unreported: u64,
@@ -211,7 +211,11 @@ impl Spent {
     }
 
     /// The first limit that the answer in flight has passed.
-    pub fn passed_by_answer(&self, budget: &Budget, heard: &PartialAnswer) -> Option<Breach> {
+    pub(crate) fn passed_by_answer(
+        &self,
+        budget: &Budget,
+        heard: &PartialAnswer,
+    ) -> Option<Breach> {
         let pricing = self.pricing.as_ref();
         let answer = Taken::by(&heard.usage, heard.unreported, self.prompt, pricing);
         self.calls.and(answer).over(budget, BreachTime::MidStream)
@@ -264,7 +268,7 @@ impl Taken {
 
 impl PartialAnswer {
     /// Takes in an event of the model.
-    pub fn hear(&mut self, event: &Event) {
+    pub(crate) fn hear(&mut self, event: &Event) {
         match event {
             Event::TextDelta { delta, .. }
             | Event::ReasoningDelta { delta, .. }
@@ -362,10 +366,7 @@ pub fn price_of(request: &Request, catalog: &Catalog) -> Option<Pricing> {
     Some(pricing.for_retention(retention.unwrap_or_default()))
 }
 
-/// Refuses a limit in dollars that cannot be enforced.
-///
-/// # Errors
-/// `unknown_price`.
+/// Refuses a limit in dollars that cannot be enforced (`unknown_price`).
 pub fn check_price(
     budget: Option<&Budget>,
     pricing: Option<&Pricing>,

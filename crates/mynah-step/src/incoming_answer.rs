@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use mynah_data::{
     AdapterReason, Breach, Budget, Error, Event, EventOrder, Message, Pricing, Response,
-    ResponseBuilder, Result,
+    ResponseBuilder, Result, StreamReason,
 };
-use mynah_log::{Cut, CutRecorder};
+use mynah_log::{Cut, CutRecorder, Hash};
+use serde_json::Value;
 
-use crate::{PartialAnswer, Spent, check_raw_hash};
+use crate::{Spent, budget::PartialAnswer};
 
 /// A model's answer while it arrives: checks the order of its events, prices it, and folds it.
 #[derive(Default)]
@@ -80,10 +81,7 @@ impl IncomingAnswer {
     }
 
     /// What is wrong with an answer whose stream ended: it broke off, calls share an id, or the hash of what the provider
-    /// sent is missing.
-    ///
-    /// # Errors
-    /// `network_error`, `malformed_response`, `missing_raw_response_hash`.
+    /// sent is missing, which is 32 bytes in hex as `raw_response_hash` in its metadata.
     pub fn check_end(&mut self, provider: &str, needs_raw_hash: bool) -> Result<()> {
         if self.answer.error().is_some() {
             return Ok(());
@@ -98,7 +96,16 @@ impl IncomingAnswer {
                 .with_message("adapter error: malformed_response: two tool calls have the same id")
                 .with_provider(provider));
         }
-        if needs_raw_hash { check_raw_hash(&self.answer.response(), provider) } else { Ok(()) }
+        let has_hash = |answer: Response| {
+            let hash = answer.metadata.get("raw_response_hash").and_then(Value::as_str);
+            hash.is_some_and(|hash| hash.parse::<Hash>().is_ok())
+        };
+        match needs_raw_hash && !has_hash(self.answer.response()) {
+            true => {
+                Err(Error::stream(StreamReason::MissingRawResponseHash).with_provider(provider))
+            }
+            false => Ok(()),
+        }
     }
 
     /// The received part of the answer, and how it arrived.

@@ -77,8 +77,8 @@ pub mod markers {
 // What the engine shares with `Context`. It is no part of the API, and may change with any release.
 #[doc(hidden)]
 pub use self::{
-    adapter::{Opened, Parking, check_raw_hash, open_model, open_or_park},
-    budget::{PartialAnswer, Spent, WallClock, active, check_price, price_of, prompt_tokens},
+    adapter::{Opened, Parking, open_model, open_or_park},
+    budget::{Spent, WallClock, active, check_price, price_of, prompt_tokens},
     config::was_redacted,
     cursor::{ReplayCursor, outcome_of},
     difference::{differences, mismatch, recorded_error},
@@ -91,7 +91,7 @@ pub use self::{
     recorder::{Recorder, new_owner},
     schema_check::schema_error,
     settle::settle,
-    tool::{Backoff, Settled, ToolLimits, denied, panic_text, run_tool, tool_failed},
+    tool::{Settled, ToolLimits, denied, run_tool, tool_failed},
     tool_context::Try,
     uncertain::{is_not_rerun, reruns_lost, uncertain},
     world::{millis, since_1970},

@@ -13,7 +13,7 @@ use mynah_data::{
 use mynah_log::{Fact, Resolution};
 use serde_json::{Value, json};
 
-use crate::{EncodeError, Settled, ToolResultEncoder, panic_text, tool_failed};
+use crate::{EncodeError, Settled, ToolResultEncoder, tool::panic_text, tool_failed};
 
 /// What a caller's own error policy makes of a failed tool.
 #[derive(Clone, Debug, PartialEq)]

@@ -172,11 +172,10 @@ impl Tool {
         self
     }
 
-    /// Sets the name of the handler in a registry. It is needed to store an engine that has the
-    /// tool.
-    pub fn registered_as(mut self, name: impl Into<String>) -> Self {
-        self.registered_as = Some(name.into());
-        self
+    mynah_data::setters! { self => self;
+        /// Sets the name of the handler in a registry. It is needed to store an engine that has the
+        /// tool.
+        registered_as(name: impl Into<String>) = Some(name.into());
     }
 
     /// Hands calls to the caller instead of running them. A call that runs after a person approved
@@ -310,14 +309,7 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-impl fmt::Debug for Tool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tool")
-            .field("spec", &self.spec)
-            .field("registered_as", &self.registered_as)
-            .finish()
-    }
-}
+mynah_data::partial_debug! { Tool { spec, registered_as } }
 
 /// What runs when a tool is called. Functions of arguments and context are handlers.
 pub trait Handler: Send + Sync + 'static {
@@ -434,7 +426,7 @@ pub struct ToolLimits {
 mynah_data::partial_debug! { ToolLimits { timeout, park_after } }
 
 /// The pause after a failed attempt, from 1.
-pub type Backoff = Arc<dyn Fn(u32) -> Duration + Send + Sync>;
+pub(crate) type Backoff = Arc<dyn Fn(u32) -> Duration + Send + Sync>;
 
 impl ToolLimits {
     /// With this time limit.
@@ -505,14 +497,15 @@ impl Attempts {
     async fn run(&mut self) -> Settled {
         let Self { executor, tool, context, limits } = self;
         let first = context.attempt();
-        if tool.spec().approval == Approval::Deny {
-            return Settled { outcome: Err(denied(&context.call)), attempts: first };
-        }
-        let mut arguments = match tool.check_arguments(&context.call) {
+        let spec = tool.spec();
+        let arguments = match spec.approval {
+            Approval::Deny => Err(denied(&context.call)),
+            _ => tool.check_arguments(&context.call),
+        };
+        let mut arguments = match arguments {
             Ok(arguments) => arguments,
             Err(error) => return Settled { outcome: Err(error), attempts: first },
         };
-        let spec = tool.spec();
         let timeout = spec.timeout_ms.map_or(limits.timeout, Duration::from_millis);
         let tries = if spec.idempotent { spec.max_attempts.max(1) } else { 1 };
         // An attempt that was cut off with its process does not count, because its outcome is unknown.
@@ -529,24 +522,21 @@ impl Attempts {
                 outcome = Err(error);
             }
             drop(under_way);
-            match outcome {
-                Ok(ToolOutcome::Error { error, transient: true }) if attempt < last => {
-                    let (run_id, call) =
-                        (context.run_id().map(RunId::as_str), context.call.id.as_str());
-                    tracing::info!(tool = tool.name(), run_id, call, attempt, %error, "tool failed; retrying");
-                    // Rare, and large.
-                    match Box::pin(try_again(context, &error, limits)).await {
-                        Ok(None) => {}
-                        Ok(Some(until)) => {
-                            let wait = Wait::UntilMs(until);
-                            let outcome = Ok(ToolOutcome::Later { wait, state: None });
-                            return Settled { outcome, attempts: attempt };
-                        }
-                        Err(error) => return Settled { outcome: Err(error), attempts: attempt },
-                    }
-                }
-                outcome => return Settled { outcome, attempts: attempt },
+            if let Ok(ToolOutcome::Error { error, transient: true }) = &outcome
+                && attempt < last
+            {
+                let (run_id, call) =
+                    (context.run_id().map(RunId::as_str), context.call.id.as_str());
+                tracing::info!(tool = tool.name(), run_id, call, attempt, %error, "tool failed; retrying");
+                // Rare, and large.
+                let parked = match Box::pin(try_again(context, error, limits)).await {
+                    Ok(None) => continue,
+                    Ok(Some(until)) => Ok(Wait::UntilMs(until)),
+                    Err(error) => Err(error),
+                };
+                outcome = parked.map(|wait| ToolOutcome::Later { wait, state: None });
             }
+            return Settled { outcome, attempts: attempt };
         }
     }
 }
@@ -662,7 +652,7 @@ async fn attempt_once(
 }
 
 /// The message of a caught panic, truncated if it is too long to be recorded.
-pub fn panic_text(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     const LONGEST: usize = 64 << 10;
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

@@ -99,21 +99,15 @@ impl Context {
             return None;
         }
         let metadata = Metadata::from_iter([("error".to_owned(), error.to_value())]);
-        let was_cancelled = match error.kind() {
-            ErrorKind::Stream(reason) => reason == StreamReason::Cancelled,
-            ErrorKind::Tool(reason) => reason == ToolReason::Cancelled,
-            _ => false,
-        };
-        Some(match error.kind() {
-            _ if was_cancelled => {
+        let reason = match error.kind() {
+            ErrorKind::Stream(StreamReason::Cancelled) | ErrorKind::Tool(ToolReason::Cancelled) => {
                 let end = End::new(HaltReason::Cancelled, metadata);
-                Fact::Cancelled { end, partial: None, cuts: Vec::new() }
+                return Some(Fact::Cancelled { end, partial: None, cuts: Vec::new() });
             }
-            ErrorKind::Engine(EngineReason::BudgetExceeded) => {
-                Fact::Failed(End::new(HaltReason::BudgetExceeded, metadata))
-            }
-            _ => Fact::Failed(End::new(HaltReason::Error, metadata)),
-        })
+            ErrorKind::Engine(EngineReason::BudgetExceeded) => HaltReason::BudgetExceeded,
+            _ => HaltReason::Error,
+        };
+        Some(Fact::Failed(End::new(reason, metadata)))
     }
 
     /// Records where the loop is. A run that is [resumed](crate::Config::resume) can continue from the last checkpoint

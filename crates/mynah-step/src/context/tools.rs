@@ -9,13 +9,14 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use super::{Context, Shared};
 use crate::{
-    Backoff, HandlerExecutor, JsonEncoder, OnUncertain, Recorder, Settled, Spent, Tool,
-    ToolContext, ToolLimits, Try, Watch,
+    HandlerExecutor, JsonEncoder, OnUncertain, Recorder, Settled, Spent, Tool, ToolContext,
+    ToolLimits, Try, Watch,
     alone::Keeper,
     is_not_rerun,
     journal::{Query, RUN_ENDED, gone, lock},
     millis, reruns_lost, run_tool, settle,
     settle::failed,
+    tool::Backoff,
     uncertain,
     uncertain::is_uncertain,
 };
@@ -41,22 +42,18 @@ pub struct CallTool {
 mynah_data::partial_debug! { CallTool { call, turn, max_attempts } }
 
 impl CallTool {
-    /// The same, asked for in this turn.
-    pub fn turn(mut self, turn: u32) -> Self {
-        self.turn = Some(turn);
-        self
+    mynah_data::setters! { self => self;
+        /// The same, asked for in this turn.
+        turn(turn: u32) = Some(turn);
+
+        /// Sets the pause after a failed attempt, from 1.
+        backoff(pause: impl Fn(u32) -> Duration + Send + Sync + 'static) = Some(Arc::new(pause));
     }
 
     /// Declares that this call may run twice without harm, and sets the number of attempts after transient failures, as
     /// [`Tool::idempotent`] does for all calls of a tool.
     pub fn idempotent(mut self, max_attempts: u32) -> Self {
         self.max_attempts = Some(max_attempts);
-        self
-    }
-
-    /// Sets the pause after a failed attempt, from 1.
-    pub fn backoff(mut self, pause: impl Fn(u32) -> Duration + Send + Sync + 'static) -> Self {
-        self.backoff = Some(Arc::new(pause));
         self
     }
 }
