@@ -100,11 +100,10 @@ impl Fallback {
         self
     }
 
-    /// How long each model but the last may be silent before the next is called. By default that is
-    /// the call's `stream_timeout`, separately for each.
-    pub fn patience(mut self, limit: Duration) -> Self {
-        self.patience = Some(limit);
-        self
+    mynah_data::setters! { self => self;
+        /// How long each model but the last may be silent before the next is called. By default that is
+        /// the call's `stream_timeout`, separately for each.
+        patience(limit: Duration) = Some(limit);
     }
 }
 

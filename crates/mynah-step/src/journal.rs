@@ -185,14 +185,12 @@ impl PendingEffect {
 impl Journal {
     /// The journal of an engine's run that is recorded.
     pub fn recording(recorder: Recorder) -> Arc<Self> {
-        let noted = Some(VecDeque::new());
-        Self::new(recorder.run_id().clone(), Some(recorder), None, noted)
+        Self::new(recorder.run_id().clone(), Some(recorder), None, Some(VecDeque::new()))
     }
 
     /// The journal of an engine's run that is replayed.
     pub fn replaying(cursor: ReplayCursor) -> Arc<Self> {
-        let noted = Some(VecDeque::new());
-        Self::new(cursor.run_id().clone(), None, Some(cursor), noted)
+        Self::new(cursor.run_id().clone(), None, Some(cursor), Some(VecDeque::new()))
     }
 
     /// The journal of a user's loop. Its records answer first, and what follows them is recorded.
@@ -275,9 +273,6 @@ impl Journal {
 
     /// Commits a fact that the engine's loop made. A replay compares it with the next record, which
     /// has the durations.
-    ///
-    /// # Errors
-    /// `replay_mismatch`, or a run that cannot be recorded.
     pub fn commit(&self, fact: &mut Fact) -> Result<()> {
         let mut state = self.lock();
         if let Some(cursor) = &mut state.cursor {
@@ -319,9 +314,6 @@ impl Journal {
     }
 
     /// Asks something and waits for the answer.
-    ///
-    /// # Errors
-    /// `replay_mismatch`, a log that failed, and that the call is over that asks for a side effect.
     pub(crate) async fn ask(&self, place: Origin, want: Query) -> Result<Option<Fact>> {
         let asking = Asking { journal: self, keeper: Keeper::new() };
         let id = asking.keeper.id();
@@ -367,9 +359,6 @@ impl Journal {
     }
 
     /// Waits for something of the recorder, such as [`Recorder::poll_held`]. There is nothing to wait for while records answer.
-    ///
-    /// # Errors
-    /// A log that failed, or a run that another process has.
     pub fn poll(
         &self,
         cx: &mut Context<'_>,
@@ -389,9 +378,6 @@ impl Journal {
     }
 
     /// Waits until every fact is durable.
-    ///
-    /// # Errors
-    /// A log that failed.
     pub fn poll_durable(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         if self.lock().must_take_over() {
             self.park(cx);

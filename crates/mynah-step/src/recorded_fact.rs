@@ -14,9 +14,6 @@ pub struct RecordedFact {
 
 impl RecordedFact {
     /// Reads a record; none if its body was removed.
-    ///
-    /// # Errors
-    /// A payload that is not what its fact is written as.
     pub fn read(record: &Record) -> Result<Option<Self>, Corrupt> {
         let fact = record.fact()?;
         let read = |fact| Self { record: record.clone(), fact: OnceLock::from(Box::new(fact)) };
@@ -25,9 +22,6 @@ impl RecordedFact {
 
     /// The same for a replay. Facts that the loop always makes are decoded when they are due, and
     /// may have another encoding: their payload is compared with that of the loop's fact.
-    ///
-    /// # Errors
-    /// Any other payload that is not what its fact is written as.
     pub fn to_compare(record: &Record) -> Result<Option<Self>, Corrupt> {
         match record.kind() {
             Kind::TurnStarted | Kind::AssistantCompleted | Kind::ToolScheduled

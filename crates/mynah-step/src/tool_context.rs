@@ -112,16 +112,12 @@ impl ToolProgress {
         Self { progress, ..Self::default() }
     }
 
-    /// The same, with how far it will have come at the end.
-    pub fn total(mut self, total: impl Into<Option<f64>>) -> Self {
-        self.total = total.into();
-        self
-    }
+    mynah_data::setters! { self => self;
+        /// The same, with how far it will have come at the end.
+        total(total: impl Into<Option<f64>>) = total.into();
 
-    /// The same, with what it does now.
-    pub fn message(mut self, message: impl Into<String>) -> Self {
-        self.message = Some(message.into());
-        self
+        /// The same, with what it does now.
+        message(message: impl Into<String>) = Some(message.into());
     }
 }
 
@@ -410,14 +406,4 @@ impl ToolContext {
     }
 }
 
-impl fmt::Debug for ToolContext {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ToolContext")
-            .field("call", &self.call)
-            .field("context", &self.context)
-            .field("session_id", &self.session_id)
-            .field("request_id", &self.request_id)
-            .field("run_id", &self.run_id)
-            .finish_non_exhaustive()
-    }
-}
+mynah_data::partial_debug! { ToolContext { call, context, session_id, request_id, run_id } }
