@@ -5,7 +5,7 @@ use std::fmt;
 use mynah_data::{Error, LogReason, RunId};
 use serde::Serialize;
 
-use crate::{Chain, Fact, Hash, Kind, Record, Totals};
+use crate::{Chain, Fact, Hash, Head, Kind, Record, Totals};
 
 /// What is wrong with a run, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,15 +201,16 @@ impl Verifier {
         Ok(())
     }
 
+    /// Where the run ends that was checked so far.
+    pub(crate) fn head(&self) -> Option<Head> {
+        self.chain.head()
+    }
+
     /// What the run was found to be so far.
     pub fn report(&self) -> VerifyReport {
         VerifyReport {
-            status: if self.seal.is_some() {
-                VerifyStatus::Verified
-            } else {
-                VerifyStatus::InProgress
-            },
-            records: self.chain.head().map_or(0, |head| head.seq),
+            status: self.seal.map_or(VerifyStatus::InProgress, |_| VerifyStatus::Verified),
+            records: self.head().map_or(0, |head| head.seq),
             root: self.seal.map(|(root, _)| root),
             fingerprint: self.seal.map(|(_, fingerprint)| fingerprint),
             redacted: self.redacted,

@@ -6,12 +6,12 @@ use std::io::{BufReader, Cursor};
 
 use mynah_data::{ErrorKind, LogReason, Message, Thread};
 use mynah_log::{
-    Append, Body, Chain, Effect, Extent, Fact, Hash, Log, MAINTENANCE, MAX_PAYLOAD, MemoryLog,
-    Prune, Record, Redact, Removals, RunFilter, Warrant,
+    Append, Body, Chain, Effect, Extent, Fact, Hash, Log, LogFuture, MAINTENANCE, MAX_PAYLOAD,
+    MemoryLog, Prune, Record, Redact, Removals, RunFilter, RunSummary, Warrant,
     bundle::{self, Imported},
     cbor,
     conformance::Sample,
-    verify_run, verify_seals,
+    forward_log, verify_run, verify_seals,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -39,6 +39,30 @@ async fn what_is_imported_is_what_was_exported() {
         let again = import(&target, &file).await.expect("what is there already");
         assert_eq!((again.added, again.report), (0, bundle.report));
     }
+}
+
+#[tokio::test]
+async fn a_run_that_the_index_contradicts_is_not_exported() {
+    struct Contradicted(MemoryLog);
+
+    impl Log for Contradicted {
+        fn run(&self, run: &str) -> LogFuture<'_, Option<RunSummary>> {
+            let (found, more) = (self.0.run(run), u64::from(run == "sealed"));
+            Box::pin(async move {
+                let mut found = found.await?;
+                found.iter_mut().for_each(|run| run.totals.turns += more);
+                Ok(found)
+            })
+        }
+
+        forward_log!(self => self.0, except run);
+    }
+
+    let log = Contradicted(library().await);
+    bundle::export(&log, "open", &mut Vec::new()).await.expect("a sound run");
+    let error = bundle::export(&log, "sealed", &mut Vec::new()).await.expect_err("a wrong index");
+    assert_eq!(error.kind(), ErrorKind::Log(LogReason::Corrupt));
+    assert!(error.message().contains("turns: the index says"), "{error}");
 }
 
 #[tokio::test]

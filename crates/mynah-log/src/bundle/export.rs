@@ -41,14 +41,7 @@ pub async fn export(log: &dyn Log, run: &str, mut out: impl Write) -> Result<Bun
         (Some(_), Some(place)) => Some(inclusion(log, run, place).await?),
         _ => None,
     };
-    let end = End {
-        records: report.records,
-        hash: indexed.hash,
-        root: report.root,
-        fingerprint: report.fingerprint,
-        redacted: report.redacted,
-        inclusion: inclusion.clone(),
-    };
+    let end = End::of(&report, indexed.hash, inclusion.clone());
     write(&mut out, &Line::End(end))?;
     out.flush().map_err(unreadable)?;
     Ok(Bundle { run_id: run.into(), report, inclusion })

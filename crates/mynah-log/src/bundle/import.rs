@@ -71,7 +71,11 @@ pub async fn import(log: &dyn Log, mut input: impl BufRead + Seek) -> Result<Imp
     let mut target =
         Target { log, removals, chain, tombstones, run, head: there, batch: Vec::new(), bytes: 0 };
     match records {
-        Some(records) => target.batch = target.stripped(records),
+        Some(records) => {
+            for record in records {
+                target.take(record).await?;
+            }
+        }
         None => {
             input.rewind().map_err(unreadable)?;
             let mut reader = Reader::open(&mut input)?;
@@ -91,7 +95,7 @@ pub async fn import(log: &dyn Log, mut input: impl BufRead + Seek) -> Result<Imp
 /// A bundle, read to its end.
 struct Checked {
     bundle: Bundle,
-    /// The records that follow those in the log; none if they are too many to be held.
+    /// Its records; none if they are too many to be held.
     records: Option<Vec<Record>>,
     tombstones: Vec<(i64, Tombstone)>,
     /// The hash of the last record.
@@ -122,7 +126,7 @@ impl Checked {
                     bytes += record.size();
                     withheld += u64::from(record.body().is_some() && removals.is_redacted(&record));
                     records = records.filter(|_| bytes <= HELD);
-                    if let Some(records) = records.as_mut().filter(|_| record.seq() > there) {
+                    if let Some(records) = &mut records {
                         records.push(record);
                     }
                 }
@@ -149,16 +153,15 @@ struct Target<'l> {
 }
 
 impl Target<'_> {
-    /// Takes what is new, and keeps it in portions.
+    /// Takes what is new, without bodies that were redacted here, and keeps it in portions.
     async fn take(&mut self, record: Record) -> Result<()> {
-        if self.head.is_none_or(|head| head.seq < record.seq()) {
-            self.bytes += record.size();
-            self.batch.extend(self.stripped([record]));
-            if self.bytes >= HELD {
-                self.flush().await?;
-            }
+        if self.head.is_some_and(|head| head.seq >= record.seq()) {
+            return Ok(());
         }
-        Ok(())
+        self.bytes += record.size();
+        let is_redacted = self.removals.is_redacted(&record);
+        self.batch.push(if is_redacted { record.without_body() } else { record });
+        if self.bytes > HELD { self.flush().await } else { Ok(()) }
     }
 
     async fn flush(&mut self) -> Result<()> {
@@ -193,14 +196,6 @@ impl Target<'_> {
             }
         }
         due
-    }
-
-    /// Without the bodies that were redacted here.
-    fn stripped(&self, records: impl IntoIterator<Item = Record>) -> Vec<Record> {
-        let strip = |record: Record| {
-            if self.removals.is_redacted(&record) { record.without_body() } else { record }
-        };
-        records.into_iter().map(strip).collect()
     }
 }
 

@@ -132,6 +132,13 @@ struct End {
     inclusion: Option<Inclusion>,
 }
 
+impl End {
+    fn of(report: &VerifyReport, hash: Hash, inclusion: Option<Inclusion>) -> Self {
+        let VerifyReport { records, root, fingerprint, redacted, .. } = *report;
+        Self { records, hash, root, fingerprint, redacted, inclusion }
+    }
+}
+
 /// A member that may be left out, and is not null.
 fn not_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,

@@ -6,7 +6,7 @@ use mynah_data::{Error, LogReason, Result, RunId};
 
 use super::{Bundle, End, Entry, Header, Line, MAX_LINE, VERSION};
 use crate::{
-    Corrupt, Head, MAINTENANCE, Record, Removed, Tombstone, Verifier, entry, merkle,
+    Corrupt, MAINTENANCE, Record, Removed, Tombstone, Verifier, entry, merkle,
     removal::Gone,
     verify::{reason_of, too_new},
 };
@@ -16,7 +16,6 @@ pub(super) struct Reader<R> {
     lines: Lines<R>,
     run: RunId,
     verifier: Verifier,
-    head: Option<Head>,
     gone: Gone,
 }
 
@@ -43,8 +42,8 @@ impl<R: BufRead> Reader<R> {
             _ => return Err(lines.wrong("it does not begin as a bundle does")),
         };
         entry::check_id(&run).map_err(|error| lines.wrong(&error.to_string()))?;
-        let (verifier, head, gone) = (Verifier::new(&run), None, Gone::default());
-        Ok(Self { lines, run: run.into(), verifier, head, gone })
+        let (verifier, gone) = (Verifier::new(&run), Gone::default());
+        Ok(Self { lines, run: run.into(), verifier, gone })
     }
 
     pub(super) fn run(&self) -> &str {
@@ -53,7 +52,7 @@ impl<R: BufRead> Reader<R> {
 
     pub(super) fn next(&mut self) -> Result<Item> {
         match self.lines.next()? {
-            Some(Line::Tombstone(entry)) if self.head.is_none() => self.tombstone(entry),
+            Some(Line::Tombstone(entry)) if self.verifier.head().is_none() => self.tombstone(entry),
             Some(Line::Record(entry)) => self.record(entry),
             Some(Line::End(end)) => self.end(&end),
             Some(Line::Bundle(_) | Line::Tombstone(_)) => {
@@ -83,7 +82,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     fn record(&mut self, entry: Entry) -> Result<Item> {
-        let seq = self.head.map_or(1, |head| head.seq.saturating_add(1));
+        let seq = self.verifier.head().map_or(1, |head| head.seq.saturating_add(1));
         let wrong = |what| Corrupt { run_id: self.run.clone(), seq, what };
         let judged = entry.record().map_err(wrong).and_then(|record| {
             let counted = Gone::counted(Some(&self.gone), &record);
@@ -92,27 +91,18 @@ impl<R: BufRead> Reader<R> {
             record.strict_fact().map_err(wrong)?;
             counted
         });
-        let record = judged.map_err(|corrupt| self.lines.corrupt(corrupt))?;
-        self.head = Some(Head { seq: record.seq(), hash: record.hash() });
-        Ok(Item::Record(record))
+        judged.map(Item::Record).map_err(|corrupt| self.lines.corrupt(corrupt))
     }
 
     fn end(&mut self, end: &End) -> Result<Item> {
         let report = self.verifier.report();
         let is_ended = report.fingerprint.is_some();
         let lacks = |seq: &u64| is_ended && *seq > report.records;
-        let (Some(head), false) = (self.head, self.gone.bodies.keys().any(lacks)) else {
+        let is_lacking = self.gone.bodies.keys().any(lacks);
+        let Some(head) = self.verifier.head().filter(|_| !is_lacking) else {
             return Err(self.lines.wrong("records are missing before it"));
         };
-        let found = End {
-            records: report.records,
-            hash: head.hash,
-            root: report.root,
-            fingerprint: report.fingerprint,
-            redacted: report.redacted,
-            inclusion: end.inclusion.clone(),
-        };
-        if found != *end {
+        if End::of(&report, head.hash, end.inclusion.clone()) != *end {
             return Err(self.lines.wrong("it contradicts the records"));
         }
         let is_proven = match (&end.fingerprint, &end.inclusion) {

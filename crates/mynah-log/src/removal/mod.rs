@@ -116,32 +116,25 @@ impl Stripped {
     }
 }
 
-/// The serialized form. Empty members are left out.
+/// The serialized form. Empty members at its end are left out.
 #[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum Written {
-    Naming(u64, Hash, Totals, Hash),
-    Adding(u64, Hash, Totals),
-    Plain(u64, Hash),
-}
+struct Written(
+    u64,
+    Hash,
+    #[serde(default, skip_serializing_if = "Option::is_none")] Option<Totals>,
+    #[serde(default, skip_serializing_if = "Option::is_none")] Option<Hash>,
+);
 
 impl From<Written> for Stripped {
-    fn from(written: Written) -> Self {
-        match written {
-            Written::Naming(seq, hash, adds, names) => Self { seq, hash, adds, names: Some(names) },
-            Written::Adding(seq, hash, adds) => Self { seq, hash, adds, names: None },
-            Written::Plain(seq, hash) => Self::new(seq, hash),
-        }
+    fn from(Written(seq, hash, adds, names): Written) -> Self {
+        Self { seq, hash, adds: adds.unwrap_or_default(), names }
     }
 }
 
 impl From<Stripped> for Written {
     fn from(Stripped { seq, hash, adds, names }: Stripped) -> Self {
-        match names {
-            Some(names) => Self::Naming(seq, hash, adds, names),
-            None if adds == Totals::default() => Self::Plain(seq, hash),
-            None => Self::Adding(seq, hash, adds),
-        }
+        let is_written = names.is_some() || adds != Totals::default();
+        Self(seq, hash, is_written.then_some(adds), names)
     }
 }
 
