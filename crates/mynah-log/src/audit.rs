@@ -297,22 +297,22 @@ async fn check_run(log: &dyn Log, removals: &Removals, run: &str) -> Result<Veri
     let gone = removals.of(run);
     let walked = walk_knowing(log, &indexed, gone, |_| Ok(())).await?;
     let report = walked.0.report();
-    if let Some(gone) = gone {
-        if let Some(pruned) = gone.run {
-            let what = format!("it removes run {run}, which still exists");
-            return Err(Corrupt::new(MAINTENANCE, pruned.tombstone, what).into());
-        }
-        // Of a run without its seal they may be to come: an import was interrupted.
-        if let (Some(_), Some((seq, _))) =
-            (report.fingerprint, gone.bodies.range(indexed.records + 1..).next())
-        {
-            return Err(
-                Corrupt::new(run, *seq, "a tombstone names it, and it does not exist").into()
-            );
-        }
+    check_not_pruned(removals, run)?;
+    let missing = gone.and_then(|gone| gone.bodies.range(indexed.records + 1..).next());
+    // Of a run without its seal they may be to come: an import was interrupted.
+    if let (Some(_), Some((seq, _))) = (report.fingerprint, missing) {
+        let what = "a tombstone names it, and it does not exist";
+        return Err(Corrupt::new(run, *seq, what).into());
     }
     check_seal(log, &indexed, &report).await?;
     Ok(report)
+}
+
+/// Refuses a tombstone of a run that the index has.
+fn check_not_pruned(removals: &Removals, run: &str) -> Result<(), Corrupt> {
+    let Some(pruned) = removals.of(run).and_then(|gone| gone.run) else { return Ok(()) };
+    let what = format!("it removes run {run}, which still exists");
+    Err(Corrupt::new(MAINTENANCE, pruned.tombstone, what))
 }
 
 async fn check_seals(log: &dyn Log, removals: &Removals) -> Result<Tree> {
@@ -368,10 +368,7 @@ impl Seals {
 
     /// Finds the seal of a run that the index has.
     fn find(&mut self, run: &RunSummary, removals: &Removals) -> Result<(), Corrupt> {
-        if let Some(pruned) = removals.of(&run.run_id).and_then(|gone| gone.run) {
-            let what = format!("it removes run {}, which still exists", run.run_id);
-            return Err(Corrupt::new(MAINTENANCE, pruned.tombstone, what));
-        }
+        check_not_pruned(removals, &run.run_id)?;
         let place = run.seal.and_then(|place| usize::try_from(place).ok());
         // One that has its seal since the list was read is not in it.
         let Some(seal) = place.and_then(|place| self.unclaimed.get_mut(place)) else {

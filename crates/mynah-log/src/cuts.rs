@@ -91,49 +91,46 @@ impl CutRecorder {
             self.spell_out(&answer.response());
         }
         answer.apply(event);
-        match event {
-            event if self.spelled => self.cuts.push(Cut::Event(Box::new(event.clone()))),
+        let as_it_came = || Cut::Event(Box::new(event.clone()));
+        let cut = match event {
+            _ if self.spelled => as_it_came(),
             // A message cannot reproduce empty pieces.
             Event::TextDelta { delta: text, .. } | Event::TextCompleted { text, .. }
                 if text.is_empty() =>
             {
-                self.cuts.push(Cut::Event(Box::new(event.clone())));
+                as_it_came()
             }
             Event::TextDelta { id, delta } | Event::ReasoningDelta { id, delta } => {
-                self.piece(answer.touched(), id, delta.len());
+                return self.piece(answer.touched(), id, delta.len());
             }
             Event::ToolCallDelta { arguments_delta, .. } => {
-                self.piece(answer.touched(), &None, arguments_delta.len());
+                return self.piece(answer.touched(), &None, arguments_delta.len());
             }
             Event::TextCompleted { id, .. } => {
                 self.complete.push(id.clone());
                 // Without a name the text may stand in several parts.
                 let part =
                     if id.is_some() { Some(answer.touched()) } else { answer.only_unnamed_text() };
-                self.cuts.push(match part {
-                    Some(part) => Cut::Complete { part, id: id.clone() },
-                    None => Cut::Event(Box::new(event.clone())),
-                });
+                part.map_or_else(as_it_came, |part| Cut::Complete { part, id: id.clone() })
             }
             Event::ReasoningCompleted { id, .. } => {
-                self.cuts.push(Cut::Complete { part: answer.touched(), id: id.clone() });
+                Cut::Complete { part: answer.touched(), id: id.clone() }
             }
-            Event::ToolCallStarted { .. } => {
-                self.cuts.push(Cut::CallStarted { part: answer.touched() })
-            }
+            Event::ToolCallStarted { .. } => Cut::CallStarted { part: answer.touched() },
             Event::ToolCallCompleted(call) => {
                 self.complete_calls.push(call.id.clone());
-                self.cuts.push(Cut::Complete { part: answer.touched(), id: None });
+                Cut::Complete { part: answer.touched(), id: None }
             }
-            Event::Usage { .. } => self.cuts.push(Cut::Usage),
-            Event::MessageStarted { .. } => self.cuts.push(Cut::Started),
+            Event::Usage { .. } => Cut::Usage,
+            Event::MessageStarted { .. } => Cut::Started,
             Event::MessageCompleted { metadata, paused: false, finish_reason, .. }
                 if metadata.is_empty() && *finish_reason == answer.finish_reason() =>
             {
-                self.cuts.push(Cut::Completed);
+                Cut::Completed
             }
-            other => self.cuts.push(Cut::Event(Box::new(other.clone()))),
-        }
+            _ => as_it_came(),
+        };
+        self.cuts.push(cut);
     }
 
     /// How the answer arrived.

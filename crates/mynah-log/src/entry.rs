@@ -56,19 +56,14 @@ impl Checked {
             sealing = kind == Kind::Sealed;
             head = Some(Head { seq, hash: record.hash() });
         }
-        match head.filter(|_| !batch.records.is_empty()) {
-            Some(head) => {
-                // Most appends do not need the time.
-                let needs_time = batch.hold.is_some() || !tombstones.is_empty();
-                let now = if needs_time { now() } else { 0 };
-                Ok(Self { batch, tombstones, sealing, head, now })
-            }
-            None => {
-                let seq = batch.expected.map_or(1, |head| head.seq.saturating_add(1));
-                let what = "an append holds at least one record".to_owned();
-                Err(Corrupt { run_id: batch.run_id.clone(), seq, what }.into())
-            }
-        }
+        let head = head.filter(|_| !batch.records.is_empty()).ok_or_else(|| {
+            let seq = batch.expected.map_or(1, |head| head.seq.saturating_add(1));
+            Corrupt::new(&batch.run_id, seq, "an append holds at least one record")
+        })?;
+        // Most appends do not need the time.
+        let needs_time = batch.hold.is_some() || !tombstones.is_empty();
+        let now = if needs_time { now() } else { 0 };
+        Ok(Self { batch, tombstones, sealing, head, now })
     }
 }
 
@@ -289,10 +284,8 @@ impl IndexEntry {
                     let named = Head { seq: *named, hash: *named_hash };
                     return Err(head_mismatch(run_id, Some(named), self.summary.head()));
                 }
-                match &self.holder {
-                    Some(holder) if holder.until > now => Err(leased(run_id, holder)),
-                    _ => Ok(()),
-                }
+                let holder = self.holder.as_ref().filter(|holder| holder.until > now);
+                holder.map_or(Ok(()), |holder| Err(leased(run_id, holder)))
             }
             Removed::Bodies(named) => {
                 // A run without a seal may continue. Later records may be imported without their
@@ -301,13 +294,10 @@ impl IndexEntry {
                 if let Some(named) = named.iter().find(|named| !(1..=last).contains(&named.seq)) {
                     return Err(wrong_tombstone(run_id, named.seq));
                 }
-                match &self.holder {
-                    // Only the holder may append next.
-                    Some(holder) if named.iter().any(|named| named.seq > *records) => {
-                        Err(leased(run_id, holder))
-                    }
-                    _ => Ok(()),
-                }
+                // Only the holder may append next.
+                let is_ahead = named.iter().any(|named| named.seq > *records);
+                let holder = self.holder.as_ref().filter(|_| is_ahead);
+                holder.map_or(Ok(()), |holder| Err(leased(run_id, holder)))
             }
         }
     }
@@ -380,8 +370,7 @@ pub fn check_missing(removed: &Removed, run: &str, is_pruned: bool) -> Result<()
 
 /// A tombstone names a record that is not there, or is another one, or keeps its body.
 pub fn wrong_tombstone(run: &str, seq: u64) -> Error {
-    let what = "a tombstone names it, and its body cannot be removed";
-    Corrupt { run_id: run.into(), seq, what: what.to_owned() }.into()
+    Corrupt::new(run, seq, "a tombstone names it, and its body cannot be removed").into()
 }
 
 /// The run has its seal.

@@ -32,10 +32,9 @@ impl Queue {
         Self { name: name.into(), priority: 0, key: None, limit: u32::MAX }
     }
 
-    /// The same with this priority. The greatest is claimed first.
-    pub fn priority(mut self, priority: i32) -> Self {
-        self.priority = priority;
-        self
+    mynah_data::setters! { self => self;
+        /// The same with this priority. The greatest is claimed first.
+        priority(priority: i32) = priority;
     }
 
     /// The same, and not claimed while `limit` runs with this key have a living owner.

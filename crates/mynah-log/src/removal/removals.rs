@@ -58,14 +58,12 @@ impl Gone {
             }
             (None, Some(stripped)) => {
                 let adds = stripped.adds_as(record.kind());
-                return Ok(record
-                    .clone()
-                    .with_gist(RecordSummary { adds, ..RecordSummary::default() }));
+                let gist = RecordSummary { adds, ..RecordSummary::default() };
+                return Ok(record.clone().with_gist(gist));
             }
             (Some(_), Some(_)) => "a tombstone removes its body, which still exists",
         };
-        let (run, seq) = (record.envelope().run_id.to_string(), record.seq());
-        Err(Corrupt { run_id: run.into(), seq, what: what.to_owned() })
+        Err(Corrupt::new(&record.envelope().run_id, record.seq(), what))
     }
 }
 
