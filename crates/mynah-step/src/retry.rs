@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mynah_data::{AdapterReason, Error, ErrorKind};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::Value;
 
 use crate::{World, world::fraction};
@@ -23,8 +23,7 @@ use crate::{World, world::fraction};
 /// assert_eq!(serde_json::from_value::<RetryPolicy>(json!(false))?, RetryPolicy::never());
 /// # Ok::<(), serde_json::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(remote = "Self", default, deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct RetryPolicy {
     /// The number of attempts, including the first. 0 and 1 both mean one.
@@ -96,10 +95,18 @@ impl RetryPolicy {
     }
 }
 
-impl Serialize for RetryPolicy {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Self::serialize(self, serializer)
-    }
+/// The fields of a policy, for its JSON.
+#[derive(Deserialize)]
+#[serde(remote = "RetryPolicy", default = "RetryPolicy::default", deny_unknown_fields)]
+struct Fields {
+    max_attempts: u32,
+    base_delay_ms: u64,
+    max_delay_ms: u64,
+    jitter_ms: u64,
+    retry_on: Vec<AdapterReason>,
+    respect_retry_after: bool,
+    max_retry_after_ms: u64,
+    max_elapsed_ms: Option<u64>,
 }
 
 impl<'de> Deserialize<'de> for RetryPolicy {
@@ -108,7 +115,7 @@ impl<'de> Deserialize<'de> for RetryPolicy {
             Value::Bool(false) => Ok(Self::never()),
             Value::Bool(true) => Ok(Self::default()),
             Value::String(text) if text == "default" => Ok(Self::default()),
-            fields @ Value::Object(_) => Self::deserialize(fields).map_err(D::Error::custom),
+            fields @ Value::Object(_) => Fields::deserialize(fields).map_err(D::Error::custom),
             _ => Err(D::Error::custom("expected an object, a boolean or \"default\"")),
         }
     }
