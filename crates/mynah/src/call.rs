@@ -1,13 +1,10 @@
 //! The three calls: each a future of its result, or a stream of how it comes about.
 
-use std::future::IntoFuture;
-
 use mynah_data::{
     ChatResult, EngineReason, Error, ErrorKind, Event, Request, Response, Result, RunId,
     StepResult, StreamReason, Thread,
 };
 use mynah_log::Extent;
-use mynah_step::BoxFuture;
 
 use crate::{
     engine::Engine,
@@ -16,6 +13,23 @@ use crate::{
     start::Start,
     stream::EventStream,
 };
+
+/// Lets a builder be awaited: it is a future of its result.
+macro_rules! awaited {
+    ($(#[$doc:meta])* $name:ident => $output:ty, $builder:ident => $result:expr) => {
+        impl std::future::IntoFuture for $name {
+            type Output = mynah_data::Result<$output>;
+            type IntoFuture = mynah_step::BoxFuture<Self::Output>;
+
+            $(#[$doc])*
+            fn into_future(self) -> Self::IntoFuture {
+                let $builder = self;
+                Box::pin(async move { $result })
+            }
+        }
+    };
+}
+pub(crate) use awaited;
 
 /// Declares a call's builder: an engine, an input, options.
 macro_rules! call {
@@ -98,29 +112,15 @@ call! {
     prompt model tools chat call live new data key tool_code approval chat_code record park keep queue
 }
 
-impl IntoFuture for Generate {
-    type Output = Result<Response>;
-    type IntoFuture = BoxFuture<Self::Output>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let mut stream = self.stream();
-            let step = stream.drain(drop).await?;
-            let mut response = step.ok_or_else(ended_early)?.response;
-            response.run_id = stream.run_id().cloned();
-            Ok(response)
-        })
-    }
-}
-
-impl IntoFuture for Step {
-    type Output = Result<StepResult>;
-    type IntoFuture = BoxFuture<Self::Output>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { stepped(&mut self.stream()).await })
-    }
-}
+awaited! { Generate => Response, call => {
+    let mut stream = call.stream();
+    let step = stream.drain(drop).await?;
+    let mut response = step.ok_or_else(ended_early)?.response;
+    response.run_id = stream.run_id().cloned();
+    Ok(response)
+} }
+awaited! { Step => StepResult, call => stepped(&mut call.stream()).await }
+awaited! { Chat => ChatResult, call => chatted(&mut call.stream()).await }
 
 impl Chat {
     /// Lets this engine continue a run that began with another system prompt, other params, another model or other tools. Without it,
@@ -135,15 +135,6 @@ impl Chat {
 
     pub(crate) fn settings(&self) -> (Engine, Options) {
         (self.0.engine.clone(), self.0.options.clone())
-    }
-}
-
-impl IntoFuture for Chat {
-    type Output = Result<ChatResult>;
-    type IntoFuture = BoxFuture<Self::Output>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { chatted(&mut self.stream()).await })
     }
 }
 

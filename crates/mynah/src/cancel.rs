@@ -1,20 +1,13 @@
 //! Ending a run from elsewhere.
 
-use std::{
-    collections::BTreeSet,
-    fmt,
-    future::{IntoFuture, poll_fn},
-    pin::Pin,
-    sync::Arc,
-    task::Context,
-};
+use std::{collections::BTreeSet, fmt, future::poll_fn, pin::Pin, sync::Arc, task::Context};
 
 use mynah_data::{Error, ErrorKind, HaltReason, LogReason, Metadata, Result, RunId, StreamReason};
 use mynah_log::{End, Extent, Fact, Kind, Log, Record, RunStatus};
-use mynah_step::{BoxFuture, Recorder, SystemWorld, World, take_over};
+use mynah_step::{Recorder, SystemWorld, World, take_over};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use crate::loaded::VerifiedRun;
+use crate::{call::awaited, loaded::VerifiedRun};
 
 /// Ends runs from elsewhere: another task, a signal handler, a button.
 ///
@@ -236,13 +229,8 @@ impl Cancel {
     }
 }
 
-impl IntoFuture for Cancel {
-    type Output = Result<RunStatus>;
-    type IntoFuture = BoxFuture<Self::Output>;
-
+awaited! {
     /// # Errors
     /// A run that is missing or corrupt, has its seal, or is held by another process.
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.end())
-    }
+    Cancel => RunStatus, cancel => cancel.end().await
 }

@@ -1,17 +1,13 @@
 //! Branching off a run.
 
-use std::{
-    future::{IntoFuture, poll_fn},
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::poll_fn, sync::Arc, time::Duration};
 
 use mynah_data::{Error, Result, RunId};
 use mynah_log::{About, Continues, Fact, Log, Parent, Record, RunSummary};
-use mynah_step::{BoxFuture, RecordedFact, Recorder, SystemWorld, World, active, was_redacted};
+use mynah_step::{RecordedFact, Recorder, SystemWorld, World, active, was_redacted};
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
-use crate::loaded::VerifiedRun;
+use crate::{call::awaited, loaded::VerifiedRun};
 
 /// Copies a run up to a record into a new run, which can be resumed differently.
 ///
@@ -150,13 +146,8 @@ fn misplaced(code: &str, what: &str, run: &RunSummary, sealed: bool) -> Error {
     ))
 }
 
-impl IntoFuture for Fork {
-    type Output = Result<Forked>;
-    type IntoFuture = BoxFuture<Self::Output>;
-
+awaited! {
     /// # Errors
     /// A run that is missing or corrupt, or a record that it does not have.
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.copy())
-    }
+    Fork => Forked, fork => fork.copy().await
 }

@@ -1,13 +1,14 @@
 //! Performing a run again from its records.
 
-use std::{future::IntoFuture, sync::Arc};
+use std::sync::Arc;
 
 use mynah_data::{Error, Message, Messages, Result, Role, RunId, Thread};
 use mynah_log::{Fact, Log};
-use mynah_step::{BoxFuture, ReplayCursor, Tool, mismatch};
+use mynah_step::{ReplayCursor, Tool, mismatch};
 use serde::Serialize;
 
 use crate::{
+    call::awaited,
     engine::Engine,
     loaded::Loaded,
     options::{Options, option_setters},
@@ -364,11 +365,4 @@ impl RunChange {
     }
 }
 
-impl IntoFuture for Replay {
-    type Output = Result<Replayed>;
-    type IntoFuture = BoxFuture<Self::Output>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.compare())
-    }
-}
+awaited! { Replay => Replayed, replay => replay.compare().await }

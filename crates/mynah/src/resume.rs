@@ -1,15 +1,15 @@
 //! Resuming a run that has no end.
 
-use std::{future::IntoFuture, sync::Arc};
+use std::sync::Arc;
 
 use mynah_data::{ChatResult, Message, Result, RunId, Session};
 use mynah_log::{Extent, Hash, Log};
-use mynah_step::{BoxFuture, KeptLease, OnUncertain};
+use mynah_step::{KeptLease, OnUncertain};
 use serde_json::Value;
 
 use crate::{
     Decision,
-    call::chatted,
+    call::{awaited, chatted},
     engine::Engine,
     loaded::Loaded,
     mailbox::Mailbox,
@@ -307,11 +307,4 @@ impl Resume {
     }
 }
 
-impl IntoFuture for Resume {
-    type Output = Result<ChatResult>;
-    type IntoFuture = BoxFuture<Self::Output>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { chatted(&mut self.stream()).await })
-    }
-}
+awaited! { Resume => ChatResult, resume => chatted(&mut resume.stream()).await }

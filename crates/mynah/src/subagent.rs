@@ -10,11 +10,11 @@ use mynah_data::{
     ToolCall, ToolOutcome, ToolReason, Wait,
 };
 use mynah_log::{Fact, Log, MAX_RUN_ID, SUB_RUN, SUB_RUN_STARTED, Totals};
-use mynah_step::{BoxFuture, Spent, Tool, ToolContext, millis, since_1970};
+use mynah_step::{Spent, Tool, ToolContext, millis, since_1970};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Decision, Engine, Resume, Run, Waiting, loaded::Loaded};
+use crate::{Decision, Engine, EventStream, Options, Resume, Run, Waiting, loaded::Loaded};
 use activity::followed;
 
 /// How deep agents may be nested if the engine has no limit.
@@ -238,19 +238,27 @@ async fn work(
     };
     let own = agent.0.max_agent_depth;
     let agent = agent.max_agent_depth(own.map_or(left, |own| own.min(left)));
-    let (Some(log), Some(child)) = (context.log(), child) else {
-        let budget = narrowed(agent.0.options.values.budget.clone(), context.budget_left());
-        let outcome = unrecorded(agent, thread, budget, context).await?;
+    let place = context.log().zip(child);
+    let budget = budget(place.as_ref(), &agent, &context).await?;
+    let (stream, (engine, options)) = start(&agent, thread, budget, place.as_ref());
+    let result = followed(stream, context.clone()).await?;
+    let Some((log, _)) = place else {
+        let outcome = match result.halted_reason {
+            HaltReason::Completed => Outcome::Answer(result.text().into_owned()),
+            HaltReason::AskUser | HaltReason::ManualToolCalls => Outcome::Failed(
+                "the agent asks a person, which it can do only in a recorded run".to_owned(),
+            ),
+            reason => Outcome::Failed(format!("the agent ended with {reason}")),
+        };
         return Ok(SubRun { run_id: None, totals: Totals::default(), outcome });
     };
-    let budget = budget(&log, &child, &agent, &context).await?;
-    let mut run = recorded(agent, thread, budget, &log, child, context.clone()).await?;
+    let mut run = Run::new(engine, options, result)?;
     let mut unclear = None;
     if let Some(answer) = answer
         && records(&log, &run).await? == asked.records
     {
         match answered(&run, answer)? {
-            Ok(resume) => run = continued(run, resume, context).await?,
+            Ok(resume) => run = run.with_result(followed(resume.stream(), context).await?),
             Err(why) => unclear = Some(why),
         }
     }
@@ -267,54 +275,22 @@ fn depth_left(context: &ToolContext) -> u32 {
     Engine::of(context).and_then(|engine| engine.0.max_agent_depth).unwrap_or(DEPTH)
 }
 
-// Agents are polled inside each other. Each of these is a future of its own on the heap, so that a level needs little stack.
-
-fn unrecorded(
-    agent: Engine,
+/// Starts the agent's run, or attaches to it: a chat that is recorded here.
+fn start(
+    agent: &Engine,
     thread: Thread,
     budget: Option<Budget>,
-    context: ToolContext,
-) -> BoxFuture<Result<Outcome>> {
+    place: Option<&(Arc<dyn Log>, RunId)>,
+) -> (EventStream, (Engine, Options)) {
     let mut chat = agent.chat(thread);
+    if let Some((log, child)) = place {
+        chat = chat.record(log).run_id(child.clone());
+    }
     if let Some(budget) = budget {
         chat = chat.budget(budget);
     }
-    Box::pin(async move {
-        let result = followed(chat.stream(), &context).await?;
-        Ok(match result.halted_reason {
-            HaltReason::Completed => Outcome::Answer(result.text().into_owned()),
-            HaltReason::AskUser | HaltReason::ManualToolCalls => Outcome::Failed(
-                "the agent asks a person, which it can do only in a recorded run".to_owned(),
-            ),
-            reason => Outcome::Failed(format!("the agent ended with {reason}")),
-        })
-    })
-}
-
-fn recorded(
-    agent: Engine,
-    thread: Thread,
-    budget: Option<Budget>,
-    log: &Arc<dyn Log>,
-    child: RunId,
-    context: ToolContext,
-) -> BoxFuture<Result<Run>> {
-    let mut chat = agent.chat(thread).record(log).run_id(child);
-    if let Some(budget) = budget {
-        chat = chat.budget(budget);
-    }
-    Box::pin(async move {
-        let (engine, options) = chat.settings();
-        let result = followed(chat.stream(), &context).await?;
-        Run::new(engine, options, result)
-    })
-}
-
-fn continued(run: Run, resume: Resume, context: ToolContext) -> BoxFuture<Result<Run>> {
-    Box::pin(async move {
-        let result = followed(resume.stream(), &context).await?;
-        Ok(run.with_result(result))
-    })
+    let settings = chat.settings();
+    (chat.stream(), settings)
 }
 
 /// The continuation of a run with an answer, or why the answer is not one.
@@ -385,25 +361,22 @@ fn child_id(parent: &RunId, context: &ToolContext) -> RunId {
 
 /// The budget with which the agent's run began; if it has not begun, what is left of the parent's and the agent's own.
 async fn budget(
-    log: &Arc<dyn Log>,
-    child: &RunId,
+    place: Option<&(Arc<dyn Log>, RunId)>,
     agent: &Engine,
     context: &ToolContext,
 ) -> Result<Option<Budget>> {
-    let first = log.read(child, 1, 1).await?;
-    let began = first.first().and_then(|record| record.fact().ok().flatten());
-    if let Some(Fact::RunStarted { about: Some(about), .. }) = began {
-        let recorded = about.options.get("budget");
-        return Ok(recorded.and_then(|recorded| Budget::from_json(recorded).ok()));
+    if let Some((log, child)) = place {
+        let first = log.read(child, 1, 1).await?;
+        let began = first.first().and_then(|record| record.fact().ok().flatten());
+        if let Some(Fact::RunStarted { about: Some(about), .. }) = began {
+            let recorded = about.options.get("budget");
+            return Ok(recorded.and_then(|recorded| Budget::from_json(recorded).ok()));
+        }
     }
-    Ok(narrowed(agent.0.options.values.budget.clone(), context.budget_left()))
-}
-
-fn narrowed(own: Option<Budget>, left: Option<&Budget>) -> Option<Budget> {
-    match (own, left) {
+    Ok(match (agent.0.options.values.budget.clone(), context.budget_left()) {
         (Some(own), Some(left)) => Some(own.narrowed(left)),
         (own, left) => own.or_else(|| left.cloned()),
-    }
+    })
 }
 
 async fn records(log: &Arc<dyn Log>, run: &Run) -> Result<u64> {

@@ -1,7 +1,7 @@
 //! A session's turns.
 
 use std::{
-    future::{IntoFuture, poll_fn},
+    future::poll_fn,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -14,11 +14,11 @@ use mynah_data::{
     Session, SessionReason, SessionReducer, SessionRun, StepResult, TurnResult,
 };
 use mynah_log::{Extent, Hash, Head, Log, Previous, RunFilter, RunStatus, RunSummary, SessionLink};
-use mynah_step::{BoxFuture, take_over};
+use mynah_step::take_over;
 use serde_json::json;
 
 use crate::{
-    call::{chatted, stepped},
+    call::{awaited, chatted, stepped},
     cancel::CancelHandle,
     context_policy,
     engine::Engine,
@@ -92,18 +92,11 @@ impl Turn {
     }
 }
 
-impl IntoFuture for Turn {
-    type Output = Result<(Session, ChatResult)>;
-    type IntoFuture = BoxFuture<Self::Output>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let mut events = self.0.events();
-            let result = chatted(&mut events).await?;
-            Ok((kept(self.0.session.apply_chat(&result), &events), result))
-        })
-    }
-}
+awaited! { Turn => (Session, ChatResult), turn => {
+    let mut events = turn.0.events();
+    let result = chatted(&mut events).await?;
+    Ok((kept(turn.0.session.apply_chat(&result), &events), result))
+} }
 
 /// A session's single step: a future of the session after it and the result, or a stream. In a log
 /// it is a run like a [`Turn`], or continues the one that waits for it.
@@ -136,18 +129,11 @@ impl StepTurn {
     }
 }
 
-impl IntoFuture for StepTurn {
-    type Output = Result<(Session, StepResult)>;
-    type IntoFuture = BoxFuture<Self::Output>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let mut events = self.0.events();
-            let result = stepped(&mut events).await?;
-            Ok((kept(self.0.session.apply_step(&result), &events), result))
-        })
-    }
-}
+awaited! { StepTurn => (Session, StepResult), turn => {
+    let mut events = turn.0.events();
+    let result = stepped(&mut events).await?;
+    Ok((kept(turn.0.session.apply_step(&result), &events), result))
+} }
 
 /// A turn before its start.
 #[derive(Clone, Debug)]

@@ -101,8 +101,14 @@ macro_rules! values {
                         return;
                     }
                 };
+                let unit = if IN_MILLISECONDS.contains(&name) { " of milliseconds" } else { "" };
                 for (error, why) in read.err().into_iter().flatten() {
-                    self.refuse(name, error.under([name.into()]), why);
+                    let error = error.under([name.into()]);
+                    let why = match why.is_empty() {
+                        true => why,
+                        false => format!("{}: {why}{unit}", error.path_text()),
+                    };
+                    self.invalid.push(Invalid { name: name.to_owned(), error, why });
                 }
             }
 
@@ -199,7 +205,7 @@ fn plain(mut value: Value) -> Value {
     value
 }
 
-/// A value that does not fit, and why; the reason may be empty.
+/// A value that does not fit, and why, for people; the reason may be empty.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Invalid {
     name: String,
@@ -264,19 +270,21 @@ impl Values {
     pub(crate) fn set_provider(&mut self, name: &str, value: Value) {
         let is_denied = DENIED.contains(&name) && !SHARED.contains(&name);
         if NAMES.contains(&name) || CODE.contains(&name) || is_denied {
-            return self.refuse(name, FieldError::new(name, "known_option"), String::new());
+            return self.refuse_known(name);
         }
         self.provider.insert(name.to_owned(), value);
     }
 
-    fn refuse(&mut self, name: &str, error: FieldError, why: String) {
+    fn refuse_known(&mut self, name: &str) {
+        let error = FieldError::new(name, "known_option");
+        let why = format!("{name} is an option of Mynah; set it with its own setter");
         self.invalid.push(Invalid { name: name.to_owned(), error, why });
     }
 
     /// Sets an option of the adapter. Options are recorded, so a key is refused when the call is made.
     pub(crate) fn set_adapter_option(&mut self, name: &str, value: Value) {
         if name == "api_key" {
-            return self.refuse(name, FieldError::new(name, "known_option"), String::new());
+            return self.refuse_known(name);
         }
         self.adapter_opts.get_or_insert_default().insert(name.to_owned(), value);
     }
@@ -299,33 +307,20 @@ impl Values {
             dollars.map(|_| FieldError::new("max_usd", "out_of_range").under(["budget".into()]));
         let heat = self.temperature.filter(|heat| !heat.is_finite());
         let heat = heat.map(|_| FieldError::new("temperature", "out_of_range"));
-        let broken = self.invalid.iter().map(|broken| broken.error.clone());
-        let mut errors: Vec<FieldError> = broken.chain(zero).chain(dollars).chain(heat).collect();
-        // In the order of the options, not in the order in which they were set.
-        let place = |error: &FieldError| {
-            let is_of = |name: &&str| error.path.first() == Some(&PathSegment::from(*name));
-            NAMES.iter().position(is_of).unwrap_or(NAMES.len())
-        };
-        errors.sort_by_key(place);
+        let wrong = zero.chain(dollars).chain(heat).map(|error| (error, String::new()));
+        let broken = self.invalid.iter().map(|broken| (broken.error.clone(), broken.why.clone()));
+        let mut errors: Vec<(FieldError, String)> = broken.chain(wrong).collect();
         if errors.is_empty() {
             return Ok(());
         }
-        let advice = |error: &FieldError| {
-            let name = error.path_text();
-            match &*error.code {
-                "known_option" => {
-                    Some(format!("{name} is an option of Mynah; set it with its own setter"))
-                }
-                _ => {
-                    let broken = self.invalid.iter().find(|broken| broken.error == *error)?;
-                    let unit =
-                        if IN_MILLISECONDS.contains(&&*name) { " of milliseconds" } else { "" };
-                    (!broken.why.is_empty()).then(|| format!("{name}: {}{unit}", broken.why))
-                }
-            }
-        };
-        let advice: Vec<String> = errors.iter().filter_map(advice).collect();
-        Err(Error::validation(ValidationReason::InvalidOptions, errors).because(&advice))
+        // In the order of the options, not in the order in which they were set.
+        errors.sort_by_key(|(error, _)| {
+            let is_of = |name: &&str| error.path.first() == Some(&PathSegment::from(*name));
+            NAMES.iter().position(is_of).unwrap_or(NAMES.len())
+        });
+        let (errors, mut why): (Vec<_>, Vec<_>) = errors.into_iter().unzip();
+        why.retain(|why| !why.is_empty());
+        Err(Error::validation(ValidationReason::InvalidOptions, errors).because(&why))
     }
 
     /// Returns what records hold of the options. Headers may hold keys, which belong to a call.

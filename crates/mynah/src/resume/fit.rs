@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mynah_data::{Error, ErrorKind, HaltReason, LogReason, Message, Result, Role, ToolCall};
-use mynah_log::{About, End, Fact, Interruption, RunStatus};
+use mynah_log::{About, End, Extent, Fact, Interruption, RunStatus};
 use mynah_step::OnUncertain;
 use serde_json::json;
 
@@ -116,8 +116,8 @@ impl Resume {
 
     fn has_ended(&self, loaded: &Loaded) -> Error {
         let advice = match self.decisions.is_empty() {
-            false => "its calls were decided before",
             true => advice(loaded),
+            false => "its calls were decided before",
         };
         let message = format!("log error: sealed: run {} has ended; {advice}", self.run);
         Error::log(LogReason::Sealed).with_message(message).with("run_id", self.run.as_str())
@@ -176,6 +176,11 @@ impl Resume {
             return Err(refused(&waits).with("missing_tool_calls", missing));
         }
         let (_, last) = loaded.stretches();
+        Ok(Some(self.resumed(approved, given_up, last.extent)))
+    }
+
+    /// The fact with which the run continues: these calls run, and the outcome of those stays unknown.
+    fn resumed(&self, approved: Vec<String>, given_up: Vec<String>, before: Extent) -> Fact {
         let (mut tool_results, mut edited, mut rejected) = (Vec::new(), Vec::new(), Vec::new());
         for (id, decision) in &self.decisions {
             let (list, text) = match decision {
@@ -190,7 +195,7 @@ impl Resume {
             list.push((id.clone(), text));
         }
         let turn = self.turn.as_ref();
-        Ok(Some(Fact::Resumed {
+        Fact::Resumed {
             message: self.message.clone().map(Arc::new),
             tool_results,
             approved,
@@ -198,11 +203,11 @@ impl Resume {
             rejected,
             given_up,
             request_id: turn.map(|turn| turn.request_id.clone()),
-            extent: turn.map(|turn| turn.extent).filter(|extent| *extent != last.extent),
+            extent: turn.map(|turn| turn.extent).filter(|extent| *extent != before),
             about: None,
             on_uncertain: self.on_uncertain,
             after: Interruption::default(),
-        }))
+        }
     }
 
     /// The tool calls that a resumed run waits for: those with an unknown outcome, because the

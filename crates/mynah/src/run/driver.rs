@@ -66,14 +66,9 @@ impl Driver {
     ) -> Self {
         let RunStart { before, thread, extent, about } = beginning;
         let (len, recorded) = (before.len(), recorder.is_some());
-        let mut machine =
-            Machine::new(setup, VecDeque::new(), len, RunState::new(before), recorded);
-        let journal = recorder.map(Journal::recording);
-        let parts = machine.share(journal.as_ref());
+        let machine = Machine::new(setup, VecDeque::new(), len, RunState::new(before), recorded);
         let resumption = Resumption { mailbox, ..Resumption::default() };
-        let door = Live::new(journal.clone(), resumption, &machine);
-        let driver = Self::with(machine, Box::new(door), journal, cancel, extent);
-        let mut driver = Self { parts, ..driver };
+        let mut driver = Self::live(machine, resumption, cancel, extent, recorder);
         driver.commit(Fact::RunStarted { thread, extent, about });
         driver
     }
@@ -88,11 +83,21 @@ impl Driver {
         recorder: Recorder,
     ) -> Self {
         let extent = state.extent;
-        let mut machine = Machine::new(setup, VecDeque::new(), before, state, true);
-        let journal = Some(Journal::recording(recorder));
+        let machine = Machine::new(setup, VecDeque::new(), before, state, true);
+        Self { refusal, ..Self::live(machine, resumption, cancel, extent, Some(recorder)) }
+    }
+
+    fn live(
+        mut machine: Machine,
+        resumption: Resumption,
+        cancel: Option<&CancelHandle>,
+        extent: Extent,
+        recorder: Option<Recorder>,
+    ) -> Self {
+        let journal = recorder.map(Journal::recording);
         let parts = machine.share(journal.as_ref());
         let door = Live::new(journal.clone(), resumption, &machine);
-        Self { refusal, parts, ..Self::with(machine, Box::new(door), journal, cancel, extent) }
+        Self { parts, ..Self::with(machine, Box::new(door), journal, cancel, extent) }
     }
 
     /// A run that is replayed, which setups had one after the other.

@@ -29,7 +29,7 @@ use super::{
     progress::LatestProgress,
     state::ATTEMPTS,
 };
-use crate::{cancel::Cancel, context_policy::ContextView, mailbox::Reader, prepare::without_tools};
+use crate::{cancel::Cancel, context_policy::ContextView, prepare::without_tools};
 
 /// The world answers.
 pub(super) struct Live {
@@ -49,16 +49,10 @@ pub(super) struct Live {
     due: VecDeque<Input>,
     deadline: Option<Pin<Box<Sleep>>>,
     wall_clock: Option<WallClock>,
-    /// The `resumed` fact with which a run continues.
-    resumed: Option<Fact>,
-    /// What the user says to a run that does not wait.
-    message: Option<Arc<Message>>,
-    /// What arrives while the run is performed.
-    mailbox: Option<Reader>,
+    /// What the run continues with.
+    resumption: Resumption,
     /// The time that is waited for.
     sleep: Option<Pin<Box<Sleep>>>,
-    /// Whether that has come, even if the clock is behind.
-    woken: bool,
     clock: Clock,
     metrics: Option<Arc<dyn MetricsSink>>,
     /// The call that summarises the conversation.
@@ -79,9 +73,8 @@ impl Live {
         resumption: Resumption,
         machine: &Machine,
     ) -> Self {
-        let Resumption { fact, message, active, mailbox, woken } = resumption;
         Self {
-            clock: Clock::new(active),
+            clock: Clock::new(resumption.active),
             journal,
             model: Model::Idle,
             is_settled: false,
@@ -93,12 +86,9 @@ impl Live {
             finished: None,
             due: VecDeque::new(),
             deadline: None,
-            wall_clock: WallClock::new(machine.setup.policy.budget.as_ref(), active),
-            resumed: fact,
-            message,
-            mailbox,
+            wall_clock: WallClock::new(machine.setup.policy.budget.as_ref(), resumption.active),
+            resumption,
             sleep: None,
-            woken,
             metrics: machine.setup.metrics.clone(),
             summary: None,
             ending: None,
@@ -166,10 +156,10 @@ impl Live {
 
     /// What the user says next. A message of the inbox is consumed with its fact.
     fn next_message(&mut self) -> Option<Arc<Message>> {
-        if let Some(message) = self.message.take() {
+        if let Some(message) = self.resumption.message.take() {
             return Some(message);
         }
-        let (id, message) = self.mailbox.as_ref()?.next()?;
+        let (id, message) = self.resumption.mailbox.as_ref()?.next()?;
         self.journal.iter().for_each(|journal| journal.consume(id.clone()));
         Some(message)
     }
@@ -242,8 +232,8 @@ impl Door for Live {
         if *action == Action::Stop {
             return None;
         }
-        if let Some(fact) = self.resumed.take() {
-            return Some(Input::Resumed(Box::new(fact)));
+        if let Some(resumed) = self.after_end() {
+            return Some(resumed);
         }
         if let Some(stop) = self.poll_stop(cx, action, machine, cancelled) {
             self.stop_model();
@@ -266,7 +256,7 @@ impl Door for Live {
     }
 
     fn poll_messages(&mut self, cx: &mut Context<'_>, action: &Action) -> Poll<()> {
-        match &mut self.mailbox {
+        match &mut self.resumption.mailbox {
             Some(mailbox) if mailbox.is_new() || action.leaves_the_word() => {
                 mailbox.poll_refresh(cx)
             }
@@ -275,7 +265,7 @@ impl Door for Live {
     }
 
     fn call_model(&mut self, machine: &Machine) {
-        self.woken = false;
+        self.resumption.woken = false;
         let (setup, state) = (&machine.setup, &machine.state);
         let mut call = setup.call.clone();
         call.run_id = self.journal.as_ref().map(|journal| journal.run_id().clone());
@@ -392,7 +382,7 @@ impl Door for Live {
     }
 
     fn start_tool(&mut self, call: &Arc<ToolCall>, machine: &Machine) -> bool {
-        self.woken = false;
+        self.resumption.woken = false;
         if self.journal.is_some() {
             self.clock.tool_started(&call.id);
         }
@@ -446,7 +436,7 @@ impl Door for Live {
     ) -> Poll<Result<Input>> {
         let now = now_ms(machine);
         let left = Duration::from_millis(until.saturating_sub(now));
-        let mut has_come = std::mem::take(&mut self.woken) || left.is_zero();
+        let mut has_come = std::mem::take(&mut self.resumption.woken) || left.is_zero();
         if !has_come {
             if machine.park_after().is_some_and(|longest| left > longest) {
                 return Poll::Ready(Ok(Input::Parked(End::sleeping(until))));
@@ -470,7 +460,7 @@ impl Door for Live {
     }
 
     fn after_end(&mut self) -> Option<Input> {
-        self.resumed.take().map(|fact| Input::Resumed(Box::new(fact)))
+        self.resumption.fact.take().map(|fact| Input::Resumed(Box::new(fact)))
     }
 }
 

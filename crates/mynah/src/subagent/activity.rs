@@ -2,7 +2,7 @@
 
 use futures_util::StreamExt as _;
 use mynah_data::{ChatResult, Event, Result};
-use mynah_step::{ToolContext, ToolProgress};
+use mynah_step::{BoxFuture, ToolContext, ToolProgress};
 
 use crate::{
     call::{chatted, ended_early},
@@ -16,24 +16,31 @@ const SHOWN: usize = 100;
 const STEP: usize = 24;
 
 /// Polls the run of an agent to its end, and reports what it does as progress of the call. Progress is not recorded.
-pub(super) async fn followed(mut stream: EventStream, context: &ToolContext) -> Result<ChatResult> {
-    if !context.has_listener() {
-        return chatted(&mut stream).await;
-    }
-    let (mut activity, mut completed) = (Activity::default(), None);
-    while let Some(event) = stream.next().await {
-        match event? {
-            Event::ChatCompleted { result } => completed = Some(*result),
-            event => {
-                if let Some(doing) = activity.hear(&event) {
-                    activity.reports += 1;
-                    let progress = ToolProgress::new(f64::from(activity.reports)).message(doing);
-                    context.show_progress(&progress);
+///
+/// Agents are polled inside each other. This is a future of its own on the heap, so that a level needs little stack.
+pub(super) fn followed(
+    mut stream: EventStream,
+    context: ToolContext,
+) -> BoxFuture<Result<ChatResult>> {
+    Box::pin(async move {
+        if !context.has_listener() {
+            return chatted(&mut stream).await;
+        }
+        let (mut activity, mut completed) = (Activity::default(), None);
+        while let Some(event) = stream.next().await {
+            match event? {
+                Event::ChatCompleted { result } => completed = Some(*result),
+                event => {
+                    if let Some(doing) = activity.hear(&event) {
+                        activity.reports += 1;
+                        let reports = f64::from(activity.reports);
+                        context.show_progress(&ToolProgress::new(reports).message(doing));
+                    }
                 }
             }
         }
-    }
-    completed.or_else(|| stream.result()).ok_or_else(ended_early)
+        completed.or_else(|| stream.result()).ok_or_else(ended_early)
+    })
 }
 
 /// What an agent does now.
