@@ -137,7 +137,10 @@ impl Context {
         if config.max_concurrency == 0 {
             config.max_concurrency = DEFAULT_MAX_CONCURRENCY;
         }
-        config.budget.as_ref().map_or(Ok(()), check_budget)?;
+        if let Some(budget) = &config.budget {
+            Budget::from_json(&json!(budget))
+                .map_err(|errors| Error::validation(ValidationReason::InvalidOptions, errors))?;
+        }
         config.check_tools()?;
         let (log, world) = (Arc::clone(&config.log), Arc::clone(&config.world));
         let mode = std::mem::take(&mut config.mode);
@@ -578,14 +581,6 @@ fn misplaced(fact: &Fact) -> Option<(&'static str, &'static str)> {
         | Fact::Completed(_)
         | Fact::Failed(_)
         | Fact::Cancelled { .. } => None,
-    }
-}
-
-/// Refuses a budget that has no sense.
-fn check_budget(budget: &Budget) -> Result<()> {
-    match Budget::from_json(&json!(budget)) {
-        Ok(_) => Ok(()),
-        Err(errors) => Err(Error::validation(ValidationReason::InvalidOptions, errors)),
     }
 }
 

@@ -93,7 +93,9 @@ impl Context {
         let begun = Fact::TurnStarted { turn, prompt: Some(prompt), input_tokens };
         *turns = turn;
         while self.announce(begun.clone(), passed).await? {
-            match self.recorded_answer().await? {
+            let recorded = self.ask(Query::Answer).await?;
+            recorded.iter().for_each(|answer| self.spent().evolve(answer));
+            match recorded {
                 Some(Fact::TurnLost { .. }) => {}
                 Some(answer) => return answered(turn, answer),
                 // Its process died: the call counts, and is made again.
@@ -146,13 +148,6 @@ impl Context {
         };
         self.put(fact.clone()).await?;
         answered(turn, fact)
-    }
-
-    /// The record of an answer, or of how the run ended without it; none if the records end before it.
-    async fn recorded_answer(&self) -> Result<Option<Fact>> {
-        let answer = self.ask(Query::Answer).await?;
-        answer.iter().for_each(|answer| self.spent().evolve(answer));
-        Ok(answer)
     }
 
     /// Reads an answer to its end, or until it passes a limit. `on_token` is called with each piece of it.

@@ -119,13 +119,13 @@ impl Context {
             let more = if begun.is_empty() { count } else { 0 };
             begun.push(self.announce_tool(call, more, &mut ids).await?);
         }
-        if begun.contains(&Announced::Now) {
+        if begun.contains(&None) {
             // Nothing runs before all are announced, so none of them has run.
-            begun.fill(Announced::Now);
+            begun.fill(None);
         }
         self.flush().await?;
         let places = Semaphore::new(self.0.config.max_concurrency);
-        let begin = |(index, (call, begun)): (usize, (CallTool, Announced))| {
+        let begin = |(index, (call, begun)): (usize, (CallTool, Option<Try>))| {
             let places = &places;
             async move { (index, self.call(call, begun, places).await) }
         };
@@ -157,13 +157,14 @@ impl Context {
         self.handed_in(async { results }).await
     }
 
-    /// Announces a call, if the budget allows so many more; one without an id gets one.
+    /// Announces a call, if the budget allows so many more; one without an id gets one. A call that a process announced which ended may
+    /// have run: then this returns the attempt that would be the next.
     async fn announce_tool(
         &self,
         tool: &mut CallTool,
         more: usize,
         ids: &mut Ids<'_>,
-    ) -> Result<Announced> {
+    ) -> Result<Option<Try>> {
         let ToolCall { id, name, raw_arguments, .. } = &mut tool.call;
         let arguments = raw_arguments.clone();
         let call = DirectCall { turn: tool.turn, name: name.clone(), arguments };
@@ -180,14 +181,13 @@ impl Context {
         let next = next.unwrap_or(Try { number: 2, failed: 0 });
         let fact = Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call };
         let passed = |spent: &Spent, budget: &Budget| spent.passed_by_tools(budget, more);
-        let recorded = self.announce(fact, passed).await?;
-        Ok(if recorded { Announced::Before { next } } else { Announced::Now })
+        Ok(self.announce(fact, passed).await?.then_some(next))
     }
 
     async fn call(
         &self,
         called: CallTool,
-        begun: Announced,
+        begun: Option<Try>,
         places: &Semaphore,
     ) -> Result<ToolResult> {
         let CallTool { call, max_attempts, backoff, earlier, .. } = called;
@@ -261,11 +261,11 @@ impl Context {
         &self,
         tool: Option<Tool>,
         mut context: ToolContext,
-        begun: Announced,
+        begun: Option<Try>,
         backoff: Option<Backoff>,
     ) -> Result<Fact> {
         let (config, call) = (&self.0.config, Arc::clone(&context.call));
-        if let Announced::Before { next } = begun
+        if let Some(next) = begun
             && !self.0.replaying
         {
             let harmless = reruns_lost(tool.as_ref(), config.on_uncertain);
@@ -309,15 +309,6 @@ impl Context {
     fn outcome_fact(&self, call: &ToolCall, settled: Settled) -> Fact {
         settle(call, settled, &JsonEncoder, &self.0.config.on_tool_error, true)
     }
-}
-
-/// Since when a call is announced.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Announced {
-    /// Since now: it has not run.
-    Now,
-    /// Announced by a process that ended. It may have run; this attempt would be the next.
-    Before { next: Try },
 }
 
 /// The ids of calls without an outcome. Results of two calls with one id could not be
