@@ -118,8 +118,10 @@ impl Effects {
     ) -> Result<T> {
         self.refuse_nested()?;
         let asked = self.queue.push(name);
+        let required = self.errors == SideEffectErrors::Recorded;
         if self.replaying
-            && let Some(recorded) = self.recall(&asked).await?
+            && let Some(recorded) =
+                self.ask(Query::Recall { asked: asked.clone(), required }).await?
         {
             let Fact::SideEffect { effect, .. } = recorded else {
                 return Err(failed(name, "what is recorded is not understood"));
@@ -154,7 +156,7 @@ impl Effects {
                 if why.len() > MAX_ERROR {
                     why = format!("its error has more than {MAX_ERROR} bytes");
                 }
-                if self.errors == SideEffectErrors::Recorded {
+                if required {
                     self.keep(asked, Effect::Failed(why.clone())).await?;
                 }
                 Err(failed(name, &why))
@@ -171,11 +173,6 @@ impl Effects {
         Err(Error::invalid_option("side_effect", "nested").with_message(
             "validation failed: side_effect: something of the run is asked for inside a side effect, which a replay does not do",
         ))
-    }
-
-    async fn recall(&self, asked: &PendingEffect) -> Result<Option<Fact>> {
-        let required = self.errors == SideEffectErrors::Recorded;
-        self.ask(Query::Recall { asked: asked.clone(), required }).await
     }
 
     async fn keep(&self, asked: PendingEffect, effect: Effect) -> Result<()> {

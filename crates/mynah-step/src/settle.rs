@@ -68,35 +68,31 @@ pub fn settle(
     remembered: bool,
 ) -> Fact {
     let attempt = settled.attempts;
-    let completed = |outcome: ToolOutcome, content: String| Fact::ToolCompleted {
-        call_id: call.id.clone(),
-        attempt,
-        outcome,
-        content,
-        duration_ms: None,
-    };
     let failure = Failure { call, attempt, encoder };
-    match settled.outcome {
-        Ok(ToolOutcome::Ok(value)) => match failure.text(&value) {
-            Ok(content) => {
-                completed(ToolOutcome::Ok(if remembered { value } else { Value::Null }), content)
-            }
-            Err(error) => failure.judge(error, None, policy),
-        },
+    let completed = match settled.outcome {
+        Ok(ToolOutcome::Ok(value)) => failure.text(&value).map(|content| {
+            (ToolOutcome::Ok(if remembered { value } else { Value::Null }), content)
+        }),
         Ok(ToolOutcome::Parts(parts)) => {
             let content = parts_text(&parts);
-            completed(ToolOutcome::Parts(parts), content)
+            Ok((ToolOutcome::Parts(parts), content))
         }
-        Ok(ToolOutcome::Halt { reason, result }) => match failure.text(&result) {
-            Ok(content) => completed(ToolOutcome::Halt { reason, result }, content),
-            Err(error) => failure.judge(error, None, policy),
-        },
-        Ok(later @ ToolOutcome::Later { .. }) => completed(later, String::new()),
-        Ok(asked @ ToolOutcome::AskUser { .. }) => completed(asked, ASK_USER_SENTINEL.to_owned()),
+        Ok(ToolOutcome::Halt { reason, result }) => {
+            failure.text(&result).map(|content| (ToolOutcome::Halt { reason, result }, content))
+        }
+        Ok(later @ ToolOutcome::Later { .. }) => Ok((later, String::new())),
+        Ok(asked @ ToolOutcome::AskUser { .. }) => Ok((asked, ASK_USER_SENTINEL.to_owned())),
         Ok(ToolOutcome::Error { error, .. }) => {
-            failure.judge(tool_failed(call, &error), Some(&error), policy)
+            return failure.judge(tool_failed(call, &error), Some(&error), policy);
         }
-        Ok(_) => failure.judge(Error::tool(ToolReason::InvalidReturn), None, policy),
+        Ok(_) => Err(Error::tool(ToolReason::InvalidReturn)),
+        Err(error) => Err(error),
+    };
+    match completed {
+        Ok((outcome, content)) => {
+            let (call_id, duration_ms) = (call.id.clone(), None);
+            Fact::ToolCompleted { call_id, attempt, outcome, content, duration_ms }
+        }
         Err(error) => failure.judge(error, None, policy),
     }
 }
@@ -109,11 +105,9 @@ fn encode(encoder: &dyn ToolResultEncoder, value: &Value) -> Result<String, Enco
 
 /// The same error, or a short one of a call that has finished if no record could hold it.
 pub(crate) fn bounded(call: &ToolCall, error: Error) -> Error {
-    let fits = error.to_value().to_string().len() <= MAX_ERROR;
-    if fits {
-        error
-    } else {
-        too_large(call, &format!("its error has more than {MAX_ERROR} bytes"))
+    match error.to_value().to_string().len() {
+        ..=MAX_ERROR => error,
+        _ => too_large(call, &format!("its error has more than {MAX_ERROR} bytes")),
     }
 }
 

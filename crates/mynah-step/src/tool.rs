@@ -516,10 +516,12 @@ impl Attempts {
                 if attempt == last { std::mem::take(&mut arguments) } else { arguments.clone() };
             let under_way = context.effects.under_way();
             let mut outcome = attempt_once(executor.as_ref(), tool, given, context, timeout).await;
-            if let Ok(ToolOutcome::Later { wait: wait @ Wait::ForMs(_), .. }) = &mut outcome
-                && let Err(error) = Box::pin(set_end(wait, context)).await
-            {
-                outcome = Err(error);
+            if let Ok(ToolOutcome::Later { wait: Wait::ForMs(time), state }) = outcome {
+                // When it is over is part of the records.
+                outcome = Box::pin(context.now()).await.map(|now| {
+                    let wait = Wait::UntilMs(millis(since_1970(now)).saturating_add(time));
+                    ToolOutcome::Later { wait, state }
+                });
             }
             drop(under_way);
             if let Ok(ToolOutcome::Error { error, transient: true }) = &outcome
@@ -539,14 +541,6 @@ impl Attempts {
             return Settled { outcome, attempts: attempt };
         }
     }
-}
-
-/// Turns a duration into the time when it is over, which is part of the records.
-async fn set_end(wait: &mut Wait, context: &ToolContext) -> Result<()> {
-    if let Wait::ForMs(time) = *wait {
-        *wait = Wait::UntilMs(millis(since_1970(context.now().await?)).saturating_add(time));
-    }
-    Ok(())
 }
 
 /// Records a failed attempt, waits, and announces the next. Returns until when the run waits, if that is for long.
