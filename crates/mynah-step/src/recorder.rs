@@ -10,7 +10,8 @@ use std::{
 
 use mynah_data::{Error, ErrorKind, LogReason, Result, RunId};
 use mynah_log::{
-    Append, Chain, Durability, Fact, Head, Lease, Log, Queue, Record, Seal, Totals, backend::nanos,
+    Append, Chain, Durability, Fact, Head, Kind, Lease, Log, Queue, Record, Seal, Totals,
+    backend::nanos,
 };
 use tokio::{
     task::coop::unconstrained,
@@ -42,8 +43,6 @@ pub struct Recorder {
     pending: Vec<Record>,
     /// How many bytes wait to be written.
     waiting: usize,
-    /// Whether a queued record must be on its way before anything more is emitted.
-    owes: bool,
     /// Where the log's copy of the chain ends.
     pub(crate) written: Option<Head>,
     /// Batches that are being appended, in order. A log takes them in the order in which it was given them, so the next need not
@@ -119,7 +118,6 @@ impl Recorder {
             sealed: false,
             pending: Vec::new(),
             waiting: 0,
-            owes: false,
             written,
             sent: VecDeque::new(),
             looking: None,
@@ -278,7 +276,6 @@ impl Recorder {
             // Of a run whose end is being written, the log may know before its writer does.
             held.set_over(self.over);
         }
-        self.owes |= is_owed(fact);
         self.waiting += record.size();
         self.pending.push(record);
         if self.metrics.is_some() {
@@ -388,7 +385,8 @@ impl Recorder {
 
     /// Whether the log was not given what it must be given, or failed to take it.
     pub(crate) fn has_debts(&self) -> bool {
-        self.owes || self.sent.iter().any(|sent| sent.is_owed && !sent.is_given())
+        let sent = self.sent.iter().filter(|sent| !sent.is_given());
+        sent.flat_map(|sent| &sent.batch.records).chain(&self.pending).any(is_owed)
     }
 
     /// Waits until the log was given every record, so that each is kept even if this process dies now. It does not wait until
@@ -438,8 +436,6 @@ impl Recorder {
         let rest = self.pending.split_off(count.min(self.pending.len()));
         let records = std::mem::replace(&mut self.pending, rest);
         self.waiting = self.pending.iter().map(Record::size).sum();
-        // Whether what is left has something owed is not known, so that counts as well.
-        self.owes &= !self.pending.is_empty();
         let expected = records
             .first()
             .map(Record::envelope)
@@ -543,18 +539,13 @@ pub(crate) fn time_of(world: &dyn World) -> i64 {
     nanos(since_1970(world.now()))
 }
 
-/// Whether a fact must be on its way to the log before anything more is emitted: outcomes of tools
+/// Whether a record must be on its way to the log before anything more is emitted: outcomes of tools
 /// and decisions of people, which cannot be repeated, and requests and answers of models.
-fn is_owed(fact: &Fact) -> bool {
-    use Fact::{AssistantCompleted, Resumed, ToolCompleted, ToolFailed, TurnStarted, UserMessage};
+fn is_owed(record: &Record) -> bool {
+    use Kind::{AssistantCompleted, Resumed, ToolCompleted, ToolFailed, TurnStarted, UserMessage};
     matches!(
-        fact,
-        ToolCompleted { .. }
-            | ToolFailed { .. }
-            | TurnStarted { .. }
-            | AssistantCompleted { .. }
-            | Resumed { .. }
-            | UserMessage { .. }
+        record.kind(),
+        ToolCompleted | ToolFailed | TurnStarted | AssistantCompleted | Resumed | UserMessage
     )
 }
 

@@ -18,8 +18,6 @@ const MAX_SENT: usize = 4;
 /// A batch that is being appended.
 pub(super) struct SentBatch {
     pub(super) batch: Append,
-    /// Whether a record in it must be on its way before anything more is emitted.
-    pub(super) is_owed: bool,
     attempt: Attempt,
 }
 
@@ -109,8 +107,7 @@ impl Recorder {
         if self.sent.is_empty() {
             self.late = self.emit_timeout.map(|limit| Box::pin(sleep(limit)));
         }
-        let owes = self.owes;
-        let mut sent = SentBatch { batch: self.batch(), is_owed: owes, attempt: Attempt::None };
+        let mut sent = SentBatch { batch: self.batch(), attempt: Attempt::None };
         sent.send(&self.log);
         self.sent.push_back(sent);
     }
