@@ -220,6 +220,15 @@ fn a_killed_and_resumed_run_shows_where_its_process_died() {
     assert!(browser.text(".record-row.selected").contains("unreadable"));
     browser.wait("document.querySelectorAll('.record-row.row').length > 8");
     browser.wait("document.querySelector('.proof-line')?.innerText.includes('Damaged: record 5')");
+    // An export of it is an error, and not a file that ends in the middle.
+    browser.wait("document.querySelector('.run-title button[disabled]') !== null");
+    let run = run.as_str().unwrap();
+    for format in ["bundle", "html"] {
+        let script = format!(
+            "return fetch('/v1/runs/{run}/export?format={format}').then(async (answer) => [answer.status, (await answer.json()).code])"
+        );
+        assert_eq!(browser.run(&script), json!([500, "log_error/corrupt"]), "{format}");
+    }
     browser.open(&served.page(&[("verify", "log")]));
     browser.click(".page-head .primary");
     assert!(browser.text(".wrong li").contains("record 5"));

@@ -83,14 +83,16 @@ pub(crate) async fn export(State(app): State<App>, Id(id): Id, uri: Uri) -> Resu
     };
     query.end()?;
     runs::found(&app, &id).await?;
-    let (sender, receiver) = sync_channel(4);
     let log = runs::log(&app);
+    // Damage is an answer, and not a stream that breaks off. Nothing is known of a run before all of it was read.
+    bundle::export(log.as_ref(), &id, io::sink()).await?;
+    let (sender, receiver) = sync_channel(4);
     // A bundle is written by blocking calls, so a client that reads slowly holds it up, and memory does not grow.
     tokio::task::spawn_blocking(move || {
         let out = io::BufWriter::with_capacity(64 << 10, Pipe(sender.clone()));
         let written = Handle::current().block_on(write_export(log.as_ref(), &id, html, out));
         if let Err(error) = written {
-            // Without its last line a bundle does not verify; the broken connection says the same.
+            // The log failed since. Without its last line a bundle does not verify; the broken connection says the same.
             let _ = sender.send(Err(io::Error::other(error.to_string())));
         }
     });

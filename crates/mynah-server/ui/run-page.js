@@ -23,6 +23,7 @@ export async function runPage(root, query) {
   const story = new Story();
   const live = { text: "", reasoning: "", turn: null };
   let closed = false;
+  let isDamaged = false;
 
   const load = async () => {
     const from = story.records.length + 1;
@@ -103,7 +104,7 @@ export async function runPage(root, query) {
       story.sealed ? button("Replay", () => showReplay(replay(id, rights.agents))) : null,
       run.parent ? h("a", { class: "button", href: withQuery("/", { compare: run.parent.run_id, with: id }) }, "Compare with its parent") : null,
       h("a", { class: "button", href: withQuery("/", { verify: id }) }, icon("seal"), "Verify"),
-      exportMenu(id)].filter(Boolean));
+      isDamaged ? h("button", { type: "button", disabled: true, title: "A damaged run is not exported" }, icon("download"), "Export") : exportMenu(id)].filter(Boolean));
   };
   const showReplay = async (asked) => {
     const result = await asked;
@@ -138,6 +139,8 @@ export async function runPage(root, query) {
   const ask = async () => {
     const { err, ...report } = await get(runPath(id, "/verify"));
     const { seq = 0, what = err?.message } = err?.metadata ?? {};
+    isDamaged = Boolean(err);
+    drawButtons();
     view.verified(err ? { status: report.status, what, seq: Number(seq) } : { ...report, by: "the server" });
   };
   const verify = async () => {
