@@ -134,6 +134,41 @@ fn what_is_redacted_on_export_is_not_in_the_page_and_the_page_verifies() {
 }
 
 #[test]
+fn a_page_that_was_cut_off_says_that_it_is_incomplete() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(TOOLS);
+    let path = exported(&store, "run.html", &[]);
+    let page = fs::read_to_string(&path).unwrap();
+    let after = |text: &str| page.find(text).unwrap() + text.len();
+    let last = page.rfind("</script>").unwrap();
+    let places = [
+        after("</p></main></div>"),
+        after("<style>") + 500,
+        after("id=\"bundle\">"),
+        after("{\"record\":") + 100,
+        after("{\"end\":"),
+        after("modules = {};"),
+        last - 1,
+    ];
+    let warned = "document.querySelector('.incomplete') !== null && getComputedStyle(document.querySelector('.incomplete')).visibility === 'visible' && document.body.innerText";
+    for place in places {
+        browser.open(&format!("file://{}", store.file("cut.html", &page[..place])));
+        let shown = browser.wait(warned);
+        assert!(shown.as_str().unwrap().contains("This file is incomplete"), "{place}: {shown}");
+    }
+    // A changed script does not run either.
+    let changed = page.replacen("Exported run.", "Exporter run.", 1);
+    browser.open(&format!("file://{}", store.file("changed.html", &changed)));
+    browser.wait(warned);
+    browser.open(&format!("file://{path}"));
+    assert_eq!(verdict(&browser), "verified");
+    assert_eq!(
+        browser.run("return document.querySelector('.incomplete')"),
+        serde_json::json!(null)
+    );
+}
+
+#[test]
 fn the_keys_move_through_all_views_and_a_link_leads_to_a_record() {
     let Some(browser) = Browser::start() else { return };
     let store = Store::with(TOOLS);

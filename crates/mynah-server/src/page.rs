@@ -33,14 +33,18 @@ const STYLE: &str = include_str!("../ui/style.css");
 pub fn write_head(run: &str, out: &mut impl Write) -> io::Result<()> {
     let title = run.replace('&', "&amp;").replace('<', "&lt;");
     let (script, style) = (source_hash(&script()), source_hash(STYLE));
+    // The last script replaces the warning. It stands before everything long, so that a file that was cut off has it.
     write!(
         out,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <title>Run {title}</title>\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src {script}; \
          style-src {style}; img-src data:; form-action 'none'; base-uri 'none'\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"referrer\" content=\"no-referrer\">\n<link rel=\"icon\" href=\"data:,\">\n\
-         <title>Run {title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<div id=\"app\"></div>\n\
+         </head>\n<body>\n<div id=\"app\"><main class=\"banner bad incomplete\">\
+         <h1>This file is incomplete or was changed</h1><p>The script at its end, which shows run {title}, did not run. \
+         Get the file again: a mail or a download may have cut it off.</p></main></div>\n<style>{STYLE}</style>\n\
          <noscript>This page shows a recorded run. It needs JavaScript, and no network.</noscript>\n\
          <script type=\"application/x-ndjson\" id=\"bundle\">\n"
     )
