@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufRead, BufReader, Read, Seek, SeekFrom},
+    io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write as _},
     path::Path,
     sync::Arc,
 };
@@ -16,6 +16,9 @@ const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
 /// How much of a file shows whether it is a bundle.
 const BEGINNING: u64 = 1 << 16;
+
+/// How an exported page begins.
+const PAGE: &[u8] = b"<!doctype html>\n";
 
 /// The bytes of a file; `-` is standard input.
 pub(crate) fn bytes(file: &Path) -> Result<Vec<u8>, Failure> {
@@ -65,7 +68,7 @@ pub(crate) fn read_json(file: &Path) -> Result<String, Failure> {
 }
 
 /// A file that `mynah export` wrote, or one that is like it; `-` is standard input. It can be read more than once, also where a
-/// pipe is named.
+/// pipe is named. Of a page the bundle in it is read.
 pub(crate) fn bundle(file: &Path) -> Result<BufReader<File>, Failure> {
     let unusable = |error: io::Error| unusable(file, &error);
     let mut input = if is_stdin(file) {
@@ -75,9 +78,11 @@ pub(crate) fn bundle(file: &Path) -> Result<BufReader<File>, Failure> {
         let is_file = named.metadata().map_err(unusable)?.is_file();
         if is_file { named } else { spooled(&mut named).map_err(unusable)? }
     };
-    let mut beginning = Vec::new();
-    (&mut input).take(BEGINNING).read_to_end(&mut beginning).map_err(unusable)?;
-    input.rewind().map_err(unusable)?;
+    let mut beginning = read_beginning(&mut input).map_err(unusable)?;
+    if beginning.starts_with(PAGE) {
+        input = bundle_in_page(BufReader::new(input)).map_err(unusable)?;
+        beginning = read_beginning(&mut input).map_err(unusable)?;
+    }
     let has = |text: &[u8]| beginning.windows(text.len()).any(|window| window == text);
     // One that was changed is still one.
     if has(b"{\"bundle\":") || has(b"{\"record\":") || has(b"{\"tombstone\":") {
@@ -88,6 +93,32 @@ pub(crate) fn bundle(file: &Path) -> Result<BufReader<File>, Failure> {
         false => String::new(),
     };
     Err(Failure::input(format!("{}: not a file that `mynah export` wrote{advice}", name(file))))
+}
+
+fn read_beginning(input: &mut File) -> io::Result<Vec<u8>> {
+    let mut beginning = Vec::new();
+    input.take(BEGINNING).read_to_end(&mut beginning)?;
+    input.rewind()?;
+    Ok(beginning)
+}
+
+/// The bundle that a page of `mynah export --html` contains, in an anonymous file: all that is left of it if the page was cut off.
+fn bundle_in_page(page: impl BufRead) -> io::Result<File> {
+    let mut file = tempfile::tempfile()?;
+    let mut is_inside = false;
+    for line in page.split(b'\n') {
+        let mut line = line?;
+        if is_inside && line.starts_with(b"</script>") {
+            break;
+        }
+        if is_inside {
+            line.push(b'\n');
+            file.write_all(&line)?;
+        }
+        is_inside |= line.ends_with(b" id=\"bundle\">");
+    }
+    file.rewind()?;
+    Ok(file)
 }
 
 /// The same, each bundle by itself: a file has those of a run and of its agents' runs.

@@ -29,6 +29,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah verify RUN --json                  verify a run by its id, or the beginning of it
   mynah verify --root 5f1c…                verify that the log still contains all that had this root
   mynah verify run.ndjson                  verify a file that `mynah export` wrote, without the log
+  mynah verify run.html                    verify the run in an exported page
   gunzip < run.gz | mynah verify -         verify a file on standard input
 
 Exit codes: 0 nothing is wrong; 1 something is; 2 no such run, or another kind of file; 4 the log or file cannot be used.";

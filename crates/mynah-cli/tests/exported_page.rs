@@ -169,6 +169,33 @@ fn a_page_that_was_cut_off_says_that_it_is_incomplete() {
 }
 
 #[test]
+fn the_run_in_a_page_is_verified_and_imported_as_its_bundle_is() {
+    let store = Store::with(TOOLS);
+    let path = exported(&store, "run.html", &[]);
+    let bundle = store.beside("run.ndjson");
+    store.ok(&["export", "last", "-o", &bundle]);
+    assert_eq!(common::run(["verify", &path]), common::run(["verify", &bundle]));
+    let page = fs::read_to_string(&path).unwrap();
+    let piped = common::feed(common::mynah(["verify", "-"]), page.as_bytes());
+    assert_eq!(piped, common::run(["verify", &bundle]));
+    let other = Store::new();
+    other.ok(&["import", &path]);
+    assert_eq!(other.json(&["runs"])[0]["hash"], store.json(&["runs"])[0]["hash"]);
+    // What was changed, and what was cut off.
+    let changed = page.replacen("\"payload\":\"a", "\"payload\":\"b", 1);
+    assert_ne!(changed, page);
+    let cut = &page[..page.find("{\"end\":").unwrap()];
+    for (text, what) in [(&*changed, "record 1"), (cut, "ends too early")] {
+        let found = common::run(["verify", &store.file("other.html", text)]);
+        assert_eq!(found.code, Some(1), "{found:?}");
+        assert!(found.stderr.contains(what), "{found:?}");
+    }
+    let found = common::run(["verify", &store.file("any.html", "<!doctype html>\n<p>Hello</p>\n")]);
+    assert_eq!(found.code, Some(2), "{found:?}");
+    assert!(found.stderr.contains("not a file that `mynah export` wrote"), "{found:?}");
+}
+
+#[test]
 fn the_keys_move_through_all_views_and_a_link_leads_to_a_record() {
     let Some(browser) = Browser::start() else { return };
     let store = Store::with(TOOLS);
