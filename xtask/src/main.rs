@@ -76,6 +76,7 @@ const SLOW_TESTS: &[&str] = &[
     "hardening",
     "hostile",
     "inspector",
+    "inspector_runs",
     "inspector_views",
     "killed",
     "killed_approval",
@@ -369,7 +370,7 @@ fn axe() -> Option<String> {
 /// Runs the tests of the inspector's pages in Chromium.
 fn browser() -> Result<(), String> {
     let Some(axe) = axe() else { return without_peers() };
-    let line = "cargo test --workspace --all-features --test exported_page --test inspector --test inspector_views";
+    let line = "cargo test --workspace --all-features --test exported_page --test inspector --test inspector_runs --test inspector_views";
     run_in(&[("MYNAH_AXE", axe)], line)
 }
 

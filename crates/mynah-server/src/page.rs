@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 const MODULES: &[(&str, &str)] = &[
     ("dom", include_str!("../ui/dom.js")),
     ("cbor", include_str!("../ui/cbor.js")),
+    ("exact", include_str!("../ui/exact.js")),
     ("verify", include_str!("../ui/verify.js")),
     ("facts", include_str!("../ui/facts.js")),
     ("json", include_str!("../ui/json.js")),

@@ -44,6 +44,7 @@ const PAGES: &[Page] = &[
     ui!(SCRIPT, "compare-page.js"),
     ui!(SCRIPT, "conversation.js"),
     ui!(SCRIPT, "dom.js"),
+    ui!(SCRIPT, "exact.js"),
     ui!(SCRIPT, "facts.js"),
     ui!(SCRIPT, "json.js"),
     ui!(SCRIPT, "list.js"),

@@ -2,6 +2,7 @@
 
 import { post, runPath, withQuery } from "./api.js";
 import { announce, h, icon, say } from "./dom.js";
+import { jsonText, parseJson } from "./exact.js";
 
 /**
  * Asks for confirmation, then acts. `fields` are labelled inputs, `act(values)` sends the request. Resolves to what came of it, or null
@@ -138,7 +139,7 @@ export function waitingForm(run, waiting, agents, done) {
       text.placeholder = choice.value === "reject" ? "Why; the model reads it" : "The result, as the model reads it";
     });
     return { call, choice, text, element: h("li", { class: "decision" }, h("div", { class: "decision-head" }, h("strong", {}, icon("tool"), say(call.name)), h("code", { class: "muted" }, say(call.id))),
-      h("pre", { class: "result exact", tabindex: "0", role: "group", "aria-label": "exact arguments" }, say(call.raw_arguments ?? JSON.stringify(call.arguments ?? null))), choice, text) };
+      h("pre", { class: "result exact", tabindex: "0", role: "group", "aria-label": "exact arguments" }, say(call.raw_arguments ?? jsonText(call.arguments ?? null))), choice, text) };
   });
   const button = h("button", { class: "primary", type: "submit" });
   // One decision is named by its button.
@@ -148,13 +149,13 @@ export function waitingForm(run, waiting, agents, done) {
     const made = { approve: [], approve_with: {}, reject: {}, results: {} };
     for (const { call, choice, text } of rows) {
       if (choice.value === "approve") made.approve.push(call.id);
-      else if (choice.value === "edit") made.approve_with[call.id] = JSON.parse(text.value);
+      else if (choice.value === "edit") made.approve_with[call.id] = parseJson(text.value);
       else if (choice.value === "reject") made.reject[call.id] = text.value;
       else made.results[call.id] = text.value;
     }
     if (ofAgent) {
       const all = [made.approve.map((id) => [id, true]), Object.entries(made.approve_with).map(([id, value]) => [id, { arguments: value }]), Object.entries(made.reject).map(([id, why]) => [id, why || false]), Object.entries(made.results).map(([id, result]) => [id, { result }])];
-      return { answer: JSON.stringify(Object.fromEntries(all.flat())) };
+      return { answer: jsonText(Object.fromEntries(all.flat())) };
     }
     return Object.fromEntries(Object.entries(made).filter(([, value]) => Object.keys(value).length));
   };

@@ -1,5 +1,7 @@
 // The HTTP API, as everybody uses it.
 
+import { jsonText, parseJson } from "./exact.js";
+
 /** What the server answered in place of what was asked for. */
 export class ApiError extends Error {
   constructor(status, problem) {
@@ -30,9 +32,18 @@ export function withQuery(path, parameters) {
 /** The path of a run's resource. */
 export const runPath = (id, rest = "") => `/v1/runs/${encodeURIComponent(id)}${rest}`;
 
+/** A run's id as the name of a file. */
+export const fileName = (id) => id.replace(/[^\w.-]+/gu, "_");
+
 export async function get(path, parameters = {}) {
   const response = await ask(withQuery(path, parameters), { headers: { accept: "application/json" } });
   return response.status === 204 ? null : response.json();
+}
+
+/** A page of a run's records. Their numbers keep the text that they were written with. */
+export async function recordsOf(id, parameters) {
+  const response = await ask(withQuery(runPath(id, "/records"), parameters), { headers: { accept: "application/json" } });
+  return parseJson(await response.text());
 }
 
 /** The text of a bundle. */
@@ -43,9 +54,9 @@ export async function bundleOf(id) {
 export async function post(path, body) {
   // Pages of other sites cannot send this header: it is what the server knows its own pages by.
   const headers = { accept: "application/json", "content-type": "application/json", "mynah-request": "1" };
-  const response = await ask(path, { method: "POST", headers, body: JSON.stringify(body) });
+  const response = await ask(path, { method: "POST", headers, body: jsonText(body) });
   const text = await response.text();
-  return text ? JSON.parse(text) : null;
+  return text ? parseJson(text) : null;
 }
 
 /** What the server allows: `{actions, agents}`. Asked once. */

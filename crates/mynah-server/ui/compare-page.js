@@ -1,7 +1,8 @@
 // Two runs side by side: aligned, the first difference marked, words and fields that differ shown.
 
-import { get, post, runPath, withQuery } from "./api.js";
+import { get, post, recordsOf, runPath, withQuery } from "./api.js";
 import { count, h, icon, plural, say, shortId, statusChip } from "./dom.js";
+import { isBranch, jsonText } from "./exact.js";
 import { callsOf, fromApi, summary, textOf } from "./facts.js";
 import { common, jsonDiff, wordDiff } from "./json.js";
 import { toneOf } from "./records.js";
@@ -18,7 +19,7 @@ async function records(id) {
   const all = [];
   let next = 1;
   while (next !== null) {
-    const page = await get(runPath(id, "/records"), { from: next, limit: 1000 });
+    const page = await recordsOf(id, { from: next, limit: 1000 });
     all.push(...page.records.map(fromApi));
     next = page.next;
   }
@@ -29,7 +30,7 @@ async function records(id) {
 function essence(value, calls, key = "", isSaid = false) {
   if (typeof value === "string") return calls.get(value) ?? value;
   if (Array.isArray(value)) return value.map((item) => essence(item, calls, key, isSaid));
-  if (value === null || typeof value !== "object") return value;
+  if (!isBranch(value)) return value;
   const counts = ([name, item]) => isSaid || (!IGNORED.has(name) && item !== null && !(key === "response" && name === "id"));
   return Object.fromEntries(Object.entries(value).filter(counts).map(([name, item]) => [name, essence(item, calls, name, isSaid || SAID.has(name))]));
 }
@@ -72,7 +73,7 @@ function align(left, right) {
     pairs.push(...paired(...gap, nameOf));
     gap = [[], []];
   };
-  for (const [one, two] of paired(left, right, (record) => `${nameOf(record)} ${JSON.stringify(record.essence)}`)) {
+  for (const [one, two] of paired(left, right, (record) => `${nameOf(record)} ${jsonText(record.essence)}`)) {
     if (one && two) {
       close();
       pairs.push([one, two]);
@@ -106,7 +107,7 @@ const isText = (value) => typeof value === "string" && value.includes(" ") && va
 const wordView = (before, after) => h("div", { class: "word-diff" }, wordDiff(before, after).map(({ text, side }) => side === "both" ? say(text) : h(side === "before" ? "del" : "ins", {}, say(text))));
 
 const short = (value) => {
-  const text = typeof value === "string" ? value : JSON.stringify(value);
+  const text = typeof value === "string" ? value : jsonText(value);
   return text.length > 400 ? `${text.slice(0, 399)}…` : text;
 };
 

@@ -1,6 +1,7 @@
 // The conversation: what was said, which tools were called, and what happened to the run.
 
-import { copyButton, count, exactly, h, icon, money, plural, say, span } from "./dom.js";
+import { brief, copyButton, count, exactly, h, icon, money, plural, say, span } from "./dom.js";
+import { isBranch, jsonText } from "./exact.js";
 import { parsed, partsOf, textOf } from "./facts.js";
 import { jsonTree } from "./json.js";
 import { markdown } from "./markdown.js";
@@ -158,7 +159,7 @@ export class Conversation {
       return h("details", { class: "reasoning", "data-key": key }, h("summary", {}, icon("chevron"), "Reasoning ", h("span", { class: "facts" }, words)), part.text ? h("div", { class: "reasoning-text" }, say(part.text)) : null);
     }
     if (part.type === "image") return picture(part);
-    return h("pre", { class: "result" }, say(JSON.stringify(part)));
+    return h("pre", { class: "result" }, say(jsonText(part)));
   }
 
   call(call) {
@@ -166,7 +167,7 @@ export class Conversation {
     const isLost = last?.span?.state === "lost" || (last?.state === "running" && this.story.isAbandoned);
     const state = isLost ? "lost" : last?.state ?? (call.given !== undefined ? "ok" : call.verdict === "rejected" ? "failed" : "open");
     const words = { ok: "done", failed: "failed", running: "running", lost: "outcome unknown", open: call.manual ? "waits for a person" : "not run" }[state] ?? state;
-    const text = call.part.raw_arguments ?? JSON.stringify(call.part.arguments ?? null);
+    const text = call.part.raw_arguments ?? jsonText(call.part.arguments ?? null);
     const body = h("div", { class: "call-body" });
     // Most calls are never opened: their content is made when they are.
     const fill = () => {
@@ -194,7 +195,7 @@ export class Conversation {
       h("div", { class: "call-head" }, h("h3", {}, title), attempt.content ? copyButton(attempt.content, "Copy result") : null,
         attempt.duration != null ? h("span", { class: "facts" }, attempt.duration ? span(attempt.duration) : "< 1 ms") : null,
         h("button", { type: "button", class: "seq", "aria-label": `Select record ${attempt.doneSeq ?? attempt.seq}`, onclick: () => this.select(attempt.doneSeq ?? attempt.seq) }, `#${attempt.doneSeq ?? attempt.seq}`)),
-      attempt.effects.map((effect) => h("div", { class: "effect" }, icon("bolt"), "side effect ", h("code", {}, say(effect.name)), " ", h("code", {}, say("failed" in (effect.effect ?? {}) ? `failed: ${effect.effect.failed}` : JSON.stringify(effect.effect?.done ?? null))))),
+      attempt.effects.map((effect) => h("div", { class: "effect" }, icon("bolt"), "side effect ", h("code", {}, say(effect.name)), " ", h("code", {}, say("failed" in (effect.effect ?? {}) ? `failed: ${effect.effect.failed}` : jsonText(effect.effect?.done ?? null))))),
       lost ? h("p", { class: "lost" }, "The process died while it ran: its outcome is unknown.") : null,
       attempt.error ? h("p", { class: "error" }, say(attempt.error)) : null,
       attempt.content !== undefined && attempt.content !== "" ? valueView(attempt.content) : null,
@@ -273,7 +274,7 @@ const stateOf = ({ seq, calls = [] }) => `${seq} ${calls.map(({ attempts, verdic
 /** JSON as a tree, anything else as text. */
 function valueView(text) {
   const value = typeof text === "string" ? parsed(text) : text;
-  if (value !== null && typeof value === "object") return jsonTree(value);
+  if (isBranch(value)) return jsonTree(value);
   return h("pre", { class: "result", tabindex: "0" }, say(typeof value === "string" ? value : text));
 }
 

@@ -2,6 +2,7 @@
 
 import { Float, decode } from "./cbor.js";
 import { brief } from "./dom.js";
+import { Exact, isBranch, jsonText, parseJson } from "./exact.js";
 import { hex, unhex } from "./verify.js";
 
 // Members that hold free-form JSON, which payloads keep as text.
@@ -9,12 +10,13 @@ const FREE = new Set(["schema", "metadata", "params", "options", "context", "too
 
 /** What people read: free-form JSON nested, floats as numbers, bytes in hexadecimal. */
 function plain(value, key = "", within = null) {
-  if (value instanceof Float) return value.value;
-  if (typeof value === "bigint") return String(value);
+  // As JSON has it: a float is not written as an integer.
+  if (value instanceof Float) return Number.isInteger(value.value) && Math.abs(value.value) < 1e16 ? new Exact(`${value.value}.0`) : value.value;
+  if (typeof value === "bigint") return new Exact(String(value));
   if (value instanceof Uint8Array) return hex(value);
   if (Array.isArray(value)) return value.map((item) => plain(item, key));
   if (typeof value === "string") {
-    const isFree = FREE.has(key) || (key === "arguments" && within && "raw_arguments" in within) || (key === "error" && within && ("transient" in within || Object.keys(within).length === 1));
+    const isFree = FREE.has(key) || (key === "arguments" && within && "raw_arguments" in within) || (["error", "result"].includes(key) && within && ("transient" in within || Object.keys(within).length === 1));
     return isFree ? parsed(value) : value;
   }
   if (value === null || typeof value !== "object") return value;
@@ -27,7 +29,7 @@ function plain(value, key = "", within = null) {
 /** The value of a JSON text, or the text where it is none. */
 export function parsed(text) {
   try {
-    return JSON.parse(text);
+    return parseJson(text);
   } catch {
     return text;
   }
@@ -83,7 +85,7 @@ export function errorText(error) {
   if (typeof error === "string") return error;
   if (!error || typeof error !== "object") return "it failed";
   const words = error.message ?? error.metadata?.message ?? error.reason;
-  return typeof words === "string" ? words : JSON.stringify(error);
+  return typeof words === "string" ? words : jsonText(error);
 }
 
 /** What an end says beside its reason. */
@@ -110,7 +112,7 @@ function words(kind, fact, nameOf) {
   switch (kind) {
     case "run_started": return textOf(fact.thread?.messages?.at?.(-1));
     case "resumed": {
-      const answered = [...(fact.tool_results ?? []).map(([id, text]) => `[${nameOf(id)}] ${text}`), ...(fact.approved ?? []).map((id) => `[${nameOf(id)}] approved`), ...(fact.edited ?? []).map(([id, text]) => `[${nameOf(id)}] approved with ${typeof text === "string" ? text : JSON.stringify(text)}`),
+      const answered = [...(fact.tool_results ?? []).map(([id, text]) => `[${nameOf(id)}] ${text}`), ...(fact.approved ?? []).map((id) => `[${nameOf(id)}] approved`), ...(fact.edited ?? []).map(([id, text]) => `[${nameOf(id)}] approved with ${typeof text === "string" ? text : jsonText(text)}`),
         ...(fact.rejected ?? []).map(([id, why]) => `[${nameOf(id)}] rejected${why ? `: ${why}` : ""}`), ...(fact.given_up ?? []).map((id) => `[${nameOf(id)}] given up`)];
       return [...answered, fact.message ? textOf(fact.message) : ""].filter(Boolean).join("  ") || "another process continued";
     }
@@ -126,7 +128,7 @@ function words(kind, fact, nameOf) {
     case "tool_scheduled": return `[${fact.call?.name ?? nameOf(fact.call_id)}]${fact.attempt > 1 ? ` attempt ${fact.attempt}` : ""}`;
     case "tool_completed": return `[${nameOf(fact.call_id)}] ${fact.content}`;
     case "tool_failed": return `[${nameOf(fact.call_id)}] ${errorText(fact.error)}`;
-    case "side_effect": return `${fact.inside ? `[${nameOf(fact.inside.call_id)}] ` : ""}${fact.name} ${"failed" in (fact.effect ?? {}) ? `failed: ${fact.effect.failed}` : JSON.stringify(fact.effect?.done ?? null)}`;
+    case "side_effect": return `${fact.inside ? `[${nameOf(fact.inside.call_id)}] ` : ""}${fact.name} ${"failed" in (fact.effect ?? {}) ? `failed: ${fact.effect.failed}` : jsonText(fact.effect?.done ?? null)}`;
     case "context_truncated": return `${fact.strategy}: ${fact.messages_before} → ${fact.messages_after} messages`;
     case "budget_exceeded": return breachText(fact.breach);
     case "suspended": case "completed": case "failed": return [fact.reason, endDetail(fact)].filter(Boolean).join(": ");

@@ -1,6 +1,7 @@
 // JSON as a tree that opens and closes, and the difference of two values.
 
-import { h, say } from "./dom.js";
+import { h, plural, say } from "./dom.js";
+import { Exact, isBranch, isSameNumber, jsonText } from "./exact.js";
 
 const MANY = 100;
 
@@ -11,7 +12,7 @@ export function jsonTree(value, { open = 2 } = {}) {
 
 function branch(value, key, open) {
   const name = key === null ? [] : [h("span", { class: "key" }, say(typeof key === "number" ? String(key) : JSON.stringify(key))), ": "];
-  if (value === null || typeof value !== "object") return h("div", { class: "leaf" }, name, scalar(value));
+  if (!isBranch(value)) return h("div", { class: "leaf" }, name, scalar(value));
   const entries = Array.isArray(value) ? value.map((item, index) => [index, item]) : Object.entries(value);
   const [left, right] = Array.isArray(value) ? ["[", "]"] : ["{", "}"];
   if (entries.length === 0) return h("div", { class: "leaf" }, name, `${left}${right}`);
@@ -36,7 +37,7 @@ function branch(value, key, open) {
 }
 
 function scalar(value) {
-  if (typeof value !== "string") return h("span", { class: value === null ? "null" : typeof value }, String(value));
+  if (typeof value !== "string") return h("span", { class: value === null ? "null" : value instanceof Exact ? "number" : typeof value }, String(value));
   const quoted = JSON.stringify(value);
   if (quoted.length <= 600) return h("span", { class: "string" }, say(quoted));
   const whole = h("span", { class: "string" }, say(`${quoted.slice(0, 500)}…`));
@@ -48,9 +49,10 @@ function scalar(value) {
 /** The fields in which two values differ: `{path, before, after}`; a member that is not there is undefined. */
 export function jsonDiff(before, after, path = "", found = []) {
   if (Object.is(before, after)) return found;
-  const isBranch = (value) => value !== null && typeof value === "object";
+  const isNumber = (value) => typeof value === "number" || value instanceof Exact;
+  if (isNumber(before) && isNumber(after) && isSameNumber(before, after)) return found;
   if (!isBranch(before) || !isBranch(after) || Array.isArray(before) !== Array.isArray(after)) {
-    if (JSON.stringify(before) !== JSON.stringify(after)) found.push({ path: path || "(value)", before, after });
+    if (jsonText(before) !== jsonText(after)) found.push({ path: path || "(value)", before, after });
     return found;
   }
   for (const key of new Set([...Object.keys(before), ...Object.keys(after)])) {

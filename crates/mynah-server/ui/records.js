@@ -1,6 +1,7 @@
 // The records: the chain, one record a row, and one record whole.
 
 import { copyButton, exactly, h, icon, say, shortId, span } from "./dom.js";
+import { isBranch, jsonText } from "./exact.js";
 import { summary } from "./facts.js";
 import { jsonTree } from "./json.js";
 import { RowList } from "./list.js";
@@ -59,11 +60,14 @@ export class Records {
 /** What a search looks at: the record as JSON, and its texts as people write them. */
 export function searched(record) {
   const texts = [];
-  const collect = (key, value) => {
+  const collect = (value) => {
     if (typeof value === "string") texts.push(value);
-    return value;
+    else if (isBranch(value)) Object.values(value).forEach(collect);
   };
-  record.text ??= [record.seq, record.kind, record.fact ? JSON.stringify(record.fact, collect) : "", ...texts].join("\n").toLowerCase();
+  if (record.text === undefined) {
+    collect(record.fact);
+    record.text = [record.seq, record.kind, record.fact ? jsonText(record.fact) : "", ...texts].join("\n").toLowerCase();
+  }
   return record.text;
 }
 
@@ -91,7 +95,7 @@ export function recordDetail(record, { raw, close, link, actions = [] }) {
     actions.length ? h("div", { class: "actions" }, actions) : null,
     record.redacted ? h("p", { class: "muted" }, "Its body was taken away. The chain still holds its commitment.") : null,
     record.unreadable && !record.damaged ? h("p", { class: "error" }, say(record.unreadable)) : null,
-    record.fact ? [h("div", { class: "call-head" }, h("h3", {}, "Fact"), copyButton(() => JSON.stringify(record.fact, null, 2), "Copy as JSON")), jsonTree(record.fact, { open: 3 })] : null,
+    record.fact ? [h("div", { class: "call-head" }, h("h3", {}, "Fact"), copyButton(() => jsonText(record.fact, 2), "Copy as JSON")), jsonTree(record.fact, { open: 3 })] : null,
     h("details", { class: "raw", ontoggle: show }, h("summary", {}, icon("chevron"), "Bytes"), bytes));
 }
 

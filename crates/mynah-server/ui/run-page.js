@@ -1,7 +1,7 @@
 // The page of one run: its views, live while it runs, and what can be done with it.
 
 import { cancel, fork, message, replay, resume, start, waitingForm } from "./actions.js";
-import { abilities, bundleOf, get, listen, runPath, withQuery } from "./api.js";
+import { abilities, bundleOf, fileName, get, listen, recordsOf, runPath, withQuery } from "./api.js";
 import { announce, count, h, icon, plural, say, shortId, when } from "./dom.js";
 import { fromApi, fromEntry, textOf } from "./facts.js";
 import { RUN_KEYS, RunView } from "./run-view.js";
@@ -28,7 +28,7 @@ export async function runPage(root, query) {
   const load = async () => {
     const from = story.records.length + 1;
     try {
-      const page = await get(runPath(id, "/records"), { from, limit: PORTION });
+      const page = await recordsOf(id, { from, limit: PORTION });
       for (const record of page.records) if (record.seq === story.records.length + 1) story.add(fromApi(record));
       return page.next;
     } catch (error) {
@@ -152,7 +152,7 @@ export async function runPage(root, query) {
       const found = await verifyLines(lines, (done, total) => view.verified({ progress: [done, total] }));
       if (lines[0].bundle.run_id !== id) return view.verified({ status: "corrupt", what: "the server sent the records of another run" });
       // What is shown is what was verified.
-      if (found.status === "verified" || found.status === "in_progress") view.adopt(await recordsOf(lines));
+      if (found.status === "verified" || found.status === "in_progress") view.adopt(await recordsIn(lines));
       view.verified(found);
     } catch (error) {
       await ask();
@@ -232,7 +232,7 @@ function saidIn({ kind, fact }) {
 }
 
 /** The records of a bundle, each with the hash of its bytes. */
-async function recordsOf(lines) {
+async function recordsIn(lines) {
   const records = lines.filter((line) => line.record).map((line, place) => fromEntry(line.record, place + 1));
   for (const record of records) record.hash = await hashOf(record.raw);
   return records;
@@ -240,7 +240,7 @@ async function recordsOf(lines) {
 
 /** Both forms in which a run leaves its log. */
 function exportMenu(id) {
-  const name = id.replace(/[^\w.-]+/gu, "_");
+  const name = fileName(id);
   const item = (query, end, words, hint) => h("a", { href: runPath(id, `/export${query}`), download: `${name}.${end}` }, h("strong", {}, words), h("small", { class: "muted" }, hint));
   const menu = h("details", { class: "menu", onkeydown: (event) => { if (event.key === "Escape") { menu.open = false; menu.firstChild.focus(); event.stopPropagation(); } }, onfocusout: ({ relatedTarget }) => { if (!menu.contains(relatedTarget)) menu.open = false; } },
     h("summary", { class: "button" }, icon("download"), "Export"), h("div", { class: "menu-items" }, item("?format=html", "html", "Page", "One file that shows and verifies the run"), item("", "ndjson", "Bundle", "For `mynah verify` and `mynah import`")));

@@ -1,6 +1,6 @@
 // A session: the conversation over all of its runs.
 
-import { abilities, get, listen, post, runPath, withQuery } from "./api.js";
+import { abilities, get, listen, post, recordsOf, runPath, withQuery } from "./api.js";
 import { confirmed } from "./actions.js";
 import { Conversation } from "./conversation.js";
 import { compact, count, h, icon, money, plural, say, shortId, span, statusChip, when } from "./dom.js";
@@ -26,7 +26,7 @@ export async function sessionPage(root, query) {
     const story = new Story();
     let next = 1;
     while (next !== null) {
-      const page = await get(runPath(run.run_id, "/records"), { from: next, limit: 1000 });
+      const page = await recordsOf(run.run_id, { from: next, limit: 1000 });
       for (const record of page.records) story.add(fromApi(record));
       next = page.next;
     }

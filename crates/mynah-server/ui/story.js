@@ -1,5 +1,6 @@
 // What a run's records tell: the conversation, and the spans of time of the timeline. A fold, so that records can be added as they come.
 
+import { jsonText } from "./exact.js";
 import { breachText, callsOf, endDetail, errorText, partsOf, subRun, textOf } from "./facts.js";
 
 export class Story {
@@ -146,7 +147,7 @@ export class Story {
     for (const [id, text] of fact.tool_results ?? []) this.give(record, id, { given: text });
     const edited = new Set((fact.edited ?? []).map(([id]) => id));
     for (const id of fact.approved ?? []) if (!edited.has(id)) this.give(record, id, { verdict: "approved" });
-    for (const [id, text] of fact.edited ?? []) this.give(record, id, { verdict: "approved", why: `with other arguments: ${typeof text === "string" ? text : JSON.stringify(text)}` });
+    for (const [id, text] of fact.edited ?? []) this.give(record, id, { verdict: "approved", why: `with other arguments: ${typeof text === "string" ? text : jsonText(text)}` });
     for (const [id, why] of fact.rejected ?? []) this.give(record, id, { verdict: "rejected", why });
     for (const id of fact.given_up ?? []) this.give(record, id, { verdict: "given up" });
     if (fact.message) this.adopt(record, fact.message);
@@ -248,7 +249,7 @@ export class Story {
     if (attempt && run) this.calls.get(fact.inside.call_id).run = run;
     if (attempt) attempt.effects.push({ seq: record.seq, name: fact.name, effect: fact.effect });
     else if (fact.name === "summary_started") this.note(record, "muted", "The model is asked for a summary of what is left out");
-    else this.note(record, "muted", `Side effect: ${fact.name}`, failed ? fact.effect.failed : JSON.stringify(fact.effect?.done ?? null));
+    else this.note(record, "muted", `Side effect: ${fact.name}`, failed ? fact.effect.failed : jsonText(fact.effect?.done ?? null));
   }
 
   on_context_truncated(fact, record) {

@@ -1,0 +1,44 @@
+//! What the page of a run shows and offers, in a real browser.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod chromium;
+mod common;
+mod served;
+
+use chromium::Browser;
+use common::Store;
+use serde_json::json;
+use served::Served;
+
+#[test]
+fn numbers_are_shown_as_they_were_written() {
+    let Some(browser) = Browser::start() else { return };
+    let given = r#"{"id": 9007199254740993, "part": 1.0, "small": 1}"#;
+    let result = r#"{"id": 18446744073709551617, "part": 2.50, "most": 1e400}"#;
+    let scenario = json!({
+        "scripts": [[{"tool_call": {"id": "c", "name": "look", "raw_arguments": given}}, {"finish": "tool_calls"}], [{"text": "Done."}, {"finish": "stop"}]],
+        "tools": [{"name": "look", "returns": {"ok": result}}],
+        "ops": [{"op": "chat", "messages": [{"role": "user", "content": "Look."}]}],
+    });
+    let store = Store::with(&scenario.to_string());
+    let run = common::text(&store.json(&["runs"])[0], "run_id");
+    let page = store.beside("run.html");
+    store.ok(&["export", &run, "--html", "-o", &page]);
+    let served = Served::inspect(&store);
+    for address in [served.page(&[("run", &run)]), format!("file://{page}")] {
+        browser.open(&address);
+        browser.click(".call summary");
+        browser.wait("document.querySelectorAll('.call .json').length === 2");
+        let numbers = "return [...document.querySelectorAll('.call .json')].map((tree) => [...tree.querySelectorAll('.number')].map((one) => one.textContent))";
+        let written = json!([["9007199254740993", "1.0", "1"], ["18446744073709551617", "2.50", "1e400"]]);
+        assert_eq!(browser.run(numbers), written, "{address}");
+    }
+    // Times are in nanoseconds, which are more than 2^53.
+    browser.open(&served.page(&[]));
+    let script = format!(
+        "return import('/ui/api.js').then(({{ recordsOf }}) => recordsOf('{run}', {{ limit: 1 }})).then((page) => String(page.records[0].ts))"
+    );
+    let shown = store.json(&["show", &run, "--records"]);
+    assert_eq!(browser.run(&script), shown[0]["ts"].to_string());
+}
