@@ -7,9 +7,19 @@ mod common;
 mod served;
 
 use chromium::Browser;
-use common::Store;
+use common::{Store, mynah};
 use serde_json::json;
 use served::Served;
+
+/// Starts a run in the page, and returns its id.
+fn started(browser: &Browser, served: &Served, input: &str) -> String {
+    browser.open(&served.page(&[]));
+    browser.click(".page-head .primary");
+    browser.write("dialog textarea", input);
+    browser.click("dialog .primary");
+    let run = browser.wait("document.querySelector('.run') !== null && new URLSearchParams(location.search).get('run')");
+    run.as_str().unwrap().to_owned()
+}
 
 #[test]
 fn numbers_are_shown_as_they_were_written() {
@@ -41,4 +51,26 @@ fn numbers_are_shown_as_they_were_written() {
     );
     let shown = store.json(&["show", &run, "--records"]);
     assert_eq!(browser.run(&script), shown[0]["ts"].to_string());
+}
+
+#[test]
+fn an_answer_in_flight_is_shown_from_its_beginning_when_a_page_is_opened() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    let agent = store.file(
+        "slow.json",
+        r#"{"scripts": [[{"text": "The first words. "}, {"delay_ms": 60000}, {"text": "The last."}, {"finish": "stop"}]], "ops": []}"#,
+    );
+    let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
+    let run = started(&browser, &served, "Go.");
+    let streams = "document.querySelector('.streaming')?.innerText.includes('The first words.')";
+    browser.wait(streams);
+    browser.open(&served.page(&[("run", &run)]));
+    browser.wait("document.querySelector('[data-status=in_progress]') !== null");
+    browser.wait(streams);
+    // Another view, and back.
+    browser.open(&served.page(&[("run", &run), ("view", "records")]));
+    browser.wait("document.querySelector('[data-status=in_progress]') !== null");
+    browser.click("#tab-conversation");
+    browser.wait(streams);
 }

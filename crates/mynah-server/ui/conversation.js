@@ -244,10 +244,10 @@ export class Conversation {
   }
 
   /** The answer that streams now; null when it is recorded. It is drawn once in a frame, however fast it grows. */
-  stream(text, reasoning) {
+  stream(live) {
     const drawn = this.streamed !== undefined;
-    this.streamed = text === null ? null : { text, reasoning };
-    if (text === null) {
+    this.streamed = live;
+    if (live === null) {
       this.live?.remove();
       this.live = null;
     }

@@ -190,7 +190,7 @@ export async function runPage(root, query) {
   };
   const clearLive = () => {
     Object.assign(live, { text: "", reasoning: "", turn: null });
-    view.views.conversation?.stream(null);
+    view.stream(null);
   };
   const hear = ({ lastEventId, data }) => {
     const { event } = JSON.parse(data);
@@ -204,7 +204,7 @@ export async function runPage(root, query) {
       if (event.type === "text_delta") live.text += event.delta;
       else if (event.type === "reasoning_delta") live.reasoning += event.delta;
       else return;
-      if (Number(turn.split("~")[0]) >= (story.records.findLast((record) => record.kind === "assistant_completed")?.seq ?? 0)) view.views.conversation?.stream(live.text, live.reasoning);
+      if (Number(turn.split("~")[0]) >= (story.records.findLast((record) => record.kind === "assistant_completed")?.seq ?? 0)) view.stream({ ...live });
       return;
     }
     if (Number(lastEventId.split(".")[0]) > story.records.length) catchUp();

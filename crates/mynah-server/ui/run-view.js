@@ -2,12 +2,16 @@
 
 import { Conversation } from "./conversation.js";
 import { compact, copyButton, count, exactly, h, icon, idChip, money, plural, say, span, statusChip, when } from "./dom.js";
-import { subRun } from "./facts.js";
+import { isBranch } from "./exact.js";
+import { endDetail, subRun } from "./facts.js";
 import { jsonDiff } from "./json.js";
 import { recordDetail, Records, searched } from "./records.js";
 import { overall } from "./overall.js";
 import { Story } from "./story.js";
 import { Timeline } from "./timeline.js";
+
+/** Whether the API adds this member to what is recorded: one that is empty, or one that repeats another. */
+const isAdded = ({ path, before, after }) => before === undefined && (/(?:^|\.)(?:output_text|tool_calls)$/u.test(path) || (isBranch(after) && Object.keys(after).length === 0));
 
 const VIEWS = [["conversation", "Conversation"], ["timeline", "Timeline"], ["records", "Records"]];
 
@@ -17,10 +21,14 @@ export class RunView {
    * of a record, `hrefOf(run, seq)` that of another run. `buttons` stand in the header, `actions(record)` beside a record.
    */
   constructor(story, { id, raw = null, changed = () => {}, linkOf = null, hrefOf = null, buttons = [], actions = () => [], links = () => [] }) {
-    Object.assign(this, { story, id, raw, changed, linkOf, hrefOf, actions, links, selected: null, view: null, verification: null, held: true });
+    Object.assign(this, { story, id, raw, changed, linkOf, hrefOf, actions, links, selected: null, view: null, verification: null, live: null });
     const select = (seq) => this.select(seq);
     this.make = {
-      conversation: () => new Conversation(story, { select, hrefOf }),
+      conversation: () => {
+        const made = new Conversation(story, { select, hrefOf });
+        if (this.live) made.stream(this.live);
+        return made;
+      },
       timeline: () => new Timeline(story, { select }),
       records: () => new Records(story, { select }),
     };
@@ -64,6 +72,23 @@ export class RunView {
     this.drawProof();
   }
 
+  /** Why a run failed stands at its top: its end may be thousands of records away. */
+  drawFailure() {
+    const { status, end, calls } = this.story;
+    if (status !== "failed" || !end) return this.failure.replaceChildren();
+    const [reason, detail] = [reasonWords(end.reason), endDetail(end)];
+    const show = (seq, words) => h("button", { type: "button", class: "small", onclick: () => this.select(seq) }, words);
+    const failed = [...calls.values()].flatMap(({ attempts }) => attempts).filter(({ state }) => state === "failed");
+    this.failure.replaceChildren(h("p", { class: "banner bad" }, icon("cross"), h("span", {}, h("strong", {}, say(detail.startsWith(reason) ? "Failed. " : `Failed: ${reason}. `)), say(detail)),
+      failed.length ? show(failed.at(-1).doneSeq, failed.length === 1 ? "Show the failed call" : `Show the last of ${failed.length} failed calls`) : null, show(end.seq, `Show record ${end.seq}`)));
+  }
+
+  /** The answer that streams now, `{text, reasoning}`; null when it is recorded. A conversation that is opened later shows it too. */
+  stream(live) {
+    this.live = live;
+    this.views.conversation?.stream(live);
+  }
+
   /** Time passes in a run that a process has. */
   tick() {
     const { first, until } = this.story;
@@ -72,14 +97,17 @@ export class RunView {
     if (this.view === "timeline") this.current.refresh();
   }
 
-  /** Shows records whose bytes were verified, if those that are shown say something else. */
+  /** Shows records whose bytes were verified. The views are made anew only if those that are shown say something else. */
   adopt(records) {
     const { story } = this;
     const isSame = story.records.every((shown, place) => {
       const own = records[place];
-      return own && own.kind === shown.kind && own.ts === shown.ts && jsonDiff(own.fact, shown.fact).length === 0;
+      return own && own.kind === shown.kind && own.ts === shown.ts && jsonDiff(own.fact, shown.fact).every(isAdded);
     });
-    if (isSame) return;
+    if (isSame) {
+      for (const [place, shown] of story.records.entries()) Object.assign(shown, { text: undefined }, records[place]);
+      return;
+    }
     const { isHeld, isAbandoned } = story;
     Object.assign(story, new Story(), { isHeld, isAbandoned });
     for (const record of records) story.add(record);
