@@ -156,6 +156,7 @@ fn a_run_is_started_approved_followed_and_forked_in_the_page() {
     browser.wait("document.querySelector('.waiting') !== null");
     // The arguments as the model wrote them, with both spaces.
     assert_eq!(browser.wait("document.querySelector('.exact')?.textContent"), r#"{"eur":  5.90}"#);
+    browser.run("const one = document.querySelector('.decision select'); one.value = 'approve'; one.dispatchEvent(new Event('change'))");
     browser.click(".waiting .primary");
     assert!(browser.text("dialog").contains("run refund with"));
     browser.click("dialog .primary");

@@ -21,6 +21,47 @@ fn started(browser: &Browser, served: &Served, input: &str) -> String {
     run.as_str().unwrap().to_owned()
 }
 
+const REFUNDS: &str = r#"{"engine": {"model": "m"}, "scripts": [
+    [{"tool_call": {"id": "c0", "name": "refund", "raw_arguments": "{\"order\": 9007199254740993, \"eur\": 1.0}"}},
+     {"tool_call": {"id": "c1", "name": "refund", "raw_arguments": "{\"order\": 2}"}}, {"finish": "tool_calls"}],
+    [{"text": "Done."}, {"finish": "stop"}]],
+    "tools": [{"name": "refund", "manual": true, "returns": {"ok": "paid back"}}], "ops": []}"#;
+
+#[test]
+fn no_call_is_decided_before_a_person_has_chosen() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    let agent = store.file("shop.json", REFUNDS);
+    let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
+    let run = started(&browser, &served, "Refund them.");
+    browser.wait("document.querySelectorAll('.waiting .decision').length === 2");
+    let chosen = "[...document.querySelectorAll('.decision select')].map((one) => one.value)";
+    assert_eq!(browser.run(&format!("return {chosen}")), json!(["", ""]));
+    // Neither the keyboard nor the button sends what is not decided.
+    for focus in ["select", ".primary"] {
+        browser.run(&format!("document.querySelector('.waiting {focus}').focus()"));
+        browser.press("\u{e007}");
+        browser.press("\u{e00c}");
+    }
+    browser.click(".waiting .primary");
+    assert_eq!(browser.run("return document.querySelector('dialog')"), json!(null));
+    let choose = |place: usize, value: &str| {
+        browser.run(&format!(
+            "const one = document.querySelectorAll('.decision select')[{place}]; one.value = '{value}'; one.dispatchEvent(new Event('change'))"
+        ));
+    };
+    choose(0, "edit");
+    choose(1, "reject");
+    browser.click(".waiting .primary");
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('.conversation').innerText.includes('Done.')");
+    // What was edited keeps every digit on its way.
+    let recorded = store.ok(&["export", &run, "--records"]);
+    assert!(recorded.contains("9007199254740993"), "{recorded}");
+    assert!(!recorded.contains("9007199254740992"), "{recorded}");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
 #[test]
 fn numbers_are_shown_as_they_were_written() {
     let Some(browser) = Browser::start() else { return };

@@ -200,7 +200,7 @@ fn the_calls_of_an_agent_are_decided_in_the_page_of_its_parent() {
     browser.click("dialog .primary");
     browser.wait("document.querySelectorAll('.waiting .decision').length === 2");
     assert!(browser.text(".waiting").contains("An agent of this run wants to call"));
-    browser.run("const [, second] = document.querySelectorAll('.decision select'); second.value = 'reject'; second.dispatchEvent(new Event('change')); document.querySelectorAll('.decision textarea')[1].value = 'not that one'");
+    browser.run("const [first, second] = document.querySelectorAll('.decision select'); first.value = 'approve'; second.value = 'reject'; second.dispatchEvent(new Event('change')); document.querySelectorAll('.decision textarea')[1].value = 'not that one'");
     browser.click(".waiting .primary");
     browser.click("dialog .primary");
     browser.wait("document.querySelector('.conversation')?.innerText.includes('All done.')");

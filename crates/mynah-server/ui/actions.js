@@ -112,7 +112,6 @@ export const start = (agents, like = null, said = agents[0]?.input ?? "") => con
 
 /** What a suspended run waits for, as a form. `done` is called after it was sent. */
 export function waitingForm(run, waiting, agents, done) {
-  const failure = h("p", { class: "error", role: "alert", hidden: true });
   const sent = async (title, words, body) => {
     const result = await confirmed({ title, words, button: title, act: () => signal(run, body()) });
     if (result) done(result);
@@ -122,7 +121,7 @@ export function waitingForm(run, waiting, agents, done) {
   if (waiting.for === "answer" && !ofAgent) {
     const text = h("textarea", { "aria-label": "Answer", name: "answer", required: true });
     return h("form", { class: "waiting", onsubmit: (event) => { event.preventDefault(); sent("Send the answer", ["The run continues with this answer: ", h("q", {}, say(text.value))], () => ({ answer: text.value })); } },
-      h("h2", {}, icon("pause"), "Waits for an answer"), h("p", { class: "question" }, say(waiting.question ?? "")), text, failure, h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, "Answer")));
+      h("h2", {}, icon("pause"), "Waits for an answer"), h("p", { class: "question" }, say(waiting.question ?? "")), text, h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, "Answer")));
   }
   if (waiting.for === "resume") {
     return h("div", { class: "waiting" }, h("h2", {}, icon("pause"), "Waits to be resumed"), h("p", {}, "Its process died several times without progress."), h("div", { class: "buttons" }, h("button", { class: "primary", type: "button", onclick: async () => { const result = await resume(run, agents); if (result) done(result); } }, "Resume")));
@@ -130,21 +129,18 @@ export function waitingForm(run, waiting, agents, done) {
   const isOutcome = waiting.for === "outcome" || waiting.about === "outcome";
   const choices = isOutcome && ofAgent ? [["result", "It ran; this is its result"], ["reject", "It did not run"], ["approve", "Run it again"]] : isOutcome ? [["result", "It ran; this is its result"], ["reject", "It did not run"]] : [["approve", "Approve"], ["edit", "Approve with other arguments"], ["reject", "Reject"], ["result", "Give a result instead"]];
   const rows = (waiting.calls ?? []).map((call) => {
-    const choice = h("select", { "aria-label": `Decision about ${call.name}`, "data-call": call.id }, choices.map(([value, words]) => h("option", { value }, words)));
-    const text = h("textarea", { "aria-label": "Arguments, reason or result", hidden: choices[0][0] === "approve", placeholder: isOutcome ? "The result, as the model reads it" : "" });
+    // Nothing is decided before a person did: a form that is sent as it was opened approves nothing.
+    const choice = h("select", { "aria-label": `Decision about ${call.name}`, "data-call": call.id, required: true }, h("option", { value: "" }, "Choose a decision"), choices.map(([value, words]) => h("option", { value }, words)));
+    const text = h("textarea", { "aria-label": "Arguments, reason or result", hidden: true });
     choice.addEventListener("change", () => {
-      text.hidden = choice.value === "approve";
-      text.value = choice.value === "edit" ? call.raw_arguments ?? JSON.stringify(call.arguments ?? {}) : "";
-      drawButton();
+      text.hidden = ["", "approve"].includes(choice.value);
+      text.value = choice.value === "edit" ? call.raw_arguments ?? jsonText(call.arguments ?? {}) : "";
       text.placeholder = choice.value === "reject" ? "Why; the model reads it" : "The result, as the model reads it";
     });
     return { call, choice, text, element: h("li", { class: "decision" }, h("div", { class: "decision-head" }, h("strong", {}, icon("tool"), say(call.name)), h("code", { class: "muted" }, say(call.id))),
       h("pre", { class: "result exact", tabindex: "0", role: "group", "aria-label": "exact arguments" }, say(call.raw_arguments ?? jsonText(call.arguments ?? null))), choice, text) };
   });
-  const button = h("button", { class: "primary", type: "submit" });
-  // One decision is named by its button.
-  const drawButton = () => { button.textContent = rows.length === 1 ? { approve: "Approve", edit: "Approve", reject: "Reject", result: "Give the result" }[rows[0].choice.value] : `Send ${rows.length} decisions`; };
-  drawButton();
+  const title = rows.length === 1 ? "Send the decision" : `Send ${rows.length} decisions`;
   const body = () => {
     const made = { approve: [], approve_with: {}, reject: {}, results: {} };
     for (const { call, choice, text } of rows) {
@@ -159,8 +155,8 @@ export function waitingForm(run, waiting, agents, done) {
     }
     return Object.fromEntries(Object.entries(made).filter(([, value]) => Object.keys(value).length));
   };
-  const told = () => h("ul", {}, rows.map(({ call, choice, text }) => h("li", {}, { approve: "run ", edit: "run with other arguments ", reject: "do not run ", result: "take the given result for " }[choice.value], h("strong", {}, say(call.name)), choice.value === "approve" ? [" with ", h("code", { class: "exact" }, say(call.raw_arguments ?? ""))] : text.value ? [": ", h("q", {}, say(text.value))] : null)));
-  return h("form", { class: "waiting", onsubmit: (event) => { event.preventDefault(); sent("Send the decision", ["The run continues with this:", told()], body); } },
+  const told = () => h("ul", {}, rows.map(({ call, choice, text }) => h("li", {}, { approve: isOutcome ? "run again " : "run ", edit: "run with other arguments ", reject: isOutcome ? "report as not run: " : "do not run ", result: "take the given result for " }[choice.value], h("strong", {}, say(call.name)), choice.value === "approve" ? [" with ", h("code", { class: "exact" }, say(call.raw_arguments ?? ""))] : text.value ? [": ", h("q", {}, say(text.value))] : null)));
+  return h("form", { class: "waiting", onsubmit: (event) => { event.preventDefault(); sent(title, ["The run continues with this:", told()], body); } },
     h("h2", {}, icon("pause"), isOutcome ? "Waits: the outcome of these calls is unknown" : "Waits for approval"), h("p", {}, isOutcome ? "The process died while they ran. Find out whether they did." : ofAgent ? "An agent of this run wants to call:" : "The model wants to call:"),
-    h("ul", { class: "decisions" }, rows.map(({ element }) => element)), failure, h("div", { class: "buttons" }, button));
+    h("ul", { class: "decisions" }, rows.map(({ element }) => element)), h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, title)));
 }
