@@ -115,3 +115,29 @@ fn an_answer_in_flight_is_shown_from_its_beginning_when_a_page_is_opened() {
     browser.click("#tab-conversation");
     browser.wait(streams);
 }
+
+#[test]
+fn the_page_of_an_agents_run_leads_to_where_its_calls_are_decided() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    let calls = json!({"finish": "tool_calls"});
+    let task = json!({"tool_call": {"id": "c0", "name": "helper", "arguments": {"task": "Look."}}});
+    let shell =
+        json!({"tool_call": {"id": "s0", "name": "shell", "arguments": {"command": "echo"}}});
+    store.file("front.json", &json!({"scripts": [[task, calls]]}).to_string());
+    store.file("helper.json", &json!({"scripts": [[shell, calls]]}).to_string());
+    let agent = store.file(
+        "agent.toml",
+        "model = 'scripted:front.json'\n[agents.helper]\ndescription = 'Helps.'\nmodel = 'scripted:helper.json'\ntools = { shell = 'ask' }\n",
+    );
+    let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
+    let parent = started(&browser, &served, "Look around.");
+    browser.wait("document.querySelector('.waiting .decision') !== null");
+    browser.click(".agent-run a");
+    let told = browser.text(".banner.wait");
+    assert!(told.contains("Decide in the run") && told.contains(&parent), "{told}");
+    assert_eq!(browser.run("return document.querySelector('.waiting')"), json!(null));
+    browser.click(".banner.wait a");
+    browser.wait("document.querySelector('.waiting .decision') !== null");
+    assert_eq!(browser.run("return new URLSearchParams(location.search).get('run')"), *parent);
+}

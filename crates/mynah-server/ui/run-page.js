@@ -75,10 +75,13 @@ export async function runPage(root, query) {
     if (made) location.href = runHref(made.run_id);
   };
 
+  // Only the run that called a subagent continues it.
+  const callerLink = () => h("a", { href: runHref(run.caller) }, say(run.caller));
   const drawNotices = () => {
     const notices = [];
-    if (run.abandoned) notices.push(h("p", { class: "banner warn" }, icon("bolt"), h("span", {}, h("strong", {}, "Abandoned. "), "It has not ended, and no process holds it.", canContinue ? "" : " `mynah resume` continues it.")));
+    if (run.abandoned) notices.push(h("p", { class: "banner warn" }, icon("bolt"), h("span", {}, h("strong", {}, "Abandoned. "), "It has not ended, and no process holds it.", run.caller ? [" Resume the run that called it: ", callerLink()] : canContinue ? "" : " `mynah resume` continues it.")));
     if (run.waiting?.for === "time") notices.push(h("p", { class: "banner wait" }, icon("clock"), h("span", {}, h("strong", {}, "Sleeps. "), run.waiting.wake_at_ms ? ["It continues ", when(run.waiting.wake_at_ms), ", where a worker has its agent."] : "It continues at its time.")));
+    else if (run.waiting && run.caller) notices.push(h("p", { class: "banner wait" }, icon("pause"), h("span", {}, h("strong", {}, "Waits for a decision. "), "This is the run of a subagent. Decide in the run that called it: ", callerLink())));
     else if (run.waiting && canContinue) notices.push(waitingForm(id, run.waiting, rights.agents, acted));
     else if (run.waiting) notices.push(h("p", { class: "banner wait" }, icon("pause"), h("span", {}, h("strong", {}, "Waits. "), say(run.waiting.question ?? { approval: "It needs an approval. ", outcome: "The outcome of calls is unknown. " }[run.waiting.for] ?? ""), " This server has no agent that could continue it; `mynah resume` does.")));
     // A person who writes is not interrupted, as long as the run waits.
@@ -98,8 +101,8 @@ export async function runPage(root, query) {
     const ended = ["completed", "failed", "cancelled"].includes(run.status);
     const button = (words, what, kind = "") => h("button", { type: "button", class: kind, onclick: what }, words);
     view.buttons.replaceChildren(...[
-      canContinue && (run.abandoned || run.status === "failed") ? button("Resume", () => act(resume(id, rights.agents)), "primary") : null,
-      canContinue && !ended && !run.waiting ? button("Message", () => act(message(id, rights.agents))) : null,
+      canContinue && !run.caller && (run.abandoned || run.status === "failed") ? button("Resume", () => act(resume(id, rights.agents)), "primary") : null,
+      canContinue && !run.caller && !ended && !run.waiting ? button("Message", () => act(message(id, rights.agents))) : null,
       rights.actions && !ended ? button("Cancel", () => act(cancel(id)), "danger") : null,
       story.sealed ? button("Replay", () => showReplay(replay(id, rights.agents))) : null,
       run.parent ? h("a", { class: "button", href: withQuery("/", { compare: run.parent.run_id, with: id }) }, "Compare with its parent") : null,
