@@ -7,7 +7,7 @@ mod common;
 mod served;
 
 use chromium::Browser;
-use common::{Store, mynah};
+use common::{RUNS, Store, mynah};
 use serde_json::json;
 use served::Served;
 
@@ -140,4 +140,20 @@ fn the_page_of_an_agents_run_leads_to_where_its_calls_are_decided() {
     browser.click(".banner.wait a");
     browser.wait("document.querySelector('.waiting .decision') !== null");
     assert_eq!(browser.run("return new URLSearchParams(location.search).get('run')"), *parent);
+}
+
+#[test]
+fn a_record_begins_with_what_people_look_for() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let served = Served::inspect(&store);
+    let runs = store.json(&["runs"]);
+    let run = common::text(runs.iter().find(|run| run["status"] == "completed").unwrap(), "run_id");
+    browser.open(&served.page(&[("run", &run), ("view", "records"), ("record", "3")]));
+    browser.wait("document.querySelector('.proof-line')?.dataset.status === 'verified'");
+    let members = "return [...document.querySelectorAll('.record-detail .json > details > .inner > *')].map((one) => [one.querySelector('.key').textContent, one.open ?? null])";
+    let members = browser.run(members);
+    let members = members.as_array().unwrap();
+    assert_eq!(members[0], json!(["\"response\"", true]), "{members:?}");
+    assert_eq!(*members.last().unwrap(), json!(["\"cuts\"", false]), "{members:?}");
 }

@@ -57,6 +57,22 @@ export function fromApi(record) {
   return { seq: record.seq, kind: record.kind, ts: Number(record.ts) / 1e6, ns: String(record.ts), hash: record.hash, prev: record.prev ?? null, fact: record.fact ? fact : null, redacted: !record.fact, raw: null };
 }
 
+// What people look for in a fact, and what only the machinery reads.
+const SOUGHT = ["reason", "error", "role", "name", "message", "thread", "response", "partial", "end", "breach", "content", "outcome", "effect", "call", "finish_reason", "usage"];
+const TECHNICAL = ["about", "extent", "plan", "cuts", "prompt", "behaviour", "request_id"];
+const rank = (name) => SOUGHT.includes(name) ? SOUGHT.indexOf(name) : SOUGHT.length + 1 + TECHNICAL.indexOf(name);
+
+/** Whether a member of a fact is folded until a reader opens it. */
+export const isTechnical = (name) => TECHNICAL.includes(name);
+
+/** A fact with what people look for first. What models and tools wrote keeps its order. */
+export function inReadingOrder(value) {
+  if (Array.isArray(value)) return value.map(inReadingOrder);
+  if (!isBranch(value)) return value;
+  const members = Object.entries(value).sort(([one], [two]) => rank(one) - rank(two));
+  return Object.fromEntries(members.map(([name, item]) => [name, FREE.has(name) || name === "arguments" ? item : inReadingOrder(item)]));
+}
+
 /** The parts of a message. */
 export function partsOf(message) {
   const content = message?.content;

@@ -5,23 +5,24 @@ import { Exact, isBranch, isSameNumber, jsonText } from "./exact.js";
 
 const MANY = 100;
 
-/** A tree of a value. Branches deeper than `open` levels are made when they are opened. */
-export function jsonTree(value, { open = 2 } = {}) {
-  return h("div", { class: "json" }, branch(value, null, open));
+/** A tree of a value. Branches deeper than `open` levels, and members of which `folded` holds, are made when they are opened. */
+export function jsonTree(value, { open = 2, folded = () => false } = {}) {
+  return h("div", { class: "json" }, branch(value, null, open, folded));
 }
 
-function branch(value, key, open) {
+function branch(value, key, depth, folded) {
+  const open = folded(key) ? 0 : depth;
   const name = key === null ? [] : [h("span", { class: "key" }, say(typeof key === "number" ? String(key) : JSON.stringify(key))), ": "];
   if (!isBranch(value)) return h("div", { class: "leaf" }, name, scalar(value));
   const entries = Array.isArray(value) ? value.map((item, index) => [index, item]) : Object.entries(value);
   const [left, right] = Array.isArray(value) ? ["[", "]"] : ["{", "}"];
   if (entries.length === 0) return h("div", { class: "leaf" }, name, `${left}${right}`);
-  const size = Array.isArray(value) ? `${entries.length} items` : `${entries.length} members`;
+  const size = plural(entries.length, Array.isArray(value) ? "item" : "member");
   const inner = h("div", { class: "inner" });
   const fill = () => {
     if (inner.childNodes.length) return;
     const add = (from) => {
-      inner.append(...entries.slice(from, from + MANY).map(([name_, item]) => branch(item, name_, open - 1)));
+      inner.append(...entries.slice(from, from + MANY).map(([name_, item]) => branch(item, name_, Math.max(depth, 1) - 1, folded)));
       if (entries.length > from + MANY) {
         const more = h("button", { type: "button", class: "more" }, `${entries.length - from - MANY} more`);
         more.addEventListener("click", () => { more.remove(); add(from + MANY); });

@@ -2,7 +2,7 @@
 
 import { copyButton, exactly, h, icon, say, shortId, span } from "./dom.js";
 import { isBranch, jsonText } from "./exact.js";
-import { summary } from "./facts.js";
+import { inReadingOrder, isTechnical, summary } from "./facts.js";
 import { jsonTree } from "./json.js";
 import { RowList } from "./list.js";
 
@@ -95,7 +95,7 @@ export function recordDetail(record, { raw, close, link, actions = [] }) {
     actions.length ? h("div", { class: "actions" }, actions) : null,
     record.redacted ? h("p", { class: "muted" }, "Its body was taken away. The chain still holds its commitment.") : null,
     record.unreadable && !record.damaged ? h("p", { class: "error" }, say(record.unreadable)) : null,
-    record.fact ? [h("div", { class: "call-head" }, h("h3", {}, "Fact"), copyButton(() => jsonText(record.fact, 2), "Copy as JSON")), jsonTree(record.fact, { open: 3 })] : null,
+    record.fact ? [h("div", { class: "call-head" }, h("h3", {}, "Fact"), copyButton(() => jsonText(record.fact, 2), "Copy as JSON")), jsonTree(inReadingOrder(record.fact), { open: 5, folded: isTechnical })] : null,
     h("details", { class: "raw", ontoggle: show }, h("summary", {}, icon("chevron"), "Bytes"), bytes));
 }
 
