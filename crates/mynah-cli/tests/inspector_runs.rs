@@ -8,6 +8,7 @@ mod served;
 
 use chromium::Browser;
 use common::{RUNS, Store, mynah};
+use mynah::log::{Log as _, SqliteLog, conformance::Sample};
 use serde_json::json;
 use served::Served;
 
@@ -156,4 +157,24 @@ fn a_record_begins_with_what_people_look_for() {
     let members = members.as_array().unwrap();
     assert_eq!(members[0], json!(["\"response\"", true]), "{members:?}");
     assert_eq!(*members.last().unwrap(), json!(["\"cuts\"", false]), "{members:?}");
+}
+
+#[test]
+fn a_list_that_is_sorted_in_part_says_so() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let log = SqliteLog::open(&store.path).unwrap();
+        for n in 0..101 {
+            log.append(Sample::new(format!("r-{n:03}"), 1000 * n).sealed().batch()).await.unwrap();
+        }
+    });
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[("sort", "cost")]));
+    assert!(browser.text(".banner.sorted").contains("Only the 100 runs of this page"));
+    // All runs fit: nothing to say.
+    browser.open(&served.page(&[("sort", "cost"), ("prefix", "r-00")]));
+    browser.wait("document.querySelectorAll('tr[data-run]').length === 10");
+    assert_eq!(browser.run("return document.querySelector('.banner.sorted')"), json!(null));
 }

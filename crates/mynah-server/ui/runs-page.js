@@ -35,7 +35,7 @@ export async function runsPage(root, query, show) {
   const { element: filters, search } = filterForm(state, change, go, rights);
   const charts = h("div", { class: "sparks" }, [1, 2, 3, 4].map(() => h("div", { class: "spark skeleton" })));
   const body = h("tbody", {}, Array.from({ length: 8 }, () => h("tr", { class: "loading" }, h("td", { colspan: "10" }, h("div", { class: "skeleton" })))));
-  const head = (name, words, numeric = true) => h("th", { scope: "col", class: numeric ? "number" : null, "aria-sort": state.sort === name ? "descending" : null }, name in SORTS ? h("button", { type: "button", class: "plain", title: name === "started" ? "As the log has them" : `Sort the shown runs by ${words.toLowerCase()}`, onclick: () => go({ ...state, sort: state.sort === name || name === "started" ? "" : name }) }, words, state.sort === name ? " ↓" : "") : words);
+  const head = (name, words, numeric = true) => h("th", { scope: "col", class: numeric ? "number" : null, "aria-sort": state.sort === name ? "descending" : null }, name in SORTS ? h("button", { type: "button", class: "plain", title: name === "started" ? "In the order of the log" : `Sort the runs of this page by ${words.toLowerCase()}`, onclick: () => go({ ...state, sort: state.sort === name || name === "started" ? "" : name }) }, words, state.sort === name ? " ↓" : "") : words);
   const table = h("table", { class: "runs" }, h("caption", { class: "visually-hidden" }, "Runs of the log"),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, h("span", { class: "visually-hidden" }, "Compare")), head("run", "Run", false), head("status", "Status", false), head("model", "Model", false), head("started", "Started", false), head("duration", "Duration"), head("turns", "Turns"), head("tools", "Tools"), head("tokens", "Tokens"), head("cost", "Cost"))), body);
   const fresh = h("button", { type: "button", class: "fresh", hidden: true, onclick: () => go(state) });
@@ -102,6 +102,8 @@ export async function runsPage(root, query, show) {
     draw();
   }
   drawPager(page.next);
+  // The log lists runs by time alone.
+  if (state.sort in SORTS && (page.next !== null || state.after)) notes.append(h("p", { class: "banner sorted", role: "status" }, icon("more"), h("span", {}, `Only the ${count(runs.size)} runs of this page are sorted by ${state.sort}.`, { cost: " To find expensive runs in the whole log, set “Cost from” under “More filters”.", duration: " To find long runs in the whole log, set “Duration from” under “More filters”." }[state.sort])));
   if (searches) pager.prepend(h("span", { class: "muted" }, `Searched ${plural(searched, "run")}.`));
   if (runs.size === 0) frame.replaceChildren(emptyState(Object.values(wanted).some(Boolean)));
 
