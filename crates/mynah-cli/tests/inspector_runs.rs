@@ -160,6 +160,21 @@ fn a_record_begins_with_what_people_look_for() {
 }
 
 #[test]
+fn a_failed_run_says_why_at_its_top_and_beside_the_call() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(include_str!("../../../scenarios/tools/failures_halt_on_request.json"));
+    let runs = store.json(&["runs"]);
+    let failed = runs.iter().find(|run| run["status"] == "failed").unwrap();
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[("run", &common::text(failed, "run_id"))]));
+    let why = browser.text(".run-head .banner.bad");
+    let beside = browser.text(".call-error");
+    assert!(why.starts_with("Failed") && why.contains(&beside), "{why}; {beside}");
+    browser.click(".run-head .banner.bad button");
+    assert!(browser.text(".record-detail h2").contains("tool_failed"));
+}
+
+#[test]
 fn a_list_that_is_sorted_in_part_says_so() {
     let Some(browser) = Browser::start() else { return };
     let store = Store::new();

@@ -148,7 +148,7 @@ export class Conversation {
         finish && !["stop", "tool_calls"].includes(finish) ? h("span", { class: "chip status-failed" }, say(`finish: ${finish}`)) : null,
         item.cut ? h("span", { class: "chip status-cancelled" }, "cut off") : null,
         textOf(message) ? copyButton(() => textOf(message), "Copy text") : null, this.place(seq, ts)),
-      body, (item.calls ?? []).map((call) => [this.call(call), call.run ? h("p", { class: "agent-run" }, icon("fork"), "Run of the agent: ", this.runLink(call.run)) : null]));
+      body, (item.calls ?? []).map((call) => [this.call(call), this.callError(call), call.run ? h("p", { class: "agent-run" }, icon("fork"), "Run of the agent: ", this.runLink(call.run)) : null]));
   }
 
   part(part, role, key) {
@@ -177,6 +177,13 @@ export class Conversation {
       h("summary", {}, icon("chevron"), h("span", { class: "call-name" }, icon("tool"), say(call.name)), h("code", { class: "call-brief" }, say(text.length > 120 ? `${text.slice(0, 119)}…` : text)),
         h("span", { class: `call-state` }, call.verdict ? say(`${call.verdict} · `) : null, words, last?.duration != null ? ` · ${last.duration ? span(last.duration) : "< 1 ms"}` : null, call.attempts.length > 1 ? ` · ${call.attempts.length} attempts` : null)),
       body);
+  }
+
+  /** Why a call failed, or what it returned as a failure. */
+  callError({ attempts }) {
+    const last = attempts.at(-1);
+    if (last?.state !== "failed") return null;
+    return h("p", { class: "call-error" }, say(brief(last.error ?? last.content, 300)));
   }
 
   callBody(call, text) {

@@ -7,7 +7,7 @@ import { endDetail, subRun } from "./facts.js";
 import { jsonDiff } from "./json.js";
 import { recordDetail, Records, searched } from "./records.js";
 import { overall } from "./overall.js";
-import { Story } from "./story.js";
+import { Story, reasonWords } from "./story.js";
 import { Timeline } from "./timeline.js";
 
 /** Whether the API adds this member to what is recorded: one that is empty, or one that repeats another. */
@@ -35,6 +35,7 @@ export class RunView {
     this.views = {};
     this.header = h("div", { class: "run-facts" });
     this.proof = h("div", { class: "proof" });
+    this.failure = h("div", { class: "notices" });
     this.notices = h("div", { class: "notices" });
     this.search = h("input", { type: "search", placeholder: "Search records", "aria-label": "Search in the records of this run (/)", oninput: () => this.find(), onkeydown: (event) => this.searchKey(event) });
     this.matches = h("span", { class: "matches", role: "status" });
@@ -44,7 +45,7 @@ export class RunView {
     this.overall = h("aside", { class: "overall", "aria-label": "What the run adds up to" });
     this.buttons = h("div", { class: "buttons" }, buttons);
     this.element = h("div", { class: "run" },
-      h("div", { class: "run-head" }, h("div", { class: "run-title" }, h("h1", {}, "Run ", idChip(id, "run id")), this.buttons), this.header, this.proof, this.notices),
+      h("div", { class: "run-head" }, h("div", { class: "run-title" }, h("h1", {}, "Run ", idChip(id, "run id")), this.buttons), this.header, this.proof, this.failure, this.notices),
       h("div", { class: "run-bar" }, h("div", { role: "tablist", "aria-label": "Views of the run", class: "tabs" }, this.tabs), h("div", { class: "search" }, icon("search"), this.search, this.matches)),
       h("div", { class: "run-body" }, this.stage, this.overall, this.panel));
     this.drawHeader();
@@ -69,6 +70,7 @@ export class RunView {
         fact("Records", count(story.records.length)), this.links()));
     this.overall.replaceChildren(...overall(story));
     this.overall.hidden = this.selected !== null || this.overall.childNodes.length === 0;
+    this.drawFailure();
     this.drawProof();
   }
 
@@ -76,10 +78,12 @@ export class RunView {
   drawFailure() {
     const { status, end, calls } = this.story;
     if (status !== "failed" || !end) return this.failure.replaceChildren();
-    const [reason, detail] = [reasonWords(end.reason), endDetail(end)];
+    const detail = endDetail(end);
+    // An error says more than that it is one.
+    const reason = end.reason === "error" || detail.startsWith(reasonWords(end.reason)) ? "" : `${reasonWords(end.reason)}. `;
     const show = (seq, words) => h("button", { type: "button", class: "small", onclick: () => this.select(seq) }, words);
     const failed = [...calls.values()].flatMap(({ attempts }) => attempts).filter(({ state }) => state === "failed");
-    this.failure.replaceChildren(h("p", { class: "banner bad" }, icon("cross"), h("span", {}, h("strong", {}, say(detail.startsWith(reason) ? "Failed. " : `Failed: ${reason}. `)), say(detail)),
+    this.failure.replaceChildren(h("p", { class: "banner bad" }, icon("cross"), h("span", {}, h("strong", {}, say(`Failed: ${reason}`)), say(detail)),
       failed.length ? show(failed.at(-1).doneSeq, failed.length === 1 ? "Show the failed call" : `Show the last of ${failed.length} failed calls`) : null, show(end.seq, `Show record ${end.seq}`)));
   }
 

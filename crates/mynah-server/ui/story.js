@@ -296,7 +296,7 @@ export class Story {
 
   finish(status, end, record) {
     this.status = status;
-    this.end = end;
+    this.end = end && { ...end, seq: record.seq };
     const cut = status === "cancelled" ? "cancelled" : "lost";
     for (const one of this.spans) this.close(one, record, one.kind === "turn" || one.kind === "wait" ? "ok" : cut);
     this.turn = null;
