@@ -193,3 +193,17 @@ fn a_list_that_is_sorted_in_part_says_so() {
     browser.wait("document.querySelectorAll('tr[data-run]').length === 10");
     assert_eq!(browser.run("return document.querySelector('.banner.sorted')"), json!(null));
 }
+
+#[test]
+fn runs_are_found_by_the_day_on_which_they_started() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    store.play(RUNS, false);
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[("range", "today"), ("status", "failed")]));
+    browser.wait("document.querySelectorAll('tr[data-run]').length === 1");
+    browser.open(&served.page(&[("range", "yesterday")]));
+    assert!(browser.text(".empty h2").contains("No run fits"));
+    assert_eq!(browser.text(".spark-axis"), "0:00\n24:00");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}

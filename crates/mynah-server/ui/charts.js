@@ -2,7 +2,7 @@
 
 import { exactly, h, svg } from "./dom.js";
 
-/** Bars over time under a number; `value` and `format` make of a bucket what is shown. */
+/** Bars over time under a number; `value` and `format` make of a bucket what is shown, `range` has words for both ends. */
 export function sparkline({ title, buckets, value, format, range, tone = "model" }) {
   const values = buckets.map(value);
   const most = Math.max(...values, 0);
@@ -15,5 +15,5 @@ export function sparkline({ title, buckets, value, format, range, tone = "model"
     return bar;
   });
   return h("div", { class: "spark" }, h("div", { class: "spark-head" }, h("span", { class: "spark-title" }, title), h("strong", {}, format(total))),
-    svg("svg", { viewBox: `0 0 ${width} 32`, preserveAspectRatio: "none", role: "img", "aria-label": `${title} over time, ${format(total)} in all, at most ${format(most)} at once` }, svg("line", { x1: 0, x2: width, y1: 31.5, y2: 31.5, class: "spark-ground" }), ...bars), h("div", { class: "spark-axis", "aria-hidden": "true" }, h("span", {}, range), h("span", {}, "now")));
+    svg("svg", { viewBox: `0 0 ${width} 32`, preserveAspectRatio: "none", role: "img", "aria-label": `${title} over time, ${format(total)} in all, at most ${format(most)} at once` }, svg("line", { x1: 0, x2: width, y1: 31.5, y2: 31.5, class: "spark-ground" }), ...bars), h("div", { class: "spark-axis", "aria-hidden": "true" }, range.map((words) => h("span", {}, words))));
 }

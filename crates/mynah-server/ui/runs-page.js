@@ -7,7 +7,7 @@ import { announce, compact, count, h, icon, logo, money, plural, say, shortId, s
 import { textOf } from "./facts.js";
 
 const LIMIT = 100;
-const RANGES = [["", "any time"], ["1h", "last hour"], ["24h", "last 24 h"], ["7d", "last 7 days"], ["30d", "last 30 days"]];
+const RANGES = [["", "any time"], ["1h", "last hour"], ["24h", "last 24 h"], ["today", "today"], ["yesterday", "yesterday"], ["7d", "last 7 days"], ["30d", "last 30 days"]];
 const HOURS = { "1h": 1, "24h": 24, "7d": 168, "30d": 720 };
 const SORTS = { started: (run) => run.started, duration: (run) => run.updated - run.started, turns: (run) => run.totals.turns, tools: (run) => run.totals.tool_calls, tokens: (run) => run.totals.input_tokens + run.totals.output_tokens, cost: (run) => run.totals.cost };
 
@@ -53,10 +53,10 @@ export async function runsPage(root, query, show) {
     });
   });
 
-  const since = state.range in HOURS ? Math.round(Date.now() - HOURS[state.range] * 3600e3) * 1e6 : null;
+  const [since, before] = bounds(state.range);
   // As text: nanoseconds are more than a number holds exactly.
-  const sinceText = since === null ? null : `${Math.round(since / 1e6)}000000`;
-  const indexed = { status: state.status, model: state.model, session: state.session, prefix: state.prefix, since: sinceText };
+  const nanoseconds = (ms) => ms === null ? null : `${ms}000000`;
+  const indexed = { status: state.status, model: state.model, session: state.session, prefix: state.prefix, since: nanoseconds(since), before: nanoseconds(before) };
   const wanted = { ...indexed, text: state.text, agent: state.agent, min_cost: state.cost, min_seconds: state.seconds };
   const searches = Boolean(state.text || state.agent || state.cost || state.seconds);
 
@@ -108,7 +108,7 @@ export async function runsPage(root, query, show) {
   if (runs.size === 0) frame.replaceChildren(emptyState(Object.values(wanted).some(Boolean)));
 
   const drawCharts = () => get("/v1/stats", { ...indexed, buckets: 48 }).then(({ buckets, complete }) => {
-    const range = `${span(Date.now() - buckets[0].from / 1e6)} ago`;
+    const range = before === null ? [`${span(Date.now() - buckets[0].from / 1e6)} ago`, "now"] : ["0:00", "24:00"];
     const chart = (title, tone, value, format) => sparkline({ title, buckets, value, format, tone, range });
     charts.replaceChildren(chart("Runs", "model", (one) => one.runs, count), chart("Tokens", "tool", (one) => one.input_tokens + one.output_tokens, compact), chart("Cost", "effect", (one) => one.cost, money), chart("Failed", "crash", (one) => one.failed, count));
     if (!complete) charts.append(h("p", { class: "muted sparks-note" }, "The charts are of the newest 20,000 runs."));
@@ -123,7 +123,7 @@ export async function runsPage(root, query, show) {
   let drawn = Date.now();
   const hear = async (told) => {
     const known = runs.has(told.run_id);
-    const fits = !searches && (!state.status || shownStatus(told) === state.status || (state.status === "running" && told.status === "running")) && (!state.model || told.model === state.model) && (!state.session || told.session_id === state.session) && told.run_id.startsWith(state.prefix) && (since === null || told.started >= since);
+    const fits = !searches && (!state.status || shownStatus(told) === state.status || (state.status === "running" && told.status === "running")) && (!state.model || told.model === state.model) && (!state.session || told.session_id === state.session) && told.run_id.startsWith(state.prefix) && (since === null || told.started >= since * 1e6) && (before === null || told.started < before * 1e6);
     if (!known && !fits) return;
     if (!known && (state.after || state.order === "oldest")) {
       missed += 1;
@@ -177,6 +177,13 @@ export async function runsPage(root, query, show) {
     return event.key === "/" || event.key === "x";
   };
   return { title: "Runs", close: () => { closed = true; clearInterval(clock); stop(); }, key, keys: [["j / k", "next, previous run"], ["Enter", "open it"], ["x", "choose it to compare"], ["/", "search what was said"]] };
+}
+
+/** When runs of a range start: from, and before, in milliseconds since 1970. Days are those of the reader's clock. */
+function bounds(range) {
+  if (range in HOURS) return [Date.now() - HOURS[range] * 3600e3, null];
+  const day = (offset) => new Date(new Date().setHours(0, 0, 0, 0)).setDate(new Date().getDate() + offset);
+  return { today: [day(0), null], yesterday: [day(-1), day(0)] }[range] ?? [null, null];
 }
 
 /** The filters. What is seldom needed is folded, unless it is set. */
