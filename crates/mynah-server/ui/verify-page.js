@@ -1,6 +1,6 @@
 // Verification of the log or of one run: what is checked, how far it is, and what was found.
 
-import { bundleOf, get, listen, runPath, withQuery } from "./api.js";
+import { bundleOf, fileName, get, listen, runPath, withQuery } from "./api.js";
 import { copyButton, count, h, icon, plural, say, shortId } from "./dom.js";
 import { runHref } from "./runs-page.js";
 import { demand } from "./cbor.js";
@@ -125,7 +125,8 @@ async function verifyRun(root, id) {
     } else steps[2].done(null, sound ? " not yet: the run has no seal" : " not checked");
     if (closed) return;
     const summary = bad.length ? bad : [h("p", { class: "banner ok", "data-status": report.status }, icon("seal"), h("span", {}, h("strong", {}, report.status === "verified" ? canVerify() ? "Verified. " : "The server says: verified. " : "Intact so far. "), report.status === "verified" ? "The run is what it was when it ended." : "The run has not ended, so there is no seal."))];
-    found.replaceChildren(...summary, ...(report.fingerprint ? [h("dl", { class: "pairs card" }, hashLine("fingerprint", report.fingerprint), hashLine("root of the run", report.root), proof ? hashLine("root of the log", proof.root) : null, proof ? proof.proof.map((hash, place) => hashLine(`proof ${place + 1}`, hash)) : null)] : []));
+    found.replaceChildren(...summary, ...(report.fingerprint ? [h("dl", { class: "pairs card" }, hashLine("fingerprint", report.fingerprint), hashLine("root of the run", report.root), proof ? hashLine("root of the log", proof.root) : null, proof ? proof.proof.map((hash, place) => hashLine(`proof ${place + 1}`, hash)) : null),
+      h("p", { class: "muted" }, "To prove this to others, send them the run as ", h("a", { href: runPath(id, "/export?format=html"), download: `${fileName(id)}.html` }, "a page"), " or ", h("a", { href: runPath(id, "/export"), download: `${fileName(id)}.ndjson` }, "a bundle"), ", and tell them the fingerprint in another way. The file verifies without this server.")] : []));
   };
   work().catch((error) => found.replaceChildren(h("p", { class: "banner bad" }, icon("cross"), say(error.message))));
   return { title: "Verification", close: () => { closed = true; }, key: () => false, keys: [] };
