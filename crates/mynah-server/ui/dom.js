@@ -159,6 +159,7 @@ export function compact(value) {
 export function money(dollars) {
   const value = Number(dollars ?? 0);
   if (value === 0) return "$0";
+  if (Math.abs(value) >= 1000) return `$${whole.format(Math.round(value))}`;
   if (Math.abs(value) >= 0.1) return `$${value.toFixed(2)}`;
   return `$${value.toPrecision(2).replace(/0+$/u, "")}`;
 }

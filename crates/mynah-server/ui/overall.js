@@ -47,5 +47,5 @@ function tools({ calls }) {
   const sorted = [...rows.values()].sort((one, two) => two.ms - one.ms).slice(0, 12);
   const head = ["Tool", "Calls", "Failed", "Time"].map((words) => h("th", { scope: "col" }, words));
   return [h("section", {}, h("h2", {}, "Tools"), h("table", { class: "amounts" }, h("thead", {}, h("tr", {}, head)),
-    h("tbody", {}, sorted.map(({ name, calls: made, failed, ms }) => h("tr", {}, h("th", { scope: "row" }, say(name)), h("td", {}, count(made)), h("td", {}, failed ? h("span", { class: "error" }, count(failed)) : "–"), h("td", {}, span(ms)))))))];
+    h("tbody", {}, sorted.map(({ name, calls: made, failed, ms }) => h("tr", {}, h("th", { scope: "row" }, say(name)), h("td", {}, count(made)), h("td", {}, failed ? h("span", { class: "error" }, count(failed)) : "–"), h("td", {}, ms ? span(ms) : "< 1 ms"))))))];
 }
