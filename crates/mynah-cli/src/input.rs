@@ -69,7 +69,7 @@ pub(crate) fn read_json(file: &Path) -> Result<String, Failure> {
 
 /// A file that `mynah export` wrote, or one that is like it; `-` is standard input. It can be read more than once, also where a
 /// pipe is named. Of a page the bundle in it is read.
-pub(crate) fn bundle(file: &Path) -> Result<BufReader<File>, Failure> {
+fn bundle(file: &Path) -> Result<BufReader<File>, Failure> {
     let unusable = |error: io::Error| unusable(file, &error);
     let mut input = if is_stdin(file) {
         spooled(&mut io::stdin().lock()).map_err(unusable)?

@@ -225,11 +225,13 @@ fn has_display() -> bool {
     io::stdout().is_terminal() && has_display && !is_set("SSH_CONNECTION")
 }
 
-/// A log with the run of a file.
+/// A log with the runs of a file.
 async fn imported(file: &Path) -> Result<Arc<dyn Log>, Failure> {
     let log = MemoryLog::new();
-    let imported = bundle::import(&log, input::bundle(file)?).await;
-    imported.map_err(|error| Failure::of(&error).in_file(file))?;
+    for bundle in input::bundles(file)? {
+        let imported = bundle::import(&log, bundle).await;
+        imported.map_err(|error| Failure::of(&error).in_file(file))?;
+    }
     Ok(Arc::new(log))
 }
 

@@ -174,6 +174,13 @@ fn a_run_and_the_run_of_its_agent_lead_to_each_other() {
     browser.wait("document.querySelector('.record-detail .actions a') !== null");
     browser.click(".record-detail .actions a");
     browser.wait(&at(child));
+    // The same in a file, which has both runs.
+    let file = store.beside("both.ndjson");
+    store.ok(&["export", parent, "-o", &file]);
+    let served = Served::start(&mut mynah(["inspect", "--json", &file]));
+    browser.open(&served.page(&[("run", parent)]));
+    browser.click(".agent-run a");
+    browser.wait(&at(child));
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
