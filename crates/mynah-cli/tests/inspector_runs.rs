@@ -207,3 +207,35 @@ fn runs_are_found_by_the_day_on_which_they_started() {
     assert_eq!(browser.text(".spark-axis"), "0:00\n24:00");
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
+
+#[test]
+fn a_large_run_says_how_much_of_it_is_here_and_is_verified_on_request() {
+    let Some(browser) = Browser::start() else { return };
+    let turns = (0..600).map(|n| {
+        let call =
+            json!({"tool_call": {"id": format!("c{n}"), "name": "look", "arguments": {"n": n}}});
+        json!([call, {"finish": "tool_calls"}])
+    });
+    let scenario = json!({
+        "scripts": turns.chain([json!([{"text": "All seen."}, {"finish": "stop"}])]).collect::<Vec<_>>(),
+        "tools": [{"name": "look", "returns": {"ok": 1}}],
+        "ops": [{"op": "chat", "options": {"max_turns": 700}, "messages": [{"role": "user", "content": "Look."}]}],
+    });
+    let store = Store::with(&scenario.to_string());
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[]));
+    browser.wait("document.querySelector('tr[data-run]') !== null");
+    // The second portion of records comes late.
+    browser.run(
+        "const real = window.fetch; window.fetch = (path, ...rest) => String(path).includes('from=1001') ? new Promise((done) => { window.go = () => done(real(path, ...rest)); }) : real(path, ...rest)",
+    );
+    browser.click("tr[data-run] .run-id a");
+    assert!(browser.text(".proof-line").contains("Loading 1,000 of 2,40"));
+    assert_eq!(browser.text(".run-facts .chip"), "Completed");
+    browser.run("window.go()");
+    browser.wait("document.querySelector('.proof-line')?.innerText.includes('Not verified yet')");
+    assert!(browser.text(".run-title .buttons").contains("Replay"));
+    browser.click(".proof-line button.small");
+    browser.wait("document.querySelector('.proof-line')?.dataset.status === 'verified'");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}

@@ -50,7 +50,7 @@ export async function runPage(root, query) {
     if (name && state !== location.pathname + location.search) history.replaceState(null, "", state);
   };
   const view = new RunView(story, {
-    id, raw, changed, hrefOf: (other, seq) => runHref(other, { record: seq }), linkOf: (seq) => new URL(runHref(id, { view: view.view, record: seq }), location.href).href,
+    id, raw, changed, status: shownStatus(run), expected: run.records, verify: () => verify(), hrefOf: (other, seq) => runHref(other, { record: seq }), linkOf: (seq) => new URL(runHref(id, { view: view.view, record: seq }), location.href).href,
     actions: (record) => {
       if (!rights.actions || record.kind === "sealed") return [];
       const button = (words, act) => h("button", { type: "button", class: "small", onclick: act }, icon("fork"), words);
@@ -65,7 +65,6 @@ export async function runPage(root, query) {
       run.previous ? relation("Turn before", runHref(run.previous.run_id), run.previous.run_id) : null,
       run.agent ? h("div", { class: "fact" }, h("dt", {}, "Agent"), h("dd", {}, say(run.agent))) : null],
   });
-  view.status = shownStatus(run);
   Object.assign(story, { isHeld: run.status === "running" && !run.abandoned, isAbandoned: run.abandoned });
   root.replaceChildren(view.element);
 
@@ -104,7 +103,7 @@ export async function runPage(root, query) {
       canContinue && !run.caller && (run.abandoned || run.status === "failed") ? button("Resume", () => act(resume(id, rights.agents)), "primary") : null,
       canContinue && !run.caller && !ended && !run.waiting ? button("Message", () => act(message(id, rights.agents))) : null,
       rights.actions && !ended ? button("Cancel", () => act(cancel(id)), "danger") : null,
-      story.sealed ? button("Replay", () => showReplay(replay(id, rights.agents))) : null,
+      run.fingerprint ? button("Replay", () => showReplay(replay(id, rights.agents))) : null,
       run.parent ? h("a", { class: "button", href: withQuery("/", { compare: run.parent.run_id, with: id }) }, "Compare with its parent") : null,
       h("a", { class: "button", href: withQuery("/", { verify: id }) }, icon("seal"), "Verify"),
       isDamaged ? h("button", { type: "button", disabled: true, title: "A damaged run is not exported" }, icon("download"), "Export") : exportMenu(id)].filter(Boolean));

@@ -18,10 +18,11 @@ const VIEWS = [["conversation", "Conversation"], ["timeline", "Timeline"], ["rec
 export class RunView {
   /**
    * `raw(record)` loads the bytes of a record, `changed({view, record})` keeps the state in the address, `linkOf(seq)` is the address
-   * of a record, `hrefOf(run, seq)` that of another run. `buttons` stand in the header, `actions(record)` beside a record.
+   * of a record, `hrefOf(run, seq)` that of another run. `buttons` stand in the header, `actions(record)` beside a record. `status` and
+   * `expected`, a number of records, are what is known before the records are here. `verify()` verifies a run that is not verified yet.
    */
-  constructor(story, { id, raw = null, changed = () => {}, linkOf = null, hrefOf = null, buttons = [], actions = () => [], links = () => [] }) {
-    Object.assign(this, { story, id, raw, changed, linkOf, hrefOf, actions, links, selected: null, view: null, verification: null, live: null });
+  constructor(story, { id, raw = null, changed = () => {}, linkOf = null, hrefOf = null, buttons = [], actions = () => [], links = () => [], status = null, expected = 0, verify = null }) {
+    Object.assign(this, { story, id, raw, changed, linkOf, hrefOf, actions, links, status, expected, verify, selected: null, view: null, verification: null, live: null });
     const select = (seq) => this.select(seq);
     this.make = {
       conversation: () => {
@@ -141,7 +142,9 @@ export class RunView {
     const hash = this.story.sealed ? this.story.last.hash : null;
     const print = hash ? [h("span", { class: "muted" }, "fingerprint"), h("code", { class: "fingerprint", title: hash }, hash), copyButton(hash, "Copy fingerprint")] : [];
     const state = (tone, drawing, words, ...more) => this.proof.replaceChildren(h("div", { class: `proof-line tone-${tone}`, role: "status", "data-status": found?.status ?? "unchecked" }, icon(drawing), h("strong", {}, words), h("span", { class: "proof-more" }, more)));
-    if (!found) state("muted", "seal", hash ? "Not verified yet" : "In progress", ...print);
+    const here = this.story.records.length;
+    if (here < this.expected) state("muted", "clock", `Loading ${count(here)} of ${plural(this.expected, "record")}`, h("progress", { max: this.expected, value: here, "aria-label": "Records" }));
+    else if (!found) state("muted", "seal", hash ? "Not verified yet" : "In progress", ...print, hash && this.verify ? h("button", { type: "button", class: "small", onclick: this.verify }, "Verify now") : null);
     else if (found.progress) {
       const [done, total] = found.progress;
       state("muted", "seal", `Verifying ${count(done)} of ${plural(total, "record")}`, h("progress", { max: total, value: done, "aria-label": "Verification" }));
