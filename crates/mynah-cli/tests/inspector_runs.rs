@@ -239,3 +239,23 @@ fn a_large_run_says_how_much_of_it_is_here_and_is_verified_on_request() {
     browser.wait("document.querySelector('.proof-line')?.dataset.status === 'verified'");
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
+
+#[test]
+fn a_run_that_ended_is_started_again_with_its_agent_and_its_input() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    let agent = store.file(
+        "talk.json",
+        r#"{"scripts": [[{"text": "One."}, {"finish": "stop"}], [{"text": "Two."}, {"finish": "stop"}]], "ops": []}"#,
+    );
+    let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
+    let run = started(&browser, &served, "Count.");
+    let button = "[...document.querySelectorAll('.run-title button')].find((one) => one.innerText === 'Run again')";
+    browser.wait(&format!("{button} !== undefined"));
+    browser.run(&format!("{button}.click()"));
+    assert_eq!(browser.wait("document.querySelector('dialog textarea')?.value"), "Count.");
+    browser.write("dialog textarea", "Count on.");
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('.conversation')?.innerText.includes('Count on.')");
+    assert_ne!(browser.run("return new URLSearchParams(location.search).get('run')"), *run);
+}

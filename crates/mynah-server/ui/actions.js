@@ -105,7 +105,7 @@ export const replay = (run, agents) => confirmed({
 
 /** `like` is a run whose agent, session and input the new one has, unless they are changed. */
 export const start = (agents, like = null, said = agents[0]?.input ?? "") => confirmed({
-  title: like ? "Start again with another message" : "Start a run", words: "The agent begins a new run with this input. It continues whether or not this page is open.",
+  title: like ? "Run again" : "Start a run", words: "The agent begins a new run with this input. It continues whether or not this page is open.",
   fields: [{ name: "agent", label: "Agent", input: select(agents, null, like?.agent) }, { name: "input", label: "Input", input: h("textarea", { required: true }, said) }, { name: "session", label: "Session", input: h("input", { value: like?.session_id ?? "" }), hint: "Empty: a run of its own." }],
   button: "Start", act: ({ agent, input, session }) => post("/v1/runs", { agent, input, ...(session ? { session } : {}) }),
 });

@@ -103,6 +103,7 @@ export async function runPage(root, query) {
       canContinue && !run.caller && (run.abandoned || run.status === "failed") ? button("Resume", () => act(resume(id, rights.agents)), "primary") : null,
       canContinue && !run.caller && !ended && !run.waiting ? button("Message", () => act(message(id, rights.agents))) : null,
       rights.actions && !ended ? button("Cancel", () => act(cancel(id)), "danger") : null,
+      canContinue && !run.caller && run.fingerprint && saidIn(story.records[0]) ? button("Run again", () => opened(start(rights.agents, run, saidIn(story.records[0])))) : null,
       run.fingerprint ? button("Replay", () => showReplay(replay(id, rights.agents))) : null,
       run.parent ? h("a", { class: "button", href: withQuery("/", { compare: run.parent.run_id, with: id }) }, "Compare with its parent") : null,
       h("a", { class: "button", href: withQuery("/", { verify: id }) }, icon("seal"), "Verify"),
