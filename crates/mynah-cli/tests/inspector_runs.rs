@@ -54,6 +54,8 @@ fn no_call_is_decided_before_a_person_has_chosen() {
     choose(0, "edit");
     choose(1, "reject");
     browser.click(".waiting .primary");
+    let exact = browser.wait("document.querySelector('dialog .exact')?.textContent");
+    assert_eq!(exact, r#"{"order": 9007199254740993, "eur": 1.0}"#);
     browser.click("dialog .primary");
     browser.wait("document.querySelector('.conversation').innerText.includes('Done.')");
     // What was edited keeps every digit on its way.
@@ -83,7 +85,8 @@ fn numbers_are_shown_as_they_were_written() {
         browser.click(".call summary");
         browser.wait("document.querySelectorAll('.call .json').length === 2");
         let numbers = "return [...document.querySelectorAll('.call .json')].map((tree) => [...tree.querySelectorAll('.number')].map((one) => one.textContent))";
-        let written = json!([["9007199254740993", "1.0", "1"], ["18446744073709551617", "2.50", "1e400"]]);
+        let written =
+            json!([["9007199254740993", "1.0", "1"], ["18446744073709551617", "2.50", "1e400"]]);
         assert_eq!(browser.run(numbers), written, "{address}");
     }
     // Times are in nanoseconds, which are more than 2^53.

@@ -87,13 +87,13 @@ export const fork = (run, seq, agents, said = null) => confirmed({
 });
 
 export const replay = (run, agents) => confirmed({
-  title: "Replay the run", words: "The run is executed again from its records, and compared. The model is not called, and nothing is recorded. To see what another agent would answer, fork the run instead.",
+  title: "Replay the run", words: ["The run is executed again from its records, and compared. The model is not called, and nothing is recorded. To see what another agent or prompt would answer, run it again or fork it with that agent, or use ", h("code", {}, "mynah replay RUN --agent agent.toml --what-if"), "."],
   fields: [
     ...(agents.length ? [
       { name: "agent", label: "Agent", input: select(agents, "none: every answer from the records") },
       { name: "system", label: "Another system prompt", input: h("textarea", {}), hint: "Empty: as recorded." },
       { name: "rerun_tools", label: "Run idempotent tools again", input: h("input", { type: "checkbox" }) },
-      { name: "allow_changed_agent", label: "Pass over what the run ran with", input: h("input", { type: "checkbox" }) }] : []),
+      { name: "allow_changed_agent", label: "Even if its model, tools or params are not those of the run", input: h("input", { type: "checkbox" }) }] : []),
   ],
   button: "Replay",
   act: async ({ system, rerun_tools: rerun, ...values }) => {
@@ -155,7 +155,7 @@ export function waitingForm(run, waiting, agents, done) {
     }
     return Object.fromEntries(Object.entries(made).filter(([, value]) => Object.keys(value).length));
   };
-  const told = () => h("ul", {}, rows.map(({ call, choice, text }) => h("li", {}, { approve: isOutcome ? "run again " : "run ", edit: "run with other arguments ", reject: isOutcome ? "report as not run: " : "do not run ", result: "take the given result for " }[choice.value], h("strong", {}, say(call.name)), choice.value === "approve" ? [" with ", h("code", { class: "exact" }, say(call.raw_arguments ?? ""))] : text.value ? [": ", h("q", {}, say(text.value))] : null)));
+  const told = () => h("ul", {}, rows.map(({ call, choice, text }) => h("li", {}, { approve: isOutcome ? "run again " : "run ", edit: "run with other arguments ", reject: isOutcome ? "report as not run: " : "do not run ", result: "take the given result for " }[choice.value], h("strong", {}, say(call.name)), ["approve", "edit"].includes(choice.value) ? [choice.value === "edit" ? ": " : " with ", h("code", { class: "exact" }, say(choice.value === "edit" ? text.value : call.raw_arguments ?? ""))] : text.value ? [": ", h("q", {}, say(text.value))] : null)));
   return h("form", { class: "waiting", onsubmit: (event) => { event.preventDefault(); sent(title, ["The run continues with this:", told()], body); } },
     h("h2", {}, icon("pause"), isOutcome ? "Waits: the outcome of these calls is unknown" : "Waits for approval"), h("p", {}, isOutcome ? "The process died while they ran. Find out whether they did." : ofAgent ? "An agent of this run wants to call:" : "The model wants to call:"),
     h("ul", { class: "decisions" }, rows.map(({ element }) => element)), h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, title)));

@@ -37,15 +37,16 @@ function tools({ calls }) {
   const rows = new Map();
   for (const { name, attempts } of calls.values()) {
     if (attempts.length === 0) continue;
-    const row = rows.get(name) ?? { name, calls: 0, failed: 0, ms: 0 };
+    const row = rows.get(name) ?? { name, calls: 0, failed: 0, ms: null };
     row.calls += 1;
     row.failed += attempts.filter((attempt) => attempt.state === "failed").length;
-    row.ms += attempts.reduce((sum, { duration, span: { from, to } }) => sum + (duration ?? (to === null ? 0 : to - from)), 0);
+    // A call without an end took an unknown time.
+    for (const { duration, span: { from, to } } of attempts) if (to !== null) row.ms = (row.ms ?? 0) + (duration ?? to - from);
     rows.set(name, row);
   }
   if (rows.size === 0) return [];
   const sorted = [...rows.values()].sort((one, two) => two.ms - one.ms).slice(0, 12);
   const head = ["Tool", "Calls", "Failed", "Time"].map((words) => h("th", { scope: "col" }, words));
   return [h("section", {}, h("h2", {}, "Tools"), h("table", { class: "amounts" }, h("thead", {}, h("tr", {}, head)),
-    h("tbody", {}, sorted.map(({ name, calls: made, failed, ms }) => h("tr", {}, h("th", { scope: "row" }, say(name)), h("td", {}, count(made)), h("td", {}, failed ? h("span", { class: "error" }, count(failed)) : "–"), h("td", {}, ms ? span(ms) : "< 1 ms"))))))];
+    h("tbody", {}, sorted.map(({ name, calls: made, failed, ms }) => h("tr", {}, h("th", { scope: "row" }, say(name)), h("td", {}, count(made)), h("td", {}, failed ? h("span", { class: "error" }, count(failed)) : "–"), h("td", {}, ms === null ? "–" : ms ? span(ms) : "< 1 ms"))))))];
 }

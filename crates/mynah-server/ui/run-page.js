@@ -78,11 +78,11 @@ export async function runPage(root, query) {
   const callerLink = () => h("a", { href: runHref(run.caller) }, say(run.caller));
   const drawNotices = () => {
     const notices = [];
-    if (run.abandoned) notices.push(h("p", { class: "banner warn" }, icon("bolt"), h("span", {}, h("strong", {}, "Abandoned. "), "It has not ended, and no process holds it.", run.caller ? [" Resume the run that called it: ", callerLink()] : canContinue ? "" : " `mynah resume` continues it.")));
+    if (run.abandoned) notices.push(h("p", { class: "banner warn" }, icon("bolt"), h("span", {}, h("strong", {}, "Abandoned. "), "It has not ended, and no process holds it.", run.caller ? [" Resume the run that called it: ", callerLink()] : canContinue ? "" : [" ", h("code", {}, "mynah resume"), " continues it."])));
     if (run.waiting?.for === "time") notices.push(h("p", { class: "banner wait" }, icon("clock"), h("span", {}, h("strong", {}, "Sleeps. "), run.waiting.wake_at_ms ? ["It continues ", when(run.waiting.wake_at_ms), ", where a worker has its agent."] : "It continues at its time.")));
     else if (run.waiting && run.caller) notices.push(h("p", { class: "banner wait" }, icon("pause"), h("span", {}, h("strong", {}, "Waits for a decision. "), "This is the run of a subagent. Decide in the run that called it: ", callerLink())));
     else if (run.waiting && canContinue) notices.push(waitingForm(id, run.waiting, rights.agents, acted));
-    else if (run.waiting) notices.push(h("p", { class: "banner wait" }, icon("pause"), h("span", {}, h("strong", {}, "Waits. "), say(run.waiting.question ?? { approval: "It needs an approval. ", outcome: "The outcome of calls is unknown. " }[run.waiting.for] ?? ""), " This server has no agent that could continue it; `mynah resume` does.")));
+    else if (run.waiting) notices.push(h("p", { class: "banner wait" }, icon("pause"), h("span", {}, h("strong", {}, "Waits. "), say(run.waiting.question ?? { approval: "It needs an approval. ", outcome: "The outcome of calls is unknown. " }[run.waiting.for] ?? ""), " This server has no agent that could continue it; ", h("code", {}, "mynah resume"), " does.")));
     // A person who writes is not interrupted, as long as the run waits.
     const isWriting = run.waiting && view.notices.contains(document.activeElement) && document.activeElement.matches("textarea, select");
     if (!isWriting) view.notices.replaceChildren(...notices);
@@ -246,7 +246,7 @@ function exportMenu(id) {
   const name = fileName(id);
   const item = (query, end, words, hint) => h("a", { href: runPath(id, `/export${query}`), download: `${name}.${end}` }, h("strong", {}, words), h("small", { class: "muted" }, hint));
   const menu = h("details", { class: "menu", onkeydown: (event) => { if (event.key === "Escape") { menu.open = false; menu.firstChild.focus(); event.stopPropagation(); } }, onfocusout: ({ relatedTarget }) => { if (!menu.contains(relatedTarget)) menu.open = false; } },
-    h("summary", { class: "button" }, icon("download"), "Export"), h("div", { class: "menu-items" }, item("?format=html", "html", "Page", "One file that shows and verifies the run"), item("", "ndjson", "Bundle", "For `mynah verify` and `mynah import`")));
+    h("summary", { class: "button" }, icon("download"), "Export"), h("div", { class: "menu-items" }, item("?format=html", "html", "Page", "One file that shows and verifies the run"), item("", "ndjson", "Bundle", ["For ", h("code", {}, "mynah verify"), " and ", h("code", {}, "mynah import")])));
   return menu;
 }
 
