@@ -7,8 +7,8 @@
 pub use crate::{
     clock::{Clock, nanos},
     entry::{
-        Checked, Holder, IndexEntry, beat, check_message_id, check_missing, ended, invalid_cursor,
-        not_found, process, pruned, sealed, still_needed, wrong_tombstone,
+        Checked, Holder, IndexEntry, beat, check_message_id, check_missing, check_name, ended,
+        invalid_cursor, not_found, process, pruned, sealed, still_needed, wrong_tombstone,
     },
     removal::previous_run,
     runs::Place,

@@ -123,10 +123,25 @@ impl IndexEntry {
                     entry.hold(&hold.owner, hold.term, checked.now);
                 }
                 entry.count(checked);
+                entry.check_names()?;
                 Ok(entry)
             }
             _ => Err(not_found(run)),
         }
+    }
+
+    /// Whether the names that the index is searched by can be stored.
+    fn check_names(&self) -> Result<()> {
+        let RunSummary { session_id, queue, .. } = &self.summary;
+        let queue = queue.as_deref();
+        for (name, value) in [
+            ("session", session_id.as_deref()),
+            ("queue", queue.map(|queue| &*queue.name)),
+            ("concurrency_key", queue.and_then(|queue| queue.key.as_deref())),
+        ] {
+            value.map_or(Ok(()), |value| check_name(name, value))?;
+        }
+        Ok(())
     }
 
     /// The summary for readers of the index.
@@ -319,20 +334,26 @@ pub fn beat(before: Option<i64>, term: Duration, now: i64) -> i64 {
 
 /// Whether a run may have this id.
 pub(crate) fn check_id(run: &str) -> Result<()> {
-    check_length("run_id", run)
+    check_name("run_id", run)
 }
 
 /// Whether a message may have this id.
 ///
 /// # Errors
-/// One that is empty, or longer than the id of a run may be.
+/// One that the id of a run may not be either: empty, too long, or with the character U+0000.
 pub fn check_message_id(id: &str) -> Result<()> {
-    check_length("message_id", id)
+    check_name("message_id", id)
 }
 
-fn check_length(name: &str, id: &str) -> Result<()> {
+/// Whether this can be an id that logs are searched by: of a run, a message, a session or a queue. `name` is what the error calls it.
+///
+/// # Errors
+/// One that is empty or too long, or has the character U+0000.
+pub fn check_name(name: &str, id: &str) -> Result<()> {
     let (code, what) = match id.len() {
         0 => ("empty", "it is empty".to_owned()),
+        // PostgreSQL has no text with it.
+        _ if id.contains('\0') => ("nul", "it has the character U+0000".to_owned()),
         1..=MAX_RUN_ID => return Ok(()),
         length => ("too_long", format!("it has {length} bytes")),
     };

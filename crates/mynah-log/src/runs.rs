@@ -125,7 +125,8 @@ impl RunSummary {
             self.session_id.clone_from(&gist.session);
         }
         if self.model.is_none() {
-            self.model.clone_from(&gist.model);
+            // A model's server can answer with any name. Not every log can store this character.
+            self.model = gist.model.as_deref().map(|model| model.replace('\0', "\u{fffd}").into());
         }
     }
 }

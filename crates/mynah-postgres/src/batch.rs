@@ -10,7 +10,7 @@ use tokio_postgres::{
 };
 
 use crate::{
-    connection::{BYTES, Line, NOW, NUMBERS, TEXTS},
+    connection::{BYTES, Line, NOW, NUMBERS, TEXTS, sought},
     row::Known,
 };
 
@@ -244,7 +244,7 @@ impl Batch {
         }
         let columns = [
             statement.column(self.consumed.iter().map(|(run, _)| &**run), TEXTS),
-            statement.column(self.consumed.iter().map(|(_, id)| &**id), TEXTS),
+            statement.column(self.consumed.iter().map(|(_, id)| sought(id)), TEXTS),
         ];
         statement.parts.push(format!(
             "consumed AS (UPDATE mynah_inbox AS i SET payload = NULL FROM {} WHERE i.run = v.run AND i.id = v.id)",

@@ -13,7 +13,7 @@ use tokio_postgres::{
 };
 
 use crate::{
-    connection::{NOW, NUMBERS, TEXTS},
+    connection::{NOW, NUMBERS, TEXTS, sought},
     writer::{Failed, Writer},
 };
 
@@ -86,10 +86,11 @@ impl Claim<'_> {
     async fn choose(&self, client: &Client) -> Result<Chosen, Failed> {
         let (mut held, mut chosen) = (HashMap::<String, i64>::new(), Chosen::default());
         let (mut seen, mut turn, ready) = (0_i64, None, ready());
+        let queues: Vec<Option<&str>> = self.queues.iter().map(|queue| sought(queue)).collect();
         let page = i64::try_from(self.limit.saturating_mul(MANY).max(64)).unwrap_or(1 << 32);
         while chosen.runs.len() < self.limit {
             let given: [(&(dyn ToSql + Sync), Type); 4] = [
-                (&self.queues, TEXTS),
+                (&queues, TEXTS),
                 (&self.owner, Type::TEXT),
                 (&page, Type::INT8),
                 (&seen, Type::INT8),

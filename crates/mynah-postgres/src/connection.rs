@@ -227,6 +227,11 @@ impl Line {
     }
 }
 
+/// A text to look for; none, which equals nothing, if no column can hold it.
+pub(crate) fn sought(text: &str) -> Option<&str> {
+    (!text.contains('\0')).then_some(text)
+}
+
 /// The types of parameters.
 pub(crate) const TEXTS: Type = Type::TEXT_ARRAY;
 pub(crate) const NUMBERS: Type = Type::INT8_ARRAY;

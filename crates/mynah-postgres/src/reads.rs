@@ -17,7 +17,7 @@ use tokio_postgres::{
 };
 
 use crate::{
-    connection::{NUMBERS, TEXTS},
+    connection::{NUMBERS, TEXTS, sought},
     fail::failure,
     row::{Known, SELECT, get},
 };
@@ -69,14 +69,18 @@ pub(crate) async fn records(
         return Ok(Vec::new());
     };
     // Records that were counted before exist when they are read.
-    let name: [(&(dyn ToSql + Sync), Type); 1] = [(&run, Type::TEXT)];
+    let name: [(&(dyn ToSql + Sync), Type); 1] = [(&sought(run), Type::TEXT)];
     let last = client.query_typed("SELECT records FROM mynah_runs WHERE id = $1", &name);
     let select = "SELECT envelope, salt, payload, seq FROM (SELECT *, sum(coalesce(octet_length(payload), 0)) \
                   OVER (ORDER BY seq) - coalesce(octet_length(payload), 0) AS before FROM (SELECT envelope, salt, payload, seq \
                   FROM mynah_records WHERE run = $1 AND seq >= $2 ORDER BY seq LIMIT $3) AS part) AS sized \
                   WHERE before < $4 ORDER BY seq";
-    let given: [(&(dyn ToSql + Sync), Type); 4] =
-        [(&run, Type::TEXT), (&first, Type::INT8), (&rows, Type::INT8), (&PORTION, Type::INT8)];
+    let given: [(&(dyn ToSql + Sync), Type); 4] = [
+        (&sought(run), Type::TEXT),
+        (&first, Type::INT8),
+        (&rows, Type::INT8),
+        (&PORTION, Type::INT8),
+    ];
     let (last, found) = tokio::join!(last, client.query_typed(select, &given));
     let Some(last) = last.map_err(failure)?.first().map(|row| row.get::<_, i64>(0)) else {
         return Ok(Vec::new());
@@ -121,7 +125,7 @@ async fn find(
 
 /// The run, with the place of its seal.
 pub(crate) async fn run(client: &Client, run: &str) -> Result<Option<Known>> {
-    let mut found = find(client, "r.id = $1", &[(&run, Type::TEXT)]).await?;
+    let mut found = find(client, "r.id = $1", &[(&sought(run), Type::TEXT)]).await?;
     found.pop().map(|(_, known)| known.map_err(Error::from)).transpose()
 }
 
@@ -132,6 +136,7 @@ pub(crate) async fn runs(client: &Client, filter: &RunFilter) -> Result<RunPage>
         values.push((value, type_));
         conditions += &condition.replace('?', &format!("${}", values.len()));
     };
+    let text = |text: &str| Box::new(sought(text).map(str::to_owned));
     if let Some(status) = filter.status {
         and(" AND r.status = ?", Box::new(status as i16), Type::INT2);
     }
@@ -139,12 +144,12 @@ pub(crate) async fn runs(client: &Client, filter: &RunFilter) -> Result<RunPage>
         let is_it = " AND r.status = 0 AND (r.owner IS NULL OR coalesce(b.until, 0) <= ?)";
         and(is_it, Box::new(now), Type::INT8);
     }
-    if let Some(model) = filter.model.clone() {
+    if let Some(model) = filter.model.as_deref() {
         let is_it = " AND ? IN (r.model, substr(r.model, strpos(r.model, ':') + 1))";
-        and(is_it, Box::new(model), Type::TEXT);
+        and(is_it, text(model), Type::TEXT);
     }
-    if let Some(session) = filter.session.clone() {
-        and(" AND r.session = ?", Box::new(session), Type::TEXT);
+    if let Some(session) = filter.session.as_deref() {
+        and(" AND r.session = ?", text(session), Type::TEXT);
     }
     if let Some(since) = filter.since {
         and(" AND r.started >= ?", Box::new(since), Type::INT8);
@@ -152,11 +157,11 @@ pub(crate) async fn runs(client: &Client, filter: &RunFilter) -> Result<RunPage>
     if let Some(before) = filter.before {
         and(" AND r.started < ?", Box::new(before), Type::INT8);
     }
-    if let Some(prefix) = filter.prefix.clone() {
+    if let Some(prefix) = filter.prefix.as_deref() {
         let count = i32::try_from(prefix.chars().count()).unwrap_or(i32::MAX);
-        and(" AND r.id >= ?", Box::new(prefix.clone()), Type::TEXT);
+        and(" AND r.id >= ?", text(prefix), Type::TEXT);
         and(" AND left(r.id, ?)", Box::new(count), Type::INT4);
-        and(" = ?", Box::new(prefix), Type::TEXT);
+        and(" = ?", text(prefix), Type::TEXT);
     }
     if let Some(place) = filter.place()? {
         let beyond = ["<", ">"][usize::from(filter.oldest_first)];
@@ -228,7 +233,7 @@ pub(crate) async fn seals(client: &Client, from: u64, limit: usize) -> Result<Ve
 pub(crate) async fn inbox(client: &Client, run: &str, limit: usize) -> Result<Vec<InboxMessage>> {
     let select = "SELECT id, at, payload FROM mynah_inbox WHERE run = $1 AND payload IS NOT NULL ORDER BY n LIMIT $2";
     let given: [(&(dyn ToSql + Sync), Type); 2] =
-        [(&run, Type::TEXT), (&clamped(limit), Type::INT8)];
+        [(&sought(run), Type::TEXT), (&clamped(limit), Type::INT8)];
     let rows = client.query_typed(select, &given).await.map_err(failure)?;
     let read = |row: &Row| {
         let payload: Vec<u8> = get(row, 2, run)?;
@@ -239,7 +244,8 @@ pub(crate) async fn inbox(client: &Client, run: &str, limit: usize) -> Result<Ve
 
 pub(crate) async fn was_delivered(client: &Client, run: &str, id: &str) -> Result<bool> {
     let select = "SELECT 1 FROM mynah_inbox WHERE run = $1 AND id = $2";
-    let given: [(&(dyn ToSql + Sync), Type); 2] = [(&run, Type::TEXT), (&id, Type::TEXT)];
+    let given: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&sought(run), Type::TEXT), (&sought(id), Type::TEXT)];
     Ok(!client.query_typed(select, &given).await.map_err(failure)?.is_empty())
 }
 
@@ -255,7 +261,7 @@ pub(crate) async fn parts(
                   WHERE r.id = $1 ORDER BY p.first";
     let [place, from] = [seq, first].map(|number| i64::try_from(number).unwrap_or(i64::MAX));
     let given: [(&(dyn ToSql + Sync), Type); 3] =
-        [(&run, Type::TEXT), (&place, Type::INT8), (&from, Type::INT8)];
+        [(&sought(run), Type::TEXT), (&place, Type::INT8), (&from, Type::INT8)];
     let rows = client.query_typed(select, &given).await.map_err(failure)?;
     let Some(row) = rows.first() else { return Ok(None) };
     if get::<i64>(row, 0, run)? > place {
@@ -275,7 +281,7 @@ pub(crate) async fn parts(
 
 /// The versions of runs, which every write of one changes.
 pub(crate) async fn versions(client: &Client, runs: &[RunId]) -> Result<HashMap<RunId, i64>> {
-    let ids: Vec<&str> = runs.iter().map(|run| &**run).collect();
+    let ids: Vec<Option<&str>> = runs.iter().map(|run| sought(run)).collect();
     let select = "SELECT id, version FROM mynah_runs WHERE id = ANY($1)";
     let rows = client.query_typed(select, &[(&ids, TEXTS)]).await.map_err(failure)?;
     Ok(rows.iter().map(|row| (RunId::from(row.get::<_, &str>(0)), row.get(1))).collect())

@@ -24,7 +24,7 @@ use crate::{
     BATCH,
     batch::{Batch, Message},
     claim::{self, Claim},
-    connection::{Connector, Line, PATIENCE, TEXTS},
+    connection::{Connector, Line, PATIENCE, TEXTS, sought},
     fail::{failure, is_conflict, is_refusal, unavailable},
     pending, removal,
     row::{Known, SELECT},
@@ -375,13 +375,13 @@ impl Writer {
             return Ok(loaded);
         }
         let Some(line) = &self.line else { return Err(Failed::Conflict) };
-        let ids: Vec<&str> = runs.iter().map(|run| &**run).collect();
+        let ids: Vec<Option<&str>> = runs.iter().map(|run| sought(run)).collect();
         let select = format!("{SELECT} WHERE r.id = ANY($1)");
         let given: [(&(dyn tokio_postgres::types::ToSql + Sync), _); 1] = [(&ids, TEXTS)];
         let found = line.client.query_typed(&select, &given);
         let pruned =
             line.client.query_typed("SELECT id FROM mynah_pruned WHERE id = ANY($1)", &given);
-        let of: Vec<&str> = messages.iter().map(|(run, _)| &**run).collect();
+        let of: Vec<Option<&str>> = messages.iter().map(|(run, _)| sought(run)).collect();
         let names: Vec<&str> = messages.iter().map(|(_, id)| &**id).collect();
         let old = async {
             if messages.is_empty() {

@@ -519,3 +519,24 @@ async fn a_log_that_cannot_be_written_is_reported() {
     assert_eq!(refused.headers()["retry-after"], "1");
     assert_eq!(problem_of(refused).await, (503, "log_error/unavailable".to_owned()));
 }
+
+#[tokio::test]
+async fn names_with_nul_are_refused_and_texts_with_it_are_kept() {
+    let server = Running::start(Server::new(MemoryLog::new()).agent(greeter())).await;
+    for body in [
+        json!({"input": "hi", "key": "a\0b"}),
+        json!({"input": "hi", "session": "a\0b"}),
+        json!({"input": "hi", "queue": "a\0b"}),
+    ] {
+        let refused = server.post("/v1/runs", &body).await;
+        assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY, "{body}");
+        let problem = json_of(refused).await;
+        assert!(problem["detail"].as_str().unwrap().contains("U+0000"), "{problem}");
+    }
+    assert_eq!(server.problem("/v1/runs/a%00b").await.0, 404);
+    assert_eq!(server.json("/v1/runs?session=a%00b").await["runs"], json!([]));
+    let started = server.post("/v1/runs?wait=9", &json!({"input": "a\0b", "key": "r"})).await;
+    assert_eq!(started.status(), StatusCode::OK);
+    let records = server.json("/v1/runs/r/records").await;
+    assert!(records["records"][0].to_string().contains("a\\u0000b"), "{records}");
+}

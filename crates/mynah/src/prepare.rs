@@ -7,7 +7,7 @@ use mynah_data::{
     Request, ResponseFormat, Result, Role, RunId, Thread, ToolCall, ToolMode, ToolSpec,
     ValidationReason, validate,
 };
-use mynah_log::{About, BEHAVIOUR, Extent, SessionLink};
+use mynah_log::{About, BEHAVIOUR, Extent, SessionLink, backend};
 use mynah_step::{
     Adapter, HandlerExecutor, JsonEncoder, ModelCall, Recorder, Tool, ToolContext, ToolLimits,
     check_price, price_of, schema_error,
@@ -214,6 +214,10 @@ impl CallPlan<'_> {
         let own = self.own_values();
         let mut options = self.options(own.clone(), &described)?;
         validate::thread(&self.conversation)?;
+        if let CallOrigin::New { session: Some(SessionLink { id: Some(id), .. }), .. } = &self.past
+        {
+            backend::check_name("session", id)?;
+        }
         let adapter = parts.adapter.clone().ok_or_else(missing_adapter)?;
         let mut tools = std::mem::take(&mut options.tools);
         if let Some(About { tools: recorded, .. }) = self.past.about() {

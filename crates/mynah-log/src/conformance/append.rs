@@ -3,7 +3,7 @@
 use mynah_data::{ErrorKind, HaltReason, LogReason};
 
 use super::{HOUR, OVER, Sample, all, begin, refused};
-use crate::{Append, Hash, Head, Log, MAX_RUN_ID};
+use crate::{Append, Hash, Head, Log, MAX_RUN_ID, Queue, RunFilter};
 
 pub(super) async fn records_come_back_as_they_were(log: &dyn Log) {
     let mut run = Sample::new("run/1 ü", 1_000).tool_turn().tool_turn();
@@ -41,6 +41,64 @@ pub(super) async fn a_run_has_an_id_that_can_be_told(log: &dyn Log) {
     let longest = "x".repeat(MAX_RUN_ID);
     log.append(Sample::new(&*longest, 0).batch()).await.expect("the longest id");
     assert!(log.head(&longest).await.is_ok_and(|head| head.is_some()));
+}
+
+pub(super) async fn texts_with_nul_are_kept_and_names_with_it_refused(log: &dyn Log) {
+    const NUL: &str = "a\0b";
+    let mut run = Sample::new("run", 0).user(NUL).answered_by(NUL);
+    let batch = run.batch();
+    let records = batch.records.clone();
+    log.append(batch.consume([NUL])).await.expect("any text in its messages");
+    assert_eq!(log.read("run", 1, 9).await, Ok(records));
+    let summary = log.run("run").await.expect("an index").expect("the run");
+    assert_eq!(summary.model.as_deref(), Some("a\u{fffd}b"), "a model may have any name");
+    log.deliver("run", "m", NUL.into()).await.expect("any text in a message");
+
+    let new = || Sample::new("new", 0).batch();
+    let refusals = [
+        log.append(Sample::new(NUL, 0).batch()).await.map(drop),
+        log.append(Sample::of_session("new", 0, NUL, None).batch()).await.map(drop),
+        log.append(new().queue(Queue::new(NUL))).await.map(drop),
+        log.append(new().queue(Queue::new("q").concurrency(NUL, 1))).await.map(drop),
+        log.deliver("run", NUL, Vec::new()).await.map(drop),
+    ];
+    for refusal in refusals {
+        let error = refusal.expect_err("a name that not every log can store");
+        assert!(matches!(error.kind(), ErrorKind::Validation(_)), "{error}");
+        assert!(error.to_string().contains("U+0000"), "{error}");
+    }
+    assert_eq!(refused(log.deliver(NUL, "m", Vec::new()).await), LogReason::RunNotFound);
+    assert_eq!(refused(log.lease(NUL, "ann", HOUR).await), LogReason::RunNotFound);
+    assert_eq!(log.head(NUL).await, Ok(None));
+    assert_eq!(log.run(NUL).await, Ok(None));
+    assert_eq!(log.read(NUL, 1, 9).await, Ok(Vec::new()));
+    assert_eq!(log.inbox(NUL, 9).await, Ok(Vec::new()));
+    assert_eq!(log.was_delivered("run", NUL).await, Ok(false));
+    assert_eq!(log.claim("ann", HOUR, &[NUL], 9).await, Ok(Vec::new()));
+    assert_eq!(begin(&mut log.wait(NUL, 0)).await, None);
+    assert_eq!(begin(&mut log.parts(NUL, 0, 0)).await, None);
+    for filter in
+        [RunFilter::new().model(NUL), RunFilter::new().session(NUL), RunFilter::new().prefix(NUL)]
+    {
+        assert_eq!(log.runs(filter).await.map(|page| page.runs), Ok(Vec::new()));
+    }
+}
+
+pub(super) async fn names_that_the_index_is_searched_by_are_short(log: &dyn Log) {
+    let (longest, longer) = ("x".repeat(MAX_RUN_ID), "x".repeat(MAX_RUN_ID + 1));
+    let queue = |name: &str| Queue::new(name).concurrency(name, 1);
+    for batch in [
+        Sample::of_session("run", 0, &longer, None).batch(),
+        Sample::new("run", 0).batch().queue(Queue::new(&*longer)),
+        Sample::new("run", 0).batch().queue(Queue::new("q").concurrency(&*longer, 1)),
+    ] {
+        let error = log.append(batch).await.expect_err("a name that is too long");
+        assert!(matches!(error.kind(), ErrorKind::Validation(_)), "{error}");
+    }
+    let batch = Sample::of_session("run", 0, &longest, None).batch().queue(queue(&longest));
+    log.append(batch).await.expect("the longest names");
+    let page = log.runs(RunFilter::new().session(&*longest)).await.expect("an index");
+    assert_eq!(page.runs.len(), 1);
 }
 
 pub(super) async fn an_append_names_the_head_that_it_expects(log: &dyn Log) {

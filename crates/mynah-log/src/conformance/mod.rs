@@ -55,6 +55,8 @@ pub async fn run(fresh: impl AsyncFn() -> Arc<dyn Log>) {
     append::an_append_names_the_head_that_it_expects(&*fresh().await).await;
     append::a_batch_is_kept_whole_or_not_at_all(&*fresh().await).await;
     append::a_run_has_an_id_that_can_be_told(&*fresh().await).await;
+    append::texts_with_nul_are_kept_and_names_with_it_refused(&*fresh().await).await;
+    append::names_that_the_index_is_searched_by_are_short(&*fresh().await).await;
     append::nothing_follows_a_seal(&*fresh().await).await;
     append::of_those_who_append_after_one_head_one_wins(&*fresh().await).await;
     append::the_same_batch_twice_is_kept_once(&*fresh().await).await;

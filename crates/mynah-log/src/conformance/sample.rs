@@ -81,6 +81,19 @@ impl Sample {
         self
     }
 
+    /// One more record: an answer of this model.
+    pub(crate) fn answered_by(self, model: &str) -> Self {
+        let mut response = Response::new(Message::assistant("hi"));
+        response.model = Some(model.to_owned());
+        self.with(Fact::AssistantCompleted {
+            response: Box::new(response),
+            plan: Plan::Nothing,
+            cuts: Vec::new(),
+            duration_ms: None,
+            first_token_ms: None,
+        })
+    }
+
     /// Five more records: the model asks for a tool, and gets what it gave.
     pub fn tool_turn(self) -> Self {
         let id = format!("c{}", self.head().seq);
