@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     future::poll_fn,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -24,8 +24,8 @@ use crate::{
 /// How long a statement may take before the server is taken for lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The pause after the first attempt to connect that failed, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
+/// The first pause between attempts to connect to a server that is down, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 /// The time of the server, in nanoseconds since 1970.
 pub(crate) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000000)::int8";
@@ -33,33 +33,60 @@ pub(crate) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 100000000
 /// How long beats and writers are kept after their last sign of life, in nanoseconds.
 pub(crate) const KEPT: i64 = 86_400_000_000_000;
 
-/// Connects. Attempts that come soon after one that failed wait a little.
+/// Connects. While the server is known to be down, attempts fail at once, so that no caller waits for it. All connections of a log
+/// share what is known of that, and one task finds out when the server is back.
+#[derive(Clone)]
 pub(crate) struct Connector {
     target: Target,
-    pause: Duration,
-    failed: Option<Instant>,
+    /// Why the server could not be reached the last time, while it is down.
+    outage: Arc<Mutex<Option<mynah_data::Error>>>,
     /// What the server warned of.
     warnings: Arc<Mutex<Vec<String>>>,
 }
 
 impl Connector {
     pub(crate) fn new(target: Target) -> Self {
-        Self { target, pause: PAUSES.0, failed: None, warnings: Arc::default() }
+        Self { target, outage: Arc::default(), warnings: Arc::default() }
     }
 
-    pub(crate) async fn connect(&mut self) -> Result<Client> {
-        if let Some(failed) = self.failed {
-            tokio::time::sleep_until(failed + self.pause).await;
-        }
+    /// One that has its own warnings.
+    pub(crate) fn another(&self) -> Self {
+        Self { warnings: Arc::default(), ..self.clone() }
+    }
+
+    fn outage(&self) -> MutexGuard<'_, Option<mynah_data::Error>> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails while the server is known to be down.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.outage().clone().map_or(Ok(()), Err)
+    }
+
+    pub(crate) async fn connect(&self) -> Result<Client> {
+        self.check()?;
         let connected = self.attempt().await;
-        match &connected {
-            Ok(_) => (self.failed, self.pause) = (None, PAUSES.0),
-            Err(_) => {
-                let longer = if self.failed.is_some() { self.pause * 2 } else { PAUSES.0 };
-                (self.failed, self.pause) = (Some(Instant::now()), longer.min(PAUSES.1));
-            }
+        if let Err(error) = &connected
+            && self.outage().replace(error.clone()).is_none()
+        {
+            tokio::spawn(self.another().probe());
         }
         connected
+    }
+
+    /// Attempts to connect until the server is back.
+    async fn probe(self) {
+        let mut pause = PAUSES.0;
+        loop {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+            let failed = self.attempt().await.err();
+            let is_back = failed.is_none();
+            *self.outage() = failed;
+            if is_back {
+                return;
+            }
+        }
     }
 
     /// What the server warned of since this was called last.
@@ -161,7 +188,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    pub(crate) async fn open(connector: &mut Connector) -> Result<Self> {
+    pub(crate) async fn open(connector: &Connector) -> Result<Self> {
         let client = connector.connect().await?;
         // A plan is made once, and holds however the tables grow: everything is looked up in an index. A server that does not know
         // such a setting makes its own plans.
@@ -255,7 +282,7 @@ mod tests {
     #[tokio::test]
     async fn a_statement_that_is_sent_often_is_planned_once() -> Result<()> {
         let Some(server) = server::start() else { return Ok(()) };
-        let mut line = Line::open(&mut Connector::new(Target::parse(&server.fresh())?)).await?;
+        let mut line = Line::open(&Connector::new(Target::parse(&server.fresh())?)).await?;
         for until in 0..9 {
             beat(&mut line, until).await.map_err(failure)?;
         }
@@ -269,7 +296,7 @@ mod tests {
     #[tokio::test]
     async fn what_reaches_another_session_is_refused() -> Result<()> {
         let Some(server) = server::start() else { return Ok(()) };
-        let mut line = Line::open(&mut Connector::new(Target::parse(&server.fresh())?)).await?;
+        let mut line = Line::open(&Connector::new(Target::parse(&server.fresh())?)).await?;
         beat(&mut line, 1).await.map_err(failure)?;
         // As it is behind a pooler that gives another session to each transaction.
         line.session += 1;

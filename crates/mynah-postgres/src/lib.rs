@@ -26,7 +26,7 @@ use std::{
     fmt,
     future::Future,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     thread::{self, JoinHandle},
@@ -81,7 +81,7 @@ struct Inner {
     /// None once it is closed.
     jobs: Option<mpsc::UnboundedSender<Ask>>,
     runtime: Handle,
-    reader: Arc<AsyncMutex<Reader>>,
+    reader: Arc<Reader>,
     pending: Arc<Pending>,
     waiters: Arc<Waiters>,
     is_watched: Arc<AtomicBool>,
@@ -90,7 +90,9 @@ struct Inner {
 
 struct Reader {
     connector: Connector,
-    client: Option<Arc<Client>>,
+    client: Mutex<Option<Arc<Client>>>,
+    /// Held while a connection is opened.
+    opening: AsyncMutex<()>,
 }
 
 impl PostgresLog {
@@ -109,8 +111,9 @@ impl PostgresLog {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
         let (jobs, asked) = mpsc::unbounded_channel();
         let waiters = Arc::new(Waiters::default());
-        let reader = Reader { connector: Connector::new(target.clone()), client: None };
-        let writer = Writer::new(Connector::new(target.clone()), Arc::clone(&waiters));
+        let connector = Connector::new(target.clone());
+        let writer = Writer::new(connector.another(), Arc::clone(&waiters));
+        let reader = Reader { connector, client: Mutex::default(), opening: AsyncMutex::default() };
         let handle = runtime.handle().clone();
         let thread = thread::Builder::new().name("mynah-postgres".to_owned());
         // It ends when the log is closed and nothing is left to write.
@@ -120,7 +123,7 @@ impl PostgresLog {
             target,
             jobs: Some(jobs),
             runtime: handle,
-            reader: Arc::new(AsyncMutex::new(reader)),
+            reader: Arc::new(reader),
             pending: Arc::default(),
             waiters,
             is_watched: Arc::default(),
@@ -171,7 +174,7 @@ impl PostgresLog {
         F: Future<Output = Result<T>> + Send,
     {
         let reader = Arc::clone(&self.0.reader);
-        self.spawn(async move { Reader::read(&reader, read).await }).await
+        self.spawn(async move { reader.read(read).await }).await
     }
 
     /// Does work on the log's own runtime: the caller's may have no timers.
@@ -191,7 +194,7 @@ impl PostgresLog {
     where
         F: Future<Output = Result<()>> + Send,
     {
-        let mut connector = Connector::new(self.0.target.clone());
+        let connector = self.0.reader.connector.another();
         self.spawn(async move {
             let client = connector.connect().await?;
             // Those of the connection itself.
@@ -224,31 +227,45 @@ impl PostgresLog {
 impl Reader {
     /// Reads something, over a new connection if the current one is lost.
     async fn read<T, F: Future<Output = Result<T>>>(
-        this: &AsyncMutex<Self>,
+        &self,
         read: impl Fn(Arc<Client>) -> F,
     ) -> Result<T> {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let client = Self::client(this).await?;
+            let client = self.client().await?;
             match timeout(PATIENCE, read(Arc::clone(&client))).await {
                 Ok(Err(_)) if client.is_closed() && attempts < 3 => {}
                 Ok(result) => return result,
                 Err(_) => {
-                    this.lock().await.client = None;
+                    *self.current() = None;
                     return Err(unavailable("PostgreSQL does not answer"));
                 }
             }
         }
     }
 
-    async fn client(this: &AsyncMutex<Self>) -> Result<Arc<Client>> {
-        let mut this = this.lock().await;
-        if let Some(client) = this.client.as_ref().filter(|client| !client.is_closed()) {
-            return Ok(Arc::clone(client));
+    fn current(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection, unless it is lost.
+    fn open_client(&self) -> Option<Arc<Client>> {
+        self.current().clone().filter(|client| !client.is_closed())
+    }
+
+    async fn client(&self) -> Result<Arc<Client>> {
+        if let Some(client) = self.open_client() {
+            return Ok(client);
         }
-        let client = Arc::new(this.connector.connect().await?);
-        this.client = Some(Arc::clone(&client));
+        // Before it waits for others that open one.
+        self.connector.check()?;
+        let _opening = self.opening.lock().await;
+        if let Some(client) = self.open_client() {
+            return Ok(client);
+        }
+        let client = Arc::new(self.connector.connect().await?);
+        *self.current() = Some(Arc::clone(&client));
         Ok(client)
     }
 }
@@ -520,11 +537,7 @@ impl PostgresLog {
 }
 
 /// Looks for changes of the runs that are waited for, by one query for all of them, while there are any.
-async fn watch(
-    reader: Arc<AsyncMutex<Reader>>,
-    waiters: Arc<Waiters>,
-    is_watched: Arc<AtomicBool>,
-) {
+async fn watch(reader: Arc<Reader>, waiters: Arc<Waiters>, is_watched: Arc<AtomicBool>) {
     let mut seen: HashMap<RunId, Option<i64>> = HashMap::new();
     loop {
         tokio::time::sleep(PACE).await;
@@ -543,7 +556,7 @@ async fn watch(
             let names = names.clone();
             async move { reads::versions(&client, &names).await }
         };
-        match Reader::read(&reader, read).await {
+        match reader.read(read).await {
             Ok(mut versions) => {
                 for run in runs {
                     let version = versions.remove(&run);

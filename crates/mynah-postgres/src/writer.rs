@@ -277,7 +277,7 @@ impl Writer {
     ) -> Result<Vec<Result<Reply>>, Failed> {
         if self.line.as_ref().is_none_or(|line| line.client.is_closed()) {
             self.known.clear();
-            self.line = Some(Line::open(&mut self.connector).await.map_err(Failed::Lost)?);
+            self.line = Some(Line::open(&self.connector).await.map_err(Failed::Lost)?);
         }
         let work = async {
             match group {
