@@ -472,12 +472,15 @@ struct Round<'w> {
 
 impl Round<'_> {
     /// The result of a job. Rows that were not read for this group may have changed, so nothing is
-    /// refused because of them.
+    /// refused because of them, and no append found to be there.
     fn evaluate(&mut self, job: &mut Job) -> Result<Result<Reply>, Failed> {
         let now = self.writer.line.as_ref().map_or(0, Line::now);
+        let mut is_there = false;
         let (run, result) = match job {
             Job::Append(checked) => {
                 checked.now = now;
+                let known = self.writer.known.get(&checked.batch.run_id);
+                is_there = known.is_some_and(|known| known.entry.ends_with(checked));
                 let durability = checked.batch.durability.unwrap_or_default();
                 self.batch.durability = self.batch.durability.max(durability);
                 (&checked.batch.run_id, self.append(checked).map(Reply::Head))
@@ -511,7 +514,7 @@ impl Round<'_> {
             Job::Claim { .. } => return Ok(Err(unavailable("runs are claimed alone"))),
         };
         let is_refused = matches!(result, Err(_) | Ok(Reply::IsKept(false)));
-        if is_refused && !self.loaded.fresh.contains(run) {
+        if (is_refused || is_there) && !self.loaded.fresh.contains(run) {
             return Err(Failed::Conflict);
         }
         Ok(result)

@@ -1,5 +1,7 @@
 //! The log in PostgreSQL passes the suite of all logs.
 
+#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
+
 use std::sync::Arc;
 
 use mynah_log::{Log, conformance};
@@ -7,11 +9,22 @@ use mynah_postgres::PostgresLog;
 
 mod server;
 
+fn open(url: &str) -> Arc<dyn Log> {
+    Arc::new(PostgresLog::open(url).expect("a URL"))
+}
+
 #[tokio::test]
 async fn the_log_in_postgresql_does_what_every_log_must() {
     let Some(server) = server::start() else { return };
-    conformance::run(async || {
-        Arc::new(PostgresLog::open(&server.fresh()).expect("a URL")) as Arc<dyn Log>
+    conformance::run(async || open(&server.fresh())).await;
+}
+
+#[tokio::test]
+async fn two_handles_of_a_log_in_postgresql_do_what_one_does() {
+    let Some(server) = server::start() else { return };
+    conformance::run_shared(async || {
+        let url = server.fresh();
+        [(); 2].map(|()| open(&url))
     })
     .await;
 }

@@ -2,19 +2,27 @@
 
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 
-use std::{cell::Cell, sync::Arc};
+use std::{cell::Cell, path::Path, sync::Arc};
 
 use mynah_log::{Log, conformance};
 use mynah_sqlite::SqliteLog;
 
+fn open(folder: &Path, count: i32) -> Arc<dyn Log> {
+    Arc::new(SqliteLog::open(folder.join(format!("{count}.db"))).expect("a log"))
+}
+
 #[tokio::test]
 async fn the_log_in_sqlite_does_what_every_log_must() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let count = Cell::new(0);
-    conformance::run(async || {
-        count.set(count.get() + 1);
-        let path = folder.path().join(format!("{}.db", count.get()));
-        Arc::new(SqliteLog::open(path).expect("a log")) as Arc<dyn Log>
+    let (folder, count) = (tempfile::tempdir().expect("a folder"), Cell::new(0));
+    conformance::run(async || open(folder.path(), count.replace(count.get() + 1))).await;
+}
+
+#[tokio::test]
+async fn two_handles_of_a_log_in_sqlite_do_what_one_does() {
+    let (folder, count) = (tempfile::tempdir().expect("a folder"), Cell::new(0));
+    conformance::run_shared(async || {
+        let count = count.replace(count.get() + 1);
+        [(); 2].map(|()| open(folder.path(), count))
     })
     .await;
 }

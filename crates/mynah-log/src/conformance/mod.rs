@@ -1,6 +1,6 @@
 //! What every log must do: one suite over all backends.
 //!
-//! A backend passes if [`run`] returns. It panics at the first violation.
+//! A backend passes if [`run`] returns. It panics at the first violation. One that several processes can share passes [`run_shared`] too.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -25,6 +25,7 @@ mod queue;
 mod removal;
 mod sample;
 mod tail;
+mod turns;
 
 use std::{
     future::{Future, poll_fn},
@@ -97,6 +98,15 @@ pub async fn run(fresh: impl AsyncFn() -> Arc<dyn Log>) {
     removal::of_those_who_remove_at_once_none_is_lost(&*fresh().await).await;
     tail::waiting_ends_when_there_is_more(&*fresh().await).await;
     tail::a_tail_gives_each_record_once_until_the_seal(fresh().await).await;
+}
+
+/// Runs the whole suite with two handles of each log, as two processes have that share it. Each call goes to the other handle than the
+/// call before.
+///
+/// # Panics
+/// At the first thing that is not right.
+pub async fn run_shared(fresh: impl AsyncFn() -> [Arc<dyn Log>; 2]) {
+    run(async || Arc::new(turns::Turns::new(fresh().await)) as Arc<dyn Log>).await;
 }
 
 /// The reason of a log's refusal.
