@@ -44,8 +44,8 @@ Commands:
   mcp              Run the conformance suite of MCP, and call its servers that others wrote (npm, PyPI)
   browser          Run the tests of the inspector's pages in Chromium, with a check of their accessibility (npm)
   cast             Record the terminal that the guide shows: docs/terminal.cast and docs/images/terminal.svg
-  nightly          Run the property tests with 10,000 cases each, 5,000 killed processes, a million records, and the
-                   fuzz targets
+  nightly          Run the property tests with 10,000 cases each, 5,000 killed processes, 1,000 killed workers and every
+                   cut of a connection on PostgreSQL, a million records, and the fuzz targets
 ";
 
 /// System packages that the tests need and cargo cannot fetch: program, Debian package, reason, and whether nothing works without it.
@@ -209,6 +209,14 @@ fn perform(task: Task<'_>) -> Result<(), String> {
                         --test handover --test outside --test effects";
             run_with("PROPTEST_CASES", "10000", line)?;
             run_with("MYNAH_KILLS", "5000", "cargo test -p mynah-cli --test crash")?;
+            let all = [
+                ("MYNAH_POSTGRES_KILLS", "1000"),
+                ("MYNAH_POSTGRES_CUTS", "1"),
+                ("MYNAH_WORKER_RUNS", "500"),
+                ("MYNAH_WORKER_KILLS", "150"),
+            ];
+            let all = all.map(|(name, value)| (name, value.to_owned()));
+            run_in(&all, "cargo test -p mynah-postgres --test failures --test workers")?;
             run("cargo bench -p mynah-sqlite --bench million")?;
             fuzz()
         }
