@@ -54,7 +54,7 @@ pub fn follow<L: Log + Clone>(
 
 /// The events of a run; see [`follow`].
 ///
-/// It holds the events of one record, and one portion of records. A slow reader costs no more.
+/// It holds the events of one record, and a portion of records of limited size. A slow reader costs no more.
 #[must_use = "no event is read unless it is asked for"]
 pub struct Follow {
     log: Arc<dyn Log>,
@@ -62,6 +62,8 @@ pub struct Follow {
     /// The last record that was read.
     seen: u64,
     ready: VecDeque<Record>,
+    /// How many records are read next.
+    portion: usize,
     derived: Derived,
     events: VecDeque<FollowedEvent>,
     skip: Option<Skip>,
@@ -86,7 +88,11 @@ enum Skip {
     Answer { seq: u64, events: u64 },
 }
 
-const PORTION: usize = 64;
+/// How many records are read at once, at first and at most.
+const PORTION: (usize, usize) = (4, 64);
+
+/// How many bytes of records are held, unless a single one is larger.
+const HELD: usize = 256 << 10;
 
 impl Follow {
     pub(crate) fn new(log: Arc<dyn Log>, run: RunId, after: Option<EventId>) -> Self {
@@ -102,6 +108,7 @@ impl Follow {
             run,
             seen: 0,
             ready: VecDeque::new(),
+            portion: PORTION.0,
             derived: Derived::default(),
             events: VecDeque::new(),
             skip,
@@ -259,7 +266,8 @@ impl Follow {
                 return Ok(None);
             }
             if self.ready.is_empty() {
-                self.ready = self.log.read(&self.run, self.seen + 1, PORTION).await?.into();
+                let records = self.log.read(&self.run, self.seen + 1, self.portion).await?;
+                self.hold(records);
             }
             let Some(record) = self.ready.front().cloned() else { return Ok(None) };
             let events = self.derived.take_in(&record)?;
@@ -276,6 +284,24 @@ impl Follow {
             self.seen = seq;
             self.ready.pop_front();
         }
+    }
+
+    /// Holds as many of these records as may be held, and reads about as many the next time.
+    fn hold(&mut self, mut records: Vec<Record>) {
+        let mut bytes = 0;
+        let fits = |record: &&Record| {
+            let is_first = bytes == 0;
+            bytes += record.size();
+            is_first || bytes <= HELD
+        };
+        let count = records.iter().take_while(fits).count();
+        records.truncate(count);
+        if bytes > HELD {
+            self.portion = count.max(1);
+        } else if bytes < HELD / 2 {
+            self.portion = (2 * self.portion).min(PORTION.1);
+        }
+        self.ready = records.into();
     }
 
     /// Whether the run is sealed and all its events were given.
