@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use mynah_data::{ErrorKind, HaltReason, LogReason, Metadata};
 use mynah_log::{
     AnswerPart, Append, Chain, End, Fact, Head, Lease, Log, Queue, RunFilter, RunStatus, Seal,
@@ -423,10 +424,8 @@ async fn work(url: &str) {
         if leases.is_empty() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        for lease in leases {
-            // Who lost a run leaves it to the one who has it.
-            let _ = finish(&log, &lease).await;
-        }
+        // Who lost a run leaves it to the one who has it.
+        join_all(leases.iter().map(|lease| finish(&log, lease))).await;
     }
 }
 
@@ -467,7 +466,8 @@ fn workers_that_are_killed_at_random_lose_no_run_and_repeat_nothing() {
         return runtime.expect("a runtime").block_on(work(&url));
     }
     let Some(server) = server::start() else { return };
-    let url = server.fresh();
+    server.sql("CREATE SCHEMA killed");
+    let url = server.url("killed", server.port);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         // As many as `MYNAH_POSTGRES_KILLS` says.
@@ -495,13 +495,17 @@ fn workers_that_are_killed_at_random_lose_no_run_and_repeat_nothing() {
             worker.wait().expect("its end");
             *worker = start();
         }
-        let began = Instant::now();
+        let mut last = (String::new(), Instant::now());
         loop {
             let open = RunFilter::new().status(RunStatus::Running).limit(1);
             if log.runs(open).await.expect("an index").runs.is_empty() {
                 break;
             }
-            assert!(began.elapsed() < Duration::from_secs(240), "they do not come to an end");
+            let records = server.sql("SELECT sum(records) FROM killed.mynah_runs");
+            if records != last.0 {
+                last = (records, Instant::now());
+            }
+            assert!(last.1.elapsed() < Duration::from_secs(30), "they do not come to an end");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         for mut worker in workers {
