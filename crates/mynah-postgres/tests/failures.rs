@@ -13,7 +13,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use mynah_data::{ErrorKind, HaltReason, LogReason, Metadata};
+use mynah_data::{ErrorKind, HaltReason, LogReason, Metadata, Result};
 use mynah_log::{
     AnswerPart, Append, Chain, End, Fact, Head, Lease, Log, Queue, RunFilter, RunStatus, Seal,
     Totals, VerifyStatus, conformance::Sample, verify_run, verify_seals,
@@ -35,15 +35,18 @@ fn variable(name: &str) -> Option<String> {
 }
 
 /// Appends a batch, with retries while the log is unavailable.
-async fn append(log: &PostgresLog, batch: &Append) -> Head {
+async fn attempt(log: &PostgresLog, batch: &Append) -> Result<Head> {
     loop {
         match log.append(batch.clone()).await {
-            Ok(head) => return head,
             Err(error) if error.kind() == ErrorKind::Log(LogReason::Unavailable) => {}
-            Err(error) => panic!("{error}"),
+            appended => return appended,
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+async fn append(log: &PostgresLog, batch: &Append) -> Head {
+    attempt(log, batch).await.expect("an append that nothing speaks against")
 }
 
 /// How many bytes go each way before connections are cut; negative for any number. And how many went.
@@ -429,7 +432,7 @@ async fn work(url: &str) {
     }
 }
 
-async fn finish(log: &PostgresLog, lease: &Lease) -> mynah_data::Result<()> {
+async fn finish(log: &PostgresLog, lease: &Lease) -> Result<()> {
     let mut chain = Chain::new(lease.run_id.clone());
     for record in log.read(&lease.run_id, 1, 1_000).await? {
         chain.follow(&record).expect("a sound chain");
@@ -450,7 +453,8 @@ async fn finish(log: &PostgresLog, lease: &Lease) -> mynah_data::Result<()> {
             records.push(chain.append(time, [7; 16], &seal)?);
         }
         let is_last = records.len() > 1;
-        append(log, &Append::new(lease.run_id.clone(), Some(head), records).fenced(lease)).await;
+        let batch = Append::new(lease.run_id.clone(), Some(head), records).fenced(lease);
+        attempt(log, &batch).await?;
         if is_last {
             return Ok(());
         }
