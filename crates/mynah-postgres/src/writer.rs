@@ -24,7 +24,7 @@ use crate::{
     BATCH,
     batch::{Batch, Message},
     claim::{self, Claim},
-    connection::{Connector, Line, PATIENCE, TEXTS, sought},
+    connection::{Connector, Line, NOW, PATIENCE, TEXTS, sought},
     fail::{failure, is_conflict, is_refusal, unavailable},
     pending, removal,
     row::{Known, SELECT},
@@ -374,7 +374,7 @@ impl Writer {
         if runs.is_empty() {
             return Ok(loaded);
         }
-        let Some(line) = &self.line else { return Err(Failed::Conflict) };
+        let Some(line) = &mut self.line else { return Err(Failed::Conflict) };
         let ids: Vec<Option<&str>> = runs.iter().map(|run| sought(run)).collect();
         let select = format!("{SELECT} WHERE r.id = ANY($1)");
         let given: [(&(dyn tokio_postgres::types::ToSql + Sync), _); 1] = [(&ids, TEXTS)];
@@ -391,8 +391,14 @@ impl Writer {
                           JOIN mynah_inbox i ON i.run = v.run AND i.id = v.id";
             line.client.query_typed(select, &[(&of, TEXTS), (&names, TEXTS)]).await
         };
+        // What another process wrote counts from the server's time on, which this one may be behind.
+        let now = format!("SELECT {NOW}");
+        let now = line.client.query_typed(&now, &[]);
         // In one go: the answers come together.
-        let (found, pruned, old) = tokio::join!(found, pruned, old);
+        let (found, pruned, old, now) = tokio::join!(found, pruned, old, now);
+        if let Some(now) = now?.first() {
+            line.set_clock(now.get(0));
+        }
         for run in &runs {
             self.known.remove(run);
         }
