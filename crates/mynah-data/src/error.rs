@@ -131,13 +131,22 @@ impl Error {
     /// A session operation that is not legal in the session's status.
     #[doc(hidden)]
     pub fn invalid_status(operation: Operation, status: Status) -> Self {
-        Self::invalid_status_of("the session", operation, status)
+        Self::invalid_status_of("the session", operation, status, false)
     }
 
-    /// The same for a session that the message names.
-    pub(crate) fn invalid_status_of(session: &str, operation: Operation, status: Status) -> Self {
+    /// The same for a session that the message names, and that may wait for calls whose outcome is unknown.
+    pub(crate) fn invalid_status_of(
+        session: &str,
+        operation: Operation,
+        status: Status,
+        is_uncertain: bool,
+    ) -> Self {
         let advice = match status {
             Status::AwaitingUser => "answer its question with Engine::reply",
+            Status::AwaitingTools if is_uncertain => {
+                "the outcome of some of its calls is unknown, because the process died while they ran; find out what they did, then give their \
+                 results with Session::submit_tool_results; an approval with Engine::resume runs them again"
+            }
             Status::AwaitingTools => {
                 "give the results of its pending calls with Session::submit_tool_results first, or approve or reject them with Engine::resume"
             }

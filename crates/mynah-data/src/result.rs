@@ -50,7 +50,7 @@ pub enum HaltReason {
     Deadline,
     /// The model call failed.
     Error,
-    /// The caller must run tools.
+    /// Tool calls wait for a person's approval, or for results from the caller.
     ManualToolCalls,
     /// A budget was used up.
     BudgetExceeded,
@@ -159,7 +159,8 @@ pub struct StepResult {
     pub thread: Thread,
     /// The model's answer.
     pub response: Response,
-    /// The tool messages, in the order of the calls.
+    /// The tool messages, in the order of the calls, as they were when the step ended. A call that waited then, for an approval, a
+    /// result or an answer, is missing or has a placeholder here: its result is in the `thread` of the chat's result.
     pub tool_results: Vec<Arc<Message>>,
     /// Whether nothing is left to do: the model was not waiting for tools, or a tool halted.
     pub done: bool,
@@ -374,7 +375,7 @@ impl ChatResult {
         }
     }
 
-    /// The calls that wait for the caller.
+    /// The calls that wait for a person's approval, or for results from the caller.
     pub fn manual_tool_calls(&self) -> Vec<ToolCall> {
         let listed = calls(&self.metadata);
         if !listed.is_empty() || self.halted_reason != HaltReason::ManualToolCalls {

@@ -18,7 +18,7 @@ use crate::{
 /// | operation | where |
 /// |---|---|
 /// | make one | [`Session::new`], `Session::from("hello")`, [`with_id`](Self::with_id), [`with_context`](Self::with_context) |
-/// | look at it | [`status`](Self::status), [`messages`](Self::messages), [`pending_tool_calls`](Self::pending_tool_calls), [`pending_question`](Self::pending_question), [`error`](Self::error), [`breach`](Self::breach) |
+/// | look at it | [`status`](Self::status), [`messages`](Self::messages), [`pending_tool_calls`](Self::pending_tool_calls), [`uncertain_tool_calls`](Self::uncertain_tool_calls), [`pending_question`](Self::pending_question), [`error`](Self::error), [`breach`](Self::breach) |
 /// | run its first turn | `Engine::start` |
 /// | add what a person says, or answers, and run a turn | `Engine::reply` |
 /// | run a turn after tool results, or with any message | `Engine::continue_session` |
@@ -72,7 +72,7 @@ pub enum SessionState {
         /// The call that asks.
         tool_call_id: Option<String>,
     },
-    /// The caller must submit the results of these calls.
+    /// A person must decide about these calls, or the caller must submit their results.
     AwaitingTools {
         /// The calls, in order.
         calls: Vec<ToolCall>,
@@ -94,7 +94,7 @@ crate::words! {
         Idle => "idle",
         /// A person must answer.
         AwaitingUser => "awaiting_user",
-        /// The caller must give tool results.
+        /// A person must decide about tool calls, or the caller must give their results.
         AwaitingTools => "awaiting_tools",
         /// The last turn ended normally.
         Completed => "completed",
@@ -197,12 +197,35 @@ impl Session {
         }
     }
 
-    /// The calls whose results the caller must give.
+    /// The calls that the session waits for: they need a person's approval, or a result from the caller. Those among them that may
+    /// have run are [`uncertain_tool_calls`](Self::uncertain_tool_calls).
     pub fn pending_tool_calls(&self) -> &[ToolCall] {
         match &self.state {
             SessionState::AwaitingTools { calls } => calls,
             _ => &[],
         }
+    }
+
+    /// The pending calls whose outcome is unknown, because the process died while they ran. To approve one of them runs it again.
+    ///
+    /// ```
+    /// # use mynah_data::{ChatResult, HaltReason, Message, Session, Thread, ToolCall};
+    /// # let call = ToolCall::new("c0", "pay", "{}");
+    /// # let mut result = ChatResult::new(Thread::from("pay"), HaltReason::UncertainTools);
+    /// # result.thread.messages.push(Message::assistant_parts([mynah_data::Part::tool_call(call)]));
+    /// # result.metadata.insert("uncertain_tool_calls".to_owned(), serde_json::json!(["c0"]));
+    /// # let session = Session::new().apply_chat(&result);
+    /// for call in session.uncertain_tool_calls() {
+    ///     println!("Find out whether {} did its work.", call.name);
+    /// }
+    /// # assert_eq!(session.uncertain_tool_calls().count(), 1);
+    /// # assert_eq!(Session::awaiting_tools(Thread::new(), vec![ToolCall::new("c0", "pay", "{}")]).uncertain_tool_calls().count(), 0);
+    /// ```
+    pub fn uncertain_tool_calls(&self) -> impl Iterator<Item = &ToolCall> {
+        let listed = self.turn_metadata.get("uncertain_tool_calls").and_then(Value::as_array);
+        self.pending_tool_calls().iter().filter(move |call| {
+            listed.is_some_and(|ids| ids.iter().any(|id| id.as_str() == Some(&call.id)))
+        })
     }
 
     /// What a person must answer.
@@ -279,7 +302,8 @@ impl Session {
         if legal {
             return Ok(());
         }
-        Err(Error::invalid_status_of(&self.named(), operation, self.status()))
+        let is_uncertain = self.uncertain_tool_calls().next().is_some();
+        Err(Error::invalid_status_of(&self.named(), operation, self.status(), is_uncertain))
     }
 
     /// The session in an error.
