@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     AdapterReason, Breach, EngineReason, ErrorKind, HaltReason, LogReason, Metadata, Operation,
-    Response, SessionReason, Status, StreamReason, ToolReason, ValidationReason,
+    Response, RunId, SessionReason, Status, StreamReason, ToolReason, ValidationReason,
     json::{self, Json},
 };
 
@@ -20,7 +20,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// `Display` is for people: the message, with the provider, status, request id, tool and cause where the message does not name
 /// them. `Debug` is the same, so that `fn main() -> Result<()>` prints it; `{:#?}` has every detail. The cause is its
-/// [`source`](StdError::source); it is neither compared nor in the JSON.
+/// [`source`](StdError::source). Neither the cause nor the [run](Self::run_id) of a failed call is compared or in the JSON.
 ///
 /// ```
 /// use mynah_data::{AdapterReason, Error, ErrorKind};
@@ -49,12 +49,18 @@ struct Inner {
     message: Option<String>,
     metadata: Metadata,
     cause: Option<Arc<dyn StdError + Send + Sync>>,
+    /// The run whose call failed.
+    run_id: Option<RunId>,
 }
 
 impl Error {
     /// An error of this kind with the default message and no metadata.
     pub fn new(kind: ErrorKind) -> Self {
-        Self(Box::new(Inner { kind, message: None, metadata: Metadata::new(), cause: None }))
+        Self::with_metadata(kind, Metadata::new())
+    }
+
+    fn with_metadata(kind: ErrorKind, metadata: Metadata) -> Self {
+        Self(Box::new(Inner { kind, message: None, metadata, cause: None, run_id: None }))
     }
 
     /// A failed provider call.
@@ -203,6 +209,29 @@ impl Error {
         self
     }
 
+    /// The same error, with its innermost cause in the message: a copy from JSON has no other.
+    #[doc(hidden)]
+    pub fn with_cause_told(self) -> Self {
+        match self.untold_cause() {
+            Some(cause) => {
+                let message = format!("{}: {cause}", self.message());
+                self.with_message(message)
+            }
+            None => self,
+        }
+    }
+
+    /// The same error, as that of a call which this run records.
+    #[doc(hidden)]
+    pub fn of_run(mut self, run: Option<&RunId>) -> Self {
+        self.0.run_id = self.0.run_id.or_else(|| run.cloned());
+        self
+    }
+
+    pub(crate) fn failed_run(&self) -> Option<&RunId> {
+        self.0.run_id.as_ref()
+    }
+
     /// The message alone, as in JSON, without what `Display` adds from the metadata and the cause.
     pub fn message(&self) -> Cow<'_, str> {
         match &self.0.message {
@@ -289,6 +318,12 @@ impl Error {
         std::iter::successors(self.source(), |&cause| cause.source())
     }
 
+    /// The innermost cause, which a person can act on, unless the message has it.
+    fn untold_cause(&self) -> Option<String> {
+        let innermost = self.causes().last().map(ToString::to_string);
+        innermost.filter(|cause| !self.message().contains(cause.as_str()))
+    }
+
     fn default_message(&self) -> String {
         let subject = match self.0.kind {
             ErrorKind::Engine(_) => "engine error",
@@ -363,6 +398,7 @@ impl fmt::Debug for Error {
             .field("kind", &self.0.kind)
             .field("message", &self.message())
             .field("metadata", &self.0.metadata)
+            .field("run_id", &self.run_id())
             .field("causes", &self.causes().map(ToString::to_string).collect::<Vec<_>>())
             .finish()
     }
@@ -407,8 +443,7 @@ impl<'de> Deserialize<'de> for Error {
                 false => serde::de::Error::unknown_variant(&named, &[]),
             }
         })?;
-        let mut error =
-            Self(Box::new(Inner { kind, message: None, metadata: wire.metadata, cause: None }));
+        let mut error = Self::with_metadata(kind, wire.metadata);
         // A default message is not stored, so that an error equals its copy from JSON.
         if error.default_message() != wire.message {
             error.0.message = Some(wire.message);

@@ -59,9 +59,9 @@ impl Error {
         self.text("field")
     }
 
-    /// The run that the error is about.
+    /// The run that the error is about, or that recorded the call which failed with it. The latter is not in the JSON.
     pub fn run_id(&self) -> Option<RunId> {
-        self.text("run_id").map(RunId::from)
+        self.text("run_id").map(RunId::from).or_else(|| self.failed_run().cloned())
     }
 
     /// The number of the record that the error is about, from 1.

@@ -187,7 +187,8 @@ impl StepResult {
 
     /// The error that ended the step: of the model call, or of a tool that halts on errors.
     pub fn error(&self) -> Option<Error> {
-        error(&self.metadata).or_else(|| self.response.error())
+        let error = error(&self.metadata).or_else(|| self.response.error())?;
+        Some(error.of_run(self.run_id.as_ref()))
     }
 
     /// The limit that was passed, if a budget ended the step.
@@ -345,9 +346,10 @@ impl ChatResult {
     pub fn into_json<T: DeserializeOwned>(self) -> Result<T, Error> {
         self.check_completed()?;
         if let Some(error) = self.finalize_error() {
-            return Err(error);
+            return Err(error.of_run(self.run_id.as_ref()));
         }
-        self.final_response.unwrap_or_else(|| Response::new(Message::assistant(""))).into_json()
+        let response = self.final_response.unwrap_or_else(|| Response::new(Message::assistant("")));
+        response.into_json().map_err(|error| error.of_run(self.run_id.as_ref()))
     }
 
     /// Whether the model was done.
@@ -368,7 +370,8 @@ impl ChatResult {
                 self.halted_reason,
                 self.halted_reason.advice()
             ))
-            .with("halted_reason", self.halted_reason.as_str());
+            .with("halted_reason", self.halted_reason.as_str())
+            .of_run(self.run_id.as_ref());
         match breach {
             Some(breach) => error.with("budget", json!(breach)),
             None => error,
@@ -400,9 +403,10 @@ impl ChatResult {
             .collect()
     }
 
-    /// The error that ended the chat.
+    /// The error that ended the chat. If the chat is [`Sleeping`](HaltReason::Sleeping) because its provider asked to wait, the error of the
+    /// model call that will be made again.
     pub fn error(&self) -> Option<Error> {
-        error(&self.metadata)
+        Some(error(&self.metadata)?.of_run(self.run_id.as_ref()))
     }
 
     /// The limit that was passed, if a budget ended the chat.

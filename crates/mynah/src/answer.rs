@@ -148,6 +148,7 @@ fn unfit(result: Option<&ChatResult>, why: &str) -> Error {
     let reason = AdapterReason::MalformedResponse;
     let error = Error::adapter(reason)
         .with_message(format!("adapter error: {reason}: the answer does not fit its type: {why}"));
+    let error = error.of_run(result.and_then(|result| result.run_id.as_ref()));
     match result.and_then(|result| result.final_response.as_ref()) {
         Some(response) => error.with("response", json!(response)),
         None => error,

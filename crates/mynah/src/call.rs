@@ -148,7 +148,7 @@ pub(crate) async fn stepped(stream: &mut EventStream) -> Result<StepResult> {
     });
     let mut step = step.await?.ok_or_else(ended_early)?;
     step.run_id = stream.run_id().cloned();
-    unknown_tool.map_or(Ok(step), Err)
+    unknown_tool.map_or(Ok(step), |error| Err(error.of_run(stream.run_id())))
 }
 
 pub(crate) async fn chatted(stream: &mut EventStream) -> Result<ChatResult> {

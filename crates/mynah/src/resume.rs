@@ -290,8 +290,9 @@ impl Resume {
     /// The first poll reads the run and takes its lease. The stream is refused if the run does not exist, was changed, has ended, is held by
     /// another process or waits for something else, or if the engine is not the one that it began with.
     pub fn stream(mut self) -> EventStream {
-        let cancel = self.options.own_cancel();
-        EventStream::starting(Box::pin(self.begin()), cancel)
+        let (cancel, run) = (self.options.own_cancel(), self.run.clone());
+        let begun = async move { self.begin().await.map_err(|error| error.of_run(Some(&run))) };
+        EventStream::starting(Box::pin(begun), cancel)
     }
 
     /// Checks that the run as it is now could be resumed so, and changes nothing.

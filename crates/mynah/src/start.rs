@@ -60,7 +60,11 @@ impl Start {
         if let Err(error) = self.prepare(&run_id, None) {
             return EventStream::new(Err(error));
         }
-        EventStream::starting(Box::pin(self.start_or_attach(run_id, log)), cancel)
+        let started = async move {
+            let started = self.start_or_attach(&run_id, log).await;
+            started.map_err(|error| error.of_run(Some(&run_id)))
+        };
+        EventStream::starting(Box::pin(started), cancel)
     }
 
     fn prepare(&self, run: &RunId, log: Option<&Arc<dyn Log>>) -> Result<Driver> {
@@ -77,12 +81,12 @@ impl Start {
         prepare(&self.engine, self.input.clone(), options, self.extent, origin)
     }
 
-    async fn start_or_attach(self, run: RunId, log: Arc<dyn Log>) -> Result<Driver> {
+    async fn start_or_attach(self, run: &RunId, log: Arc<dyn Log>) -> Result<Driver> {
         loop {
-            if let Some(begun) = self.begin(&run, &log).await? {
+            if let Some(begun) = self.begin(run, &log).await? {
                 return Ok(begun);
             }
-            match self.attach(&run, &log).await {
+            match self.attach(run, &log).await {
                 // Another process resumed or ended the run after it was read.
                 Err(error) if [HAS_MOVED, HAS_ENDED].contains(&error.kind()) => {}
                 attached => return attached,

@@ -164,7 +164,10 @@ impl EventStream {
     pub(crate) fn poll_any(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Event>>> {
         ready!(self.poll_started(cx));
         match &mut self.0 {
-            State::Running(driver) => driver.poll_event(cx),
+            State::Running(driver) => {
+                let event = ready!(driver.poll_event(cx));
+                Poll::Ready(event.map(|event| event.map_err(|e| e.of_run(driver.run_id()))))
+            }
             State::Refused(error) => Poll::Ready(error.take().map(Err)),
             State::Starting { .. } => Poll::Pending,
         }

@@ -317,7 +317,7 @@ impl Door for Live {
                         }
                         Err(error) => {
                             self.watch.end(Some(error.reason()), None);
-                            break Err(error);
+                            break Err(error.with_cause_told());
                         }
                     }
                 }
@@ -337,7 +337,8 @@ impl Door for Live {
                             self.clock.heard(&event);
                             return Poll::Ready(Ok(Input::ModelEvent(event)));
                         }
-                        Some(Err(error)) => break Err(error),
+                        // The result and the records have no other cause.
+                        Some(Err(error)) => break Err(error.with_cause_told()),
                         None => break Ok(()),
                     }
                 }
