@@ -248,12 +248,13 @@ impl Response {
     }
 
     /// The text of a whole answer, read as JSON. It is held against `T`, and not against the schema of a response format, which
-    /// the provider is only asked to follow.
+    /// the provider is only asked to follow. A Markdown fence around the whole text is left out.
     ///
     /// ```
     /// use mynah_data::{AdapterReason, EngineReason, ErrorKind, FinishReason, Message, Response};
     /// let answer = |text: &str| Response::new(Message::assistant(text));
     /// assert_eq!(answer("[1, 2]").into_json::<Vec<u8>>()?, [1, 2]);
+    /// assert_eq!(answer("```json\n[1, 2]\n```").into_json::<Vec<u8>>()?, [1, 2]);
     ///
     /// let error = answer("[1, -2]").into_json::<Vec<u8>>().unwrap_err();
     /// assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::MalformedResponse));
@@ -292,7 +293,7 @@ impl Response {
             (_, Some(FinishReason::ToolCalls)) => {
                 (halted, "the model waits for tools, and has not answered yet".to_owned())
             }
-            _ => match serde_json::from_str(&self.text()) {
+            _ => match serde_json::from_str(unfenced(&self.text())) {
                 Ok(value) => return Ok(value),
                 Err(error) if error.is_data() => {
                     (malformed, format!("the answer does not fit its type: {error}"))
@@ -304,6 +305,12 @@ impl Response {
         let message = format!("{error}: {why}");
         Err(error.with_message(message).with("response", json!(self)))
     }
+}
+
+/// The text inside a Markdown fence around the whole of it, as models without structured output write it.
+fn unfenced(text: &str) -> &str {
+    let inside = text.trim().strip_prefix("```").and_then(|text| text.strip_suffix("```"));
+    inside.map_or(text, |text| text.strip_prefix("json").unwrap_or(text))
 }
 
 impl Response {
