@@ -19,8 +19,14 @@ use crate::{
 
 /// The model's id as the provider spells it.
 pub(crate) fn model_id(request: &Request) -> Result<&str> {
-    let model = request.model.as_ref().ok_or_else(|| Error::engine(EngineReason::MissingModel))?;
+    let model = request.model.as_ref().ok_or_else(missing_model)?;
     Ok(&model.id)
+}
+
+fn missing_model() -> Error {
+    Error::engine(EngineReason::MissingModel).with_message(
+        "engine error: missing_model: no model is named; set one with Engine::named or Engine::model, or name it in the request",
+    )
 }
 
 /// As [`model_id`], for where nothing can fail; empty if there is none.
