@@ -44,11 +44,11 @@ impl File {
     pub(crate) fn new(path: &Path) -> Result<Self> {
         if path.as_os_str().is_empty() || path == Path::new(":memory:") {
             let why = "a SQLite log needs a file; for a log in memory, take a MemoryLog";
-            return Err(unavailable(why));
+            return Err(unusable(why));
         }
         let path = absolute(path)
             .map_err(|e| unavailable(format!("{}: {e}", path.display())).caused_by(e))?;
-        let wrong = |what: &str| Err(unavailable(format!("{} {what}", path.display())));
+        let wrong = |what: &str| Err(unusable(format!("{} {what}", path.display())));
         match fs::metadata(&path) {
             Ok(found) if found.is_dir() => return wrong("is a folder, and a log is a file"),
             // SQLite would wait for a writer of a pipe.

@@ -437,8 +437,9 @@ fn what_is_not_a_log_is_refused_and_left_as_it_is() {
     let error = SqliteLog::open_read_only(&path).expect_err("nothing to read");
     assert!(error.to_string().ends_with("empty.db is empty: there is no log in it"), "{error}");
     assert_eq!(error.kind(), ErrorKind::Log(LogReason::Unavailable));
-    for path in ["", ":memory:", "/no/such/folder/mynah.db"] {
-        assert_eq!(reason(SqliteLog::open(path)), LogReason::Unavailable, "{path}");
+    let is_folder = folder.path().to_str().expect("a path");
+    for path in ["", ":memory:", "/no/such/folder/mynah.db", is_folder] {
+        assert_eq!(reason(SqliteLog::open(path)), LogReason::Unusable, "{path}");
     }
 }
 
