@@ -363,7 +363,7 @@ impl fmt::Display for Error {
             Some(self.reason()).filter(|_| is_of_call).filter(untold).map(str::to_owned),
             self.request_id().filter(untold).map(|id| format!("request {id}")),
             self.server().filter(untold).map(|server| format!("calling {server}")),
-            wait.map(|seconds| format!("retry after {seconds} s")),
+            wait.map(|seconds| format!("retry after {seconds} s")).filter(|wait| untold(&&**wait)),
         ];
         let details = details.into_iter().flatten().collect::<Vec<_>>();
         if !details.is_empty() {

@@ -120,7 +120,10 @@ impl Adapter for Fallback {
             let (own, to) = (choice.request(request.clone()), choice.call(call.clone()));
             match choice.adapter.preflight(&own, &to) {
                 Err(error) if helps(&error) => failed.push(choice.failed(request, error)),
-                checked => return checked.map_err(|error| with_others(error, &failed)),
+                checked => {
+                    return checked
+                        .map_err(|error| with_others(choice.failed(request, error), &failed));
+                }
             }
         }
         Err(last_called(failed))
@@ -142,7 +145,10 @@ impl Adapter for Fallback {
                         );
                         failed.push(choice.failed(&request, error));
                     }
-                    opened => return opened.map_err(|error| with_others(error, &failed)),
+                    opened => {
+                        return opened
+                            .map_err(|error| with_others(choice.failed(&request, error), &failed));
+                    }
                 }
             }
             Err(last_called(failed))
@@ -232,25 +238,30 @@ fn last_called(mut failed: Vec<Failed<'_>>) -> Error {
     let last = failed.iter().rposition(|(_, _, error)| !is_missing_key(error)).unwrap_or(0);
     match failed.is_empty() {
         true => Error::engine(EngineReason::MissingAdapter),
-        false => with_others(failed.remove(last).2, &failed),
+        false => with_others(failed.remove(last), &failed),
     }
 }
 
-/// The error with those of the other models.
-fn with_others(error: Error, others: &[Failed<'_>]) -> Error {
+/// The error with those of the other models. Its message names its own model and details, so that they are not taken for another's.
+fn with_others((provider, model, error): Failed<'_>, others: &[Failed<'_>]) -> Error {
     if others.is_empty() {
         return error;
     }
-    let short = others.iter().map(|(provider, model, error)| match model {
-        Some(model) => format!("{provider}:{model}: {}", error.reason()),
-        None => format!("{provider}: {}", error.reason()),
-    });
-    let message =
-        format!("{}; other models: {}", error.message(), short.collect::<Vec<_>>().join(", "));
+    let short = others
+        .iter()
+        .map(|(provider, model, error)| format!("{}: {}", named(provider, *model), error.reason()));
+    let short = short.collect::<Vec<_>>().join(", ");
+    let own = error.to_string();
+    let own = own.strip_prefix(&format!("{provider}: ")).unwrap_or(&own);
+    let message = format!("{}: {own}; other models: {short}", named(provider, model));
     let whole = others.iter().map(
         |(provider, model, error)| json!({"provider": provider, "model": model, "error": error}),
     );
     error.with_message(message).with("others", whole.collect::<Vec<_>>())
+}
+
+fn named(provider: &str, model: Option<&str>) -> String {
+    model.map_or_else(|| provider.to_owned(), |model| format!("{provider}:{model}"))
 }
 
 /// Whether another provider may succeed where one failed so.

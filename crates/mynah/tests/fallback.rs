@@ -93,6 +93,23 @@ async fn an_error_names_what_the_other_models_failed_with() {
         let kinds = [RateLimited, Timeout].map(|reason| (scripted, ErrorKind::Adapter(reason)));
         assert_eq!(others, kinds);
     }
+    // Each detail belongs to the model that the error is of, which it names.
+    let limited = |name| {
+        Described(name, Error::adapter(RateLimited).with("status", 429).with("retry_after_ms", 900))
+    };
+    let down = Described(
+        "chat",
+        Error::adapter(ProviderUnavailable).with_message("flaky").with("status", 503),
+    );
+    let fallback = Fallback::new(down).or(limited("chat"), "small");
+    let error = engine(fallback).retry(RetryPolicy::never()).generate("hi").await.unwrap_err();
+    let told = "chat:small: adapter error: rate_limited (status 429, retry after 1 s); other models: chat:large: provider_unavailable";
+    assert_eq!(error.to_string(), told);
+    assert_eq!(error.message(), told);
+    let fallback = Fallback::new(limited("chat")).or(limited("chat"), "small");
+    let error = engine(fallback).retry(RetryPolicy::never()).generate("hi").await.unwrap_err();
+    let told = "chat:small: adapter error: rate_limited (status 429, retry after 1 s); other models: chat:large: rate_limited";
+    assert_eq!(error.to_string(), told);
     let only = engine(Fallback::new(model(Overloaded))).retry(RetryPolicy::never());
     assert!(!only.generate("hi").await.unwrap_err().metadata().contains_key("others"));
 }
@@ -242,6 +259,24 @@ impl mynah::Adapter for Slow {
             tokio::time::sleep(Duration::from_secs(60)).await;
             Arc::new(self.0.clone()).open(request, call).await
         })
+    }
+}
+
+/// Refuses each call with this error.
+struct Described(&'static str, Error);
+
+impl mynah::Adapter for Described {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn open(
+        self: Arc<Self>,
+        _: mynah::Request,
+        _: ModelCall,
+    ) -> mynah::BoxFuture<mynah::Result<mynah::ModelStream>> {
+        let error = self.1.clone();
+        Box::pin(async { Err(error) })
     }
 }
 
