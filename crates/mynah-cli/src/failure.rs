@@ -183,21 +183,13 @@ impl From<Error> for Failure {
     }
 }
 
-/// What would fit in the place of what was refused, for codes that do not say it to everybody.
+/// What to do about a model that cannot do what the request needs.
 fn advice(error: &Error) -> String {
-    let told = error.field_errors().into_iter().filter_map(|broken| {
-        let fit = match broken.code.as_str() {
-            "must_be_positive" => "a whole number from 1 up",
-            "not_a_boolean" => "true or false",
-            "not_a_map" => "an object",
-            "not_a_string" => "a text",
-            "out_of_range" if broken.path_text() == "temperature" => "a number from 0 to 2",
-            "tools_disabled" => return Some(known_not_to("call tools")),
-            "json_native_disabled" => return Some(known_not_to("answer by a JSON schema")),
-            "vision_disabled" => return Some(known_not_to("see images")),
-            _ => return None,
-        };
-        Some(format!("; {} is {fit}", broken.path_text()))
+    let told = error.field_errors().into_iter().filter_map(|broken| match broken.code.as_str() {
+        "tools_disabled" => Some(known_not_to("call tools")),
+        "json_native_disabled" => Some(known_not_to("answer by a JSON schema")),
+        "vision_disabled" => Some(known_not_to("see images")),
+        _ => None,
     });
     told.collect()
 }

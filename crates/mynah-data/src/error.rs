@@ -369,12 +369,11 @@ impl fmt::Display for Error {
         if !details.is_empty() {
             write!(f, " ({})", details.join(", "))?;
         }
-        // The innermost cause is the one that a person can act on.
-        let innermost = self.causes().last().map(ToString::to_string);
-        match innermost.filter(|cause| !message.contains(cause.as_str())) {
-            Some(cause) => write!(f, ": {cause}"),
-            None => Ok(()),
+        if let Some(cause) = self.untold_cause() {
+            write!(f, ": {cause}")?;
         }
+        let mut expected = self.field_errors().into_iter().filter_map(|error| error.expected());
+        expected.try_for_each(|expected| write!(f, "; {expected}"))
     }
 }
 
@@ -524,6 +523,29 @@ impl FieldError {
             })
             .collect();
         steps.join(".")
+    }
+
+    /// What would fit in the place of what was refused, for codes that do not say it to everybody.
+    fn expected(&self) -> Option<String> {
+        let path = self.path_text();
+        let fit = match (&*path, &*self.code) {
+            (_, "must_be_positive") => "a whole number from 1 up",
+            (_, "not_a_boolean") => "true or false",
+            (_, "not_a_map") => "an object",
+            (_, "not_a_string") => "a text",
+            ("temperature", "out_of_range") => "a number from 0 to 2",
+            ("tool_choice", "invalid_shape") => {
+                r#""auto", "none", "required", the name of a tool, or an object"#
+            }
+            ("response_format", "invalid_shape") => r#""text" or an object"#,
+            ("prompt_cache", "invalid_shape") => "true, false or an object",
+            ("model", "invalid_shape") => "a name, or an object with an id",
+            ("retry", "invalid_shape") => {
+                r#"an object such as {"max_attempts": 3, "base_delay_ms": 500}"#
+            }
+            _ => return None,
+        };
+        Some(format!("{path} is {fit}"))
     }
 
     fn deserialize_list(list: &Value) -> Vec<Self> {

@@ -245,7 +245,7 @@ fn a26_the_message_of_a_validation_counts_and_names_the_broken_rules() {
     ];
     let error = Error::validation(ValidationReason::InvalidRequest, errors.clone());
     assert_eq!(
-        error.to_string(),
+        error.message(),
         "validation failed: invalid_request (2 error(s)): messages.0.role: unknown, temperature: out_of_range"
     );
     assert_eq!(error.kind(), ErrorKind::Validation(ValidationReason::InvalidRequest));

@@ -36,6 +36,33 @@ fn an_error_says_nothing_twice() {
 }
 
 #[test]
+fn what_would_fit_in_the_place_of_a_refused_value_is_in_the_text_alone() {
+    let error = Error::invalid_option("temperature", "out_of_range");
+    let message = "validation failed: invalid_options (1 error(s)): temperature: out_of_range";
+    assert_eq!(error.message(), message);
+    assert_eq!(error.to_string(), format!("{message}; temperature is a number from 0 to 2"));
+}
+
+#[test]
+fn the_run_of_a_failed_call_is_beside_its_json_and_not_compared() {
+    let run = RunId::from("r");
+    let error = limited().of_run(Some(&run));
+    assert_eq!((error.run_id(), limited().run_id()), (Some(run.clone()), None));
+    assert_eq!((&error, error.to_value()), (&limited(), limited().to_value()));
+    // The run that an error is about counts more.
+    assert_eq!(limited().with("run_id", "about").of_run(Some(&run)).run_id(), Some("about".into()));
+    assert_eq!(error.of_run(None).run_id(), Some(run));
+}
+
+#[test]
+fn a_cause_can_be_made_part_of_the_message() {
+    let caused = limited().caused_by(io::Error::other("broken pipe")).with_cause_told();
+    assert_eq!(caused.message(), "slow down: broken pipe");
+    assert_eq!(caused.to_string().matches("broken pipe").count(), 1);
+    assert_eq!(caused.clone().with_cause_told().message(), caused.message());
+}
+
+#[test]
 fn an_error_has_its_cause_as_its_source_and_in_its_text_alone() -> Result<(), Error> {
     let refused = Error::log(LogReason::Unavailable);
     let caused = refused.clone().caused_by(io::Error::other("disk on fire"));

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use mynah_data::{Error, Metadata, Result};
+use mynah_data::{Error, Metadata, Request, Result, validate};
 use mynah_log::{Durability, Log, Queue};
 use mynah_step::{Tool, ToolExecutor, ToolResultEncoder};
 use secrecy::SecretString;
@@ -20,7 +20,9 @@ use crate::{
 /// Options of a call, to be shared between calls or read from a file.
 ///
 /// An option that is not set comes from the request, then from the engine, then from the library. As JSON, options are an object with
-/// the names of the setters; durations are milliseconds. In JSON, members that Mynah does not know are options of the provider.
+/// the names of the setters ([`NAMES`](Self::NAMES)), except that those of [`adapter_option`](Self::adapter_option) are members of
+/// `adapter_opts`; durations are milliseconds. In JSON, members that Mynah does not know are options of the provider. Functions, the key, the
+/// log and what concerns only the process that makes the call, such as [`park_after`](Self::park_after), are not part of it.
 ///
 /// ```
 /// use mynah::{Options, ToolMode};
@@ -88,7 +90,8 @@ impl Options {
         Ok(options)
     }
 
-    /// Refuses values that do not fit, all at once, as a call with them would.
+    /// Refuses values that do not fit, as a call with them would. What depends on the conversation, the model or the tools is checked by the
+    /// call alone.
     ///
     /// ```
     /// use mynah::Options;
@@ -96,13 +99,20 @@ impl Options {
     ///
     /// let wrong = Options::from_json(json!({"temperature": "hot"}))?.check().unwrap_err();
     /// assert_eq!(wrong.field_errors()[0].path_text(), "temperature");
+    /// let wrong = Options::new().temperature(2.5).check().unwrap_err();
+    /// assert!(wrong.to_string().ends_with("temperature is a number from 0 to 2"), "{wrong}");
     /// # Ok::<(), mynah::Error>(())
     /// ```
     ///
     /// # Errors
-    /// `invalid_options`, with each value that does not fit.
+    /// `invalid_options` with each value that does not fit its option, or `invalid_request` with each that no request may have.
     pub fn check(&self) -> Result<()> {
-        self.values.check()
+        self.values.check()?;
+        let mut request = Request::from("");
+        request.temperature = self.values.temperature;
+        request.max_tokens = self.values.max_tokens;
+        request.response_format = self.values.response_format.clone();
+        validate::request(&request)
     }
 
     /// Returns the options that JSON can hold. The key of the call is not among them.
@@ -356,7 +366,8 @@ macro_rules! setters_of {
         /// Sets one option of the adapter, over the [engine's](crate::Engine::adapter_option).
         ///
         /// Adapters over HTTP take `headers`, as `json!({"x-gateway-key": "…"})`. They are sent with the call and not recorded, as they may
-        /// hold keys. The key itself is no such option, and refused.
+        /// hold keys. The key itself is no such option, and refused. They also take `base_url`, those of OpenAI's formats `organization`, and
+        /// that of Bedrock `region`. An adapter of your own may take others, so a name that none knows is not refused, and has no effect.
         pub fn adapter_option(mut $self_, name: &str, value: impl Into<serde_json::Value>) -> Self {
             $options.values.set_adapter_option(name, value.into());
             $self_
