@@ -6,7 +6,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mynah_data::{ChatResult, Error, HaltReason, Result, RunId, SessionReason, ToolCall};
+use mynah_data::{
+    ChatResult, Error, ErrorKind, HaltReason, Result, RunId, SessionReason, ToolCall,
+};
 use mynah_log::{Hash, Log};
 use serde_json::Value;
 
@@ -105,18 +107,36 @@ impl Chat {
     ///
     /// # Errors
     /// As the call itself. A call without a log or an id is refused.
+    ///
+    /// A model call that fails before its first event, while the chat has no answer, is an error. A later failure, in mid-stream or in a later turn, is
+    /// a run that has ended: [`waiting`](Run::waiting) is none, and [`ChatResult::error`] of its result has the failure. Start it again to
+    /// continue it once the reason has passed. If the reason does not pass by itself, as with a wrong model name,
+    /// [`allow_changed_engine`](Chat::allow_changed_engine) calls the model again.
     pub async fn start_or_resume(self) -> Result<Run> {
         if self.0.run_id.is_none() || self.0.options.log.is_none() {
             return Err(unnamed());
         }
         let (engine, options) = self.settings();
-        let result = self.await?;
+        let result = self.await.map_err(advised)?;
         let run = Run::new(engine, options, result)?;
         if run.waiting().is_some() {
             // Before a person is asked for what this engine could not use.
             run.resumption()?.check_engine().await?;
         }
         Ok(run)
+    }
+}
+
+/// The error of a run whose model call failed, with how it is called again where that needs permission.
+fn advised(error: Error) -> Error {
+    match error.run_id() {
+        Some(run) if matches!(error.kind(), ErrorKind::Adapter(_)) && !error.is_resumable() => {
+            let message = format!(
+                "{error}; run {run} has failed; allow_changed_engine() calls the model again, in another run"
+            );
+            error.with_message(message)
+        }
+        _ => error,
     }
 }
 
@@ -182,7 +202,10 @@ impl Run {
     /// no calls to decide about, and continues then.
     ///
     /// # Errors
-    /// As [`Engine::resume`]. A run that waits for an answer is refused, and so is one whose processes died too often.
+    /// As [`Engine::resume`]. A run that waits for an answer is refused, and so is one whose processes died too often. If a tool changed since
+    /// the run asked (`approval_stale`), [`Resume::approve_digest`] approves the call with the new one.
+    ///
+    /// After an error, [`Chat::start_or_resume`] with the same id returns the run as it is then.
     pub async fn decide(self, decide: impl FnMut(&ToolCall) -> Decision) -> Result<Self> {
         let calls = match self.waiting() {
             Some(Waiting::Approval(calls) | Waiting::Uncertain(calls)) => calls,
@@ -204,7 +227,8 @@ impl Run {
     /// Continues the run with the answer to its question, until it ends or waits again.
     ///
     /// # Errors
-    /// As [`Engine::resume`]. A run that waits for something else is refused.
+    /// As [`Engine::resume`]. A run that waits for something else is refused. After an error, [`Chat::start_or_resume`] with the same id
+    /// returns the run as it is then.
     pub async fn answer(self, text: impl Into<String>) -> Result<Self> {
         let resume = self.resumption()?.answer(text);
         self.continued(resume).await

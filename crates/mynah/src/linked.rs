@@ -178,7 +178,16 @@ async fn check_session(log: &dyn Log, run: &Loaded) -> Result<()> {
 
 /// The id of the run that continues another: `invoice-17`, `invoice-17~2`, `invoice-17~3`.
 fn next_id(run: &RunId) -> RunId {
-    let parts = run.rsplit_once('~').and_then(|(id, count)| Some((id, count.parse::<u32>().ok()?)));
-    let (id, count) = parts.unwrap_or((run, 1));
+    let (id, count) = counted(run).unwrap_or((run, 1));
     format!("{id}~{}", count.saturating_add(1)).into()
+}
+
+/// Whether a run with this id continues another.
+pub(crate) fn is_linked(run: &RunId) -> bool {
+    counted(run).is_some()
+}
+
+fn counted(run: &RunId) -> Option<(&str, u32)> {
+    let (id, count) = run.rsplit_once('~')?;
+    Some((id, count.parse().ok()?))
 }

@@ -12,7 +12,7 @@ use crate::{
     code::{code_of, is_code},
     engine::Engine,
     handle::unnamed,
-    linked::continued,
+    linked::{continued, is_linked},
     loaded::Loaded,
     options::Options,
     prepare::{Input, Origin, first_record, prepare},
@@ -69,11 +69,11 @@ impl Start {
 
     fn prepare(&self, run: &RunId, log: Option<&Arc<dyn Log>>) -> Result<Driver> {
         // The run that continues it has a longer id.
-        if run.len() > MAX_RUN_ID - RESERVED {
-            return Err(refused(
-                "too_long",
-                &format!("an id has at most {} bytes", MAX_RUN_ID - RESERVED),
-            ));
+        const LONGEST: usize = MAX_RUN_ID - RESERVED;
+        if run.is_empty() || run.len() > LONGEST {
+            let code = if run.is_empty() { "empty" } else { "too_long" };
+            let why = format!("it has {} bytes; the id of a run has 1 to {LONGEST}", run.len());
+            return Err(refused(code, &why));
         }
         let mut options = self.options.clone();
         options.log = log.cloned();
@@ -98,6 +98,10 @@ impl Start {
     async fn begin(&self, run: &RunId, log: &Arc<dyn Log>) -> Result<Option<Driver>> {
         if log.head(run).await?.is_some() {
             return Ok(None);
+        }
+        if is_linked(run) {
+            let why = "ids that end in ~ and a number belong to runs that continue others";
+            return Err(refused("reserved", why));
         }
         let mut driver = self.prepare(run, Some(log))?;
         // Only the log can decide whether the id is free, so no model is called before the log
@@ -180,10 +184,16 @@ impl Start {
         let difference = mismatch(run, 1, Some(found), Some(&wanted));
         let diff = difference.metadata().get("diff").cloned().unwrap_or_default();
         let path = diff.pointer("/0/path").and_then(Value::as_str).unwrap_or_default();
+        let advice = match self.extent {
+            Extent::Chat if path != "extent" => {
+                ", and allow_changed_engine() continues this run with another prompt or other params"
+            }
+            _ => "",
+        };
         Err(Error::new(ErrorKind::Log(LogReason::RunExists))
             .with_message(format!(
                 "log error: run_exists: run {run} exists and began with another input: {path} differs; \
-                 another input needs another run id, and allow_changed_engine() continues this run with another prompt or other params"
+                 another input needs another run id{advice}"
             ))
             .with("run_id", run)
             .with("diff", diff))

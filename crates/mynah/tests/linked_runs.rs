@@ -15,7 +15,7 @@ use std::{
 use kept::says;
 use mynah::{
     AdapterReason, BoxFuture, Budget, Engine, Error, OnToolError, Result, Session, Tool,
-    ToolContext, ToolExecutor, ToolOutcome,
+    ToolContext, ToolExecutor, ToolOutcome, fork_run,
     log::{Log, MemoryLog},
     restore_session,
     testing::Scripted,
@@ -323,7 +323,8 @@ async fn a_turn_is_not_continued_in_another_run_once_its_session_has_moved_on() 
 async fn a_run_of_another_kind_under_the_next_id_is_not_taken_for_a_continuation() -> Result<()> {
     let log = MemoryLog::new();
     let engine = Engine::new(Scripted::new([says("mine"), breaks_off(2000), says("never")])?);
-    engine.chat("other").record(&log).run_id("k~2").await?;
+    engine.chat("other").record(&log).run_id("other").await?;
+    fork_run(&log, "other", 3).run_id("k~2").await?;
     engine.chat("go").record(&log).run_id("k").await?;
     let error = engine.resume(&log, "k").await.expect_err("an id that is taken");
     assert_eq!((error.reason(), &error.metadata()["run_id"]), ("run_exists", &json!("k~2")));

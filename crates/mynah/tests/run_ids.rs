@@ -52,7 +52,10 @@ async fn an_id_leaves_room_for_those_of_the_runs_that_continue_its_own() -> Resu
     let engine = talker(1)?;
     let chat = |length: usize| engine.chat("go").record(&log).run_id("x".repeat(length));
     let refused = chat(245).await.expect_err("too long");
-    assert!(refused.to_string().ends_with("an id has at most 244 bytes"), "{refused}");
+    assert!(
+        refused.to_string().ends_with("it has 245 bytes; the id of a run has 1 to 244"),
+        "{refused}"
+    );
     assert_eq!(chat(244).await?.run_id.map(|id| id.len()), Some(244));
     let refused = engine.resume(&log, "").await.expect_err("no id");
     assert!(refused.to_string().contains("no run with an empty id"), "{refused}");

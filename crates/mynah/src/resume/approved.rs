@@ -72,7 +72,7 @@ impl Resume {
         let (run, id) = (&self.run, &call.id);
         let message = format!(
             "session error: approval_stale: call {id:?} of run {run} was to be approved for another description or schema of tool {:?} than \
-             this engine has; look at the tool, then approve the call by its new digest, {digest}",
+             this engine has; look at the tool, then approve the call with Engine::resume(…).approve_digest and its new digest, {digest}",
             call.name
         );
         Err(Error::session(SessionReason::ApprovalStale)

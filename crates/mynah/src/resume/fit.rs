@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mynah_data::{Error, ErrorKind, HaltReason, LogReason, Message, Result, Role, ToolCall};
-use mynah_log::{About, End, Extent, Fact, Interruption, RunStatus};
+use mynah_log::{About, End, Extent, Fact, Interruption, Kind, RunStatus};
 use mynah_step::OnUncertain;
 use serde_json::json;
 
@@ -115,7 +115,8 @@ impl Resume {
     }
 
     fn has_ended(&self, loaded: &Loaded) -> Error {
-        let advice = match self.decisions.is_empty() {
+        let was_cancelled = loaded.records.iter().any(|kept| kept.is(Kind::Cancelled));
+        let advice = match self.decisions.is_empty() || was_cancelled {
             true => advice(loaded),
             false => "its calls were decided before",
         };

@@ -144,9 +144,14 @@ fn make_of<'a>(loaded: &Loaded, agents: &'a Agents, run: &RunId) -> Result<&'a M
     };
     make.map(|make| &**make).ok_or_else(|| {
         let known = agents.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        Error::invalid_option("agent", "unknown").with_message(format!(
-            "validation failed: agent: run {run} needs the agent {}, and this worker has: {known}",
-            name.unwrap_or("that started it")
-        ))
+        let why = match name {
+            Some(name) => format!("run {run} needs the agent {name}, and this worker has: {known}"),
+            None => format!(
+                "run {run} names no agent, so only a worker with one agent performs it, and this worker has: {known}; name the agent \
+                 with Chat::agent when runs are enqueued"
+            ),
+        };
+        Error::invalid_option("agent", "unknown")
+            .with_message(format!("validation failed: agent: {why}"))
     })
 }
