@@ -29,8 +29,8 @@ async fn main() -> mynah::Result<()> {
     // A worker performs runs until its shutdown future is ready: here, until the run has ended.
     let ended = async {
         let mut events = follow(&log, &run, None);
-        while let Ok(Some(event)) = events.next().await {
-            let kind = json!(event.event)["type"].clone();
+        while let Some(Ok(event)) = events.next().await {
+            let kind = event.event.type_name();
             println!("{} {kind}", event.id);
             if kind == "suspended" {
                 // A person approves the call, from any process. A second message with the same id is dropped.

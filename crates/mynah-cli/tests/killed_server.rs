@@ -223,7 +223,7 @@ async fn see_what_an_undisturbed_reader_sees<L: Log + Clone>(
         let mut through = client.events(&run, None);
         let disturbed = tokio::spawn(async move {
             let mut seen = Vec::new();
-            while let Some(event) = through.next().await.unwrap() {
+            while let Some(event) = through.try_next().await.unwrap() {
                 seen.push(event);
             }
             seen
@@ -232,7 +232,7 @@ async fn see_what_an_undisturbed_reader_sees<L: Log + Clone>(
         let told = Arc::clone(&in_flight);
         let undisturbed = tokio::spawn(async move {
             let mut seen = Vec::new();
-            while let Some(event) = direct.next().await.unwrap() {
+            while let Some(event) = direct.try_next().await.unwrap() {
                 if event.id.attempt.is_some() {
                     told.notify_one();
                 }
@@ -258,7 +258,7 @@ async fn see_what_an_undisturbed_reader_sees<L: Log + Clone>(
         let disturbed = timeout(limit, disturbed).await.unwrap().unwrap();
         let undisturbed = timeout(limit, undisturbed).await.unwrap().unwrap();
         let (mut whole, mut events) = (Vec::new(), follow(&log, &run, None));
-        while let Some(event) = events.next().await.unwrap() {
+        while let Some(event) = events.try_next().await.unwrap() {
             whole.push(event.event);
         }
         assert_eq!(kept(&disturbed), whole, "{run}");

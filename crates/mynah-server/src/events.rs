@@ -80,7 +80,7 @@ pub(crate) fn told(
                 Next::Nothing => return None,
                 Next::End => Ok(None),
                 Next::Event(Some(event)) => Ok(Some(*event)),
-                Next::Event(None) => events.next().await,
+                Next::Event(None) => events.try_next().await,
             };
             Some(match event {
                 Ok(Some(event)) => {

@@ -89,7 +89,7 @@ async fn a_run_that_is_started_at_once_can_be_followed() {
     let said: Vec<&Value> = sent.iter().map(|sent| &sent.data["event"]["type"]).collect();
     assert!(said.contains(&&json!("sealed")), "{said:?}");
     let (mut events, mut count) = (follow(&log, &run, None), 0);
-    while events.next().await.unwrap().is_some() {
+    while events.try_next().await.unwrap().is_some() {
         count += 1;
     }
     assert_eq!(sent.len(), count + 1);

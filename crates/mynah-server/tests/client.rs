@@ -67,7 +67,7 @@ async fn runs_are_started_decided_followed_and_checked() {
     client.signal("pay 1/2", "k", &approve).await.unwrap();
     let mut events = client.events("pay 1/2", None);
     let mut last = None;
-    while let Some(event) = timeout(LONG, events.next()).await.unwrap().unwrap() {
+    while let Some(event) = timeout(LONG, events.try_next()).await.unwrap().unwrap() {
         last = Some(event);
     }
     assert!(matches!(last.unwrap().event, RunEvent::Sealed { .. }));
@@ -179,7 +179,7 @@ async fn what_the_server_refuses_is_an_error_with_its_code() {
     assert_eq!((error.status, &*error.code), (Some(404), "log_error/run_not_found"));
     assert_eq!(error.metadata()["run_id"], "none");
     assert!(!error.is_temporary());
-    let error = client.events("none", None).next().await.unwrap_err();
+    let error = client.events("none", None).try_next().await.unwrap_err();
     assert_eq!(error.status, Some(404));
     let early = Signal::Answer("x".to_owned());
     let error = client.signal("pays", "k", &early).await.unwrap_err();
@@ -212,7 +212,7 @@ async fn events_continue_over_broken_connections() {
     Client::new(&server.url("")).unwrap().start("hi").run_id("r").send().await.unwrap();
     let reader = tokio::spawn(async move {
         let (mut events, mut seen) = (client.events("r", None), Vec::new());
-        while let Some(event) = events.next().await.unwrap() {
+        while let Some(event) = events.try_next().await.unwrap() {
             seen.push(event);
         }
         seen
@@ -224,7 +224,7 @@ async fn events_continue_over_broken_connections() {
     let seen = timeout(LONG, reader).await.unwrap().unwrap();
     let only = |list: &[FollowedEvent]| list.iter().map(|e| e.event.clone()).collect::<Vec<_>>();
     let (mut whole, mut events) = (Vec::new(), mynah::follow(&log, "r", None));
-    while let Some(event) = events.next().await.unwrap() {
+    while let Some(event) = events.try_next().await.unwrap() {
         whole.push(event);
     }
     assert_eq!(only(&seen), only(&whole));
@@ -238,7 +238,7 @@ async fn a_server_that_stays_away_is_an_error_after_a_while() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = Client::new(&format!("http://{address}")).unwrap();
     let mut events = client.events("r", None).patience(Duration::from_millis(200));
-    let error = timeout(LONG, events.next()).await.unwrap().unwrap_err();
+    let error = timeout(LONG, events.try_next()).await.unwrap().unwrap_err();
     assert_eq!((&*error.code, error.is_temporary()), ("unreachable", true), "{error}");
     assert!(error.detail.contains(&address.to_string()), "{error}");
 }

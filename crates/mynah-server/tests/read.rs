@@ -238,7 +238,7 @@ async fn events_of_a_run_that_ended_are_streamed_to_an_end() {
     let sent = server.stream("/v1/runs/done/events").await;
     assert_eq!(sent.last().unwrap().event.as_deref(), Some("end"));
     let (mut expected, mut events) = (Vec::new(), follow(&log, "done", None));
-    while let Some(event) = events.next().await.unwrap() {
+    while let Some(event) = events.try_next().await.unwrap() {
         expected.push((event.id.to_string(), json!(event)));
     }
     assert_eq!(told(&sent), expected);

@@ -27,6 +27,9 @@ use crate::{
 /// The events are derived from records, so they and their ids are the same for every reader. An answer comes with the pieces in
 /// which it arrived.
 ///
+/// A tool starts with [`RunEvent::ToolExecutionStarted`] and ends with [`Event::ToolExecutionCompleted`] in [`RunEvent::Event`]. Results that a
+/// person gives are in [`RunEvent::Resumed`] and nowhere else, also that of a call which started before its process died.
+///
 /// ```
 /// # use mynah::{Engine, testing::Scripted};
 /// use mynah::{follow, log::MemoryLog};
@@ -36,12 +39,12 @@ use crate::{
 /// let run = engine.chat("hello").record(&log).await?.run_id.unwrap();
 ///
 /// let mut events = follow(&log, &run, None);
-/// let first = events.next().await?.unwrap();
+/// let first = events.next().await.unwrap()?;
 /// assert_eq!(first.id.to_string(), "1.0");
 ///
 /// // Another reader continues where the first stopped.
 /// let mut rest = follow(&log, &run, Some(first.id));
-/// assert_eq!(rest.next().await?.unwrap().id.to_string(), "2.0");
+/// assert_eq!(rest.next().await.unwrap()?.id.to_string(), "2.0");
 /// # Ok(()) }
 /// ```
 pub fn follow<L: Log + Clone>(
@@ -131,13 +134,22 @@ impl Follow {
         self
     }
 
-    /// The next event, when it is there; none after the seal.
+    /// The next event, when it is there; none after the seal. As the method of the same name that [`EventStream`](crate::EventStream) has
+    /// from `futures::StreamExt`.
     ///
     /// Dropping the future loses no event.
     ///
     /// # Errors
-    /// A log that cannot be read, or a record that is damaged. The next call attempts it again.
-    pub async fn next(&mut self) -> Result<Option<FollowedEvent>> {
+    /// Those of [`try_next`](Self::try_next).
+    pub async fn next(&mut self) -> Option<Result<FollowedEvent>> {
+        self.try_next().await.transpose()
+    }
+
+    /// As [`next`](Self::next), with the error outside.
+    ///
+    /// # Errors
+    /// `run_not_found` if there is no such run; a log that cannot be read, or a record that is damaged. The next call attempts it again.
+    pub async fn try_next(&mut self) -> Result<Option<FollowedEvent>> {
         loop {
             let mut answer = self.in_flight.as_ref().and_then(|all| all.of(&self.run));
             let before = answer.as_mut().map(|answer| {
@@ -255,7 +267,7 @@ impl Follow {
     /// The next event if it is recorded already; none otherwise.
     ///
     /// # Errors
-    /// As [`next`](Self::next).
+    /// As [`try_next`](Self::try_next).
     pub async fn next_ready(&mut self) -> Result<Option<FollowedEvent>> {
         loop {
             if let Some(event) = self.events.pop_front() {

@@ -264,3 +264,31 @@ pub enum RunEvent {
     #[serde(untagged)]
     Event(Box<Event>),
 }
+
+impl RunEvent {
+    /// The name of the event, as in JSON.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Self::RunStarted { .. } => "run_started",
+            Self::Resumed { .. } => "resumed",
+            Self::UserMessage { .. } => "user_message",
+            Self::TurnStarted { .. } => "turn_started",
+            Self::TurnRestarted { .. } => "turn_restarted",
+            Self::ToolExecutionStarted { .. } => "tool_execution_started",
+            Self::ToolAttemptFailed { .. } => "tool_attempt_failed",
+            Self::SideEffect { .. } => "side_effect",
+            Self::ContextTruncated { .. } => "context_truncated",
+            Self::FinalizeStarted {} => "finalize_started",
+            Self::FinalizeFailed { .. } => "finalize_failed",
+            Self::BudgetExceeded { .. } => "budget_exceeded",
+            Self::Suspended(_) => "suspended",
+            Self::Completed(_) => "completed",
+            Self::Failed(_) => "failed",
+            Self::Cancelled(_) => "cancelled",
+            Self::Sealed { .. } => "sealed",
+            Self::Removed { .. } => "removed",
+            Self::Redacted { .. } => "redacted",
+            Self::Event(event) => event.type_name(),
+        }
+    }
+}

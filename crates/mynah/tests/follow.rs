@@ -24,15 +24,19 @@ fn engine() -> Result<Engine> {
 
 async fn all(log: &MemoryLog, run: &str, after: Option<EventId>) -> Result<Vec<FollowedEvent>> {
     let (mut events, mut list) = (follow(log, run, after), Vec::new());
-    while let Some(event) = events.next().await? {
-        list.push(event);
+    while let Some(event) = events.next().await {
+        list.push(event?);
     }
     Ok(list)
 }
 
 fn names(events: &[FollowedEvent]) -> Vec<String> {
-    let name = |event: &FollowedEvent| json!(event.event)["type"].as_str().map(str::to_owned);
-    events.iter().filter_map(name).collect()
+    let name = |event: &FollowedEvent| {
+        let name = event.event.type_name();
+        assert_eq!(json!(event.event)["type"], name);
+        name.to_owned()
+    };
+    events.iter().map(name).collect()
 }
 
 #[tokio::test]
@@ -100,7 +104,7 @@ async fn events_of_a_run_that_waits_come_when_it_continues() -> Result<()> {
     let waits = tokio::time::timeout(Duration::from_millis(50), events.next()).await;
     assert!(waits.is_err(), "nothing follows before the answer");
     let reader = tokio::spawn(async move {
-        while let Some(event) = events.next().await? {
+        while let Some(event) = events.try_next().await? {
             seen.push(event);
         }
         Ok::<_, mynah::Error>(seen)
@@ -162,7 +166,7 @@ fn an_id_that_is_none_is_refused() {
 #[tokio::test]
 async fn a_run_that_is_not_there_is_an_error() {
     let log = Arc::new(MemoryLog::new());
-    let error = follow(&log, "none", None).next().await.unwrap_err();
+    let error = follow(&log, "none", None).try_next().await.unwrap_err();
     assert_eq!(error.reason(), "run_not_found");
 }
 
@@ -214,16 +218,16 @@ async fn an_answer_in_flight_is_shown_before_it_is_recorded_and_continues_with_i
     let mut seen = Vec::new();
     permits.add_permits(3);
     while seen.len() < 5 {
-        seen.extend(events.next().await?);
+        seen.extend(events.try_next().await?);
     }
     let ids: Vec<String> = seen.iter().map(|event| event.id.to_string()).collect();
     assert_eq!(ids, ["1.0", "2.0", "2~1.0", "2~1.1", "2~1.2"]);
 
     // Another reader starts from there, and a third begins inside the answer.
     let mut second = follow(&log, "r", seen[3].id).in_flight(&all);
-    assert_eq!(second.next().await?.as_ref(), seen.last());
+    assert_eq!(second.try_next().await?.as_ref(), seen.last());
     permits.add_permits(2);
-    while let Some(event) = events.next().await? {
+    while let Some(event) = events.try_next().await? {
         seen.push(event);
     }
     task.await.unwrap()?;
@@ -232,7 +236,7 @@ async fn an_answer_in_flight_is_shown_before_it_is_recorded_and_continues_with_i
         |list: &[FollowedEvent]| list.iter().map(|event| event.event.clone()).collect::<Vec<_>>();
     assert_eq!(only(&seen), only(&whole));
     let mut rest = vec![seen[4].clone()];
-    while let Some(event) = second.next().await? {
+    while let Some(event) = second.try_next().await? {
         rest.push(event);
     }
     assert_eq!(only(&rest), only(&whole[4..]));
@@ -254,7 +258,7 @@ async fn a_lost_answer_is_restarted_once() -> Result<()> {
     let mut events = follow(&log, "r", None).in_flight(&all);
     let mut seen = Vec::new();
     while seen.len() < 4 {
-        seen.extend(events.next().await?);
+        seen.extend(events.try_next().await?);
     }
     assert_eq!(seen.last().unwrap().id.to_string(), "2~1.1");
     // The run leaves this process during its answer.
@@ -263,7 +267,7 @@ async fn a_lost_answer_is_restarted_once() -> Result<()> {
     permits.add_permits(9);
     let engine = Engine::new(Paced { pieces, permits });
     engine.resume(&log, "r").await?;
-    while let Some(event) = events.next().await? {
+    while let Some(event) = events.try_next().await? {
         seen.push(event);
     }
     let names = names(&seen).join(" ");
@@ -316,17 +320,17 @@ async fn a_kept_answer_is_shown_by_the_log_and_deleted_when_it_is_recorded() -> 
     for (permit, id) in ["2~1.0", "2~1.1", "2~1.2"].into_iter().enumerate() {
         permits.add_permits(1);
         while seen.len() < 3 + permit {
-            seen.extend(events.next().await?);
+            seen.extend(events.try_next().await?);
         }
         assert_eq!(seen.last().unwrap().id.to_string(), id);
     }
     // A reader that had less continues from there.
     let mut second = follow(&log, "r", seen[2].id);
-    assert_eq!(second.next().await?.as_ref(), Some(&seen[3]));
+    assert_eq!(second.try_next().await?.as_ref(), Some(&seen[3]));
     assert_eq!(log.parts("r", 2, 0).await?.len(), 3);
 
     permits.add_permits(2);
-    while let Some(event) = events.next().await? {
+    while let Some(event) = events.try_next().await? {
         seen.push(event);
     }
     task.await.unwrap()?;
@@ -335,7 +339,7 @@ async fn a_kept_answer_is_shown_by_the_log_and_deleted_when_it_is_recorded() -> 
         |list: &[FollowedEvent]| list.iter().map(|event| event.event.clone()).collect::<Vec<_>>();
     assert_eq!(only(&seen), only(&whole));
     let mut rest = vec![seen[3].clone()];
-    while let Some(event) = second.next().await? {
+    while let Some(event) = second.try_next().await? {
         rest.push(event);
     }
     assert_eq!(only(&rest), only(&whole[3..]));
@@ -354,7 +358,7 @@ async fn from_every_event_of_a_kept_answer_that_was_lost_one_restart_follows() -
     let mut seen = Vec::new();
     while seen.len() < 5 {
         tokio::select! {
-            event = events.next() => seen.extend(event?),
+            event = events.try_next() => seen.extend(event?),
             event = chat.next() => drop(event.unwrap()?),
         }
     }
@@ -363,7 +367,7 @@ async fn from_every_event_of_a_kept_answer_that_was_lost_one_restart_follows() -
     assert_eq!(log.parts("r", 2, 0).await?.iter().map(|part| part.count).sum::<u64>(), 3);
     permits.add_permits(9);
     engine.resume(&log, "r").await?;
-    while let Some(event) = events.next().await? {
+    while let Some(event) = events.try_next().await? {
         seen.push(event);
     }
     assert_eq!(
@@ -393,7 +397,7 @@ async fn parts_that_cannot_be_read_are_damage_and_missing_ones_come_with_the_rec
         log.keep_part(&lease, AnswerPart::new(2, first, 1, payload)).await?;
         let mut events = follow(&log, "r", EventId::recorded(2, 0));
         if first == 0 {
-            let error = events.next().await.unwrap_err();
+            let error = events.try_next().await.unwrap_err();
             assert_eq!(error.reason(), "corrupt");
             assert!(error.to_string().contains("cannot be read"), "{error}");
             continue;
@@ -404,10 +408,10 @@ async fn parts_that_cannot_be_read_are_damage_and_missing_ones_come_with_the_rec
             permits.add_permits(100);
             engine.resume(&log, "r").await
         };
-        let (next, resumed) = tokio::join!(events.next(), resumes);
+        let (next, resumed) = tokio::join!(events.try_next(), resumes);
         resumed?;
         let mut seen = vec![next?.unwrap()];
-        while let Some(event) = events.next().await? {
+        while let Some(event) = events.try_next().await? {
             seen.push(event);
         }
         assert_eq!(seen, all(&log, "r", EventId::recorded(2, 0).into()).await?);

@@ -99,7 +99,7 @@ async fn a_reader_in_the_same_process_sees_it_at_the_place_of_the_event_before()
     let chat = tokio::spawn(chat.for_each(|_| std::future::ready(())));
     let mut events = follow(&log, "r", None).in_flight(&all);
     let (mut seen, mut last) = (Vec::new(), None);
-    while let Some(event) = events.next().await? {
+    while let Some(event) = events.try_next().await? {
         if let RunEvent::Event(reported) = &event.event
             && let Event::ToolExecutionProgress { .. } = **reported
         {
@@ -107,7 +107,7 @@ async fn a_reader_in_the_same_process_sees_it_at_the_place_of_the_event_before()
             seen.push(Event::clone(reported));
             // A reader that comes from there sees it too, and then what is recorded.
             let mut other = follow(&log, "r", event.id).in_flight(&all);
-            assert_eq!(other.next().await?, Some(event.clone()));
+            assert_eq!(other.try_next().await?, Some(event.clone()));
             assert_eq!(other.next_ready().await?, None);
             permits.add_permits(1);
         }

@@ -67,9 +67,17 @@ impl Events {
     /// The next event; none after the run's seal. Dropping the future loses no event.
     ///
     /// # Errors
+    /// Those of [`try_next`](Self::try_next).
+    pub async fn next(&mut self) -> Option<Result<FollowedEvent>> {
+        self.try_next().await.transpose()
+    }
+
+    /// As [`next`](Self::next), with the error outside.
+    ///
+    /// # Errors
     /// The server refuses the request, or cannot be reached for longer than the [`patience`](Self::patience). The next call attempts it
     /// again.
-    pub async fn next(&mut self) -> Result<Option<FollowedEvent>> {
+    pub async fn try_next(&mut self) -> Result<Option<FollowedEvent>> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 self.last = Some(event.id);

@@ -7,7 +7,7 @@
 //! let client = Client::new("http://127.0.0.1:7878")?;
 //! let run = client.start("Refund order 17").run_id("order-17").send().await?;
 //! let mut events = client.events(&run.summary.run_id, None);
-//! while let Some(event) = events.next().await? {
+//! while let Some(event) = events.try_next().await? {
 //!     println!("{} {:?}", event.id, event.event);
 //! }
 //! # Ok(()) }
