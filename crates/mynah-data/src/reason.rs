@@ -105,7 +105,8 @@ reasons! {
 reasons! {
     /// Why a tool call failed before or beside its own outcome.
     ToolReason {
-        /// The handler panicked.
+        /// The handler panicked. An error that it returned is [`Failed`](Self::Failed).
+        #[doc(alias = "panic")]
         HandlerRaised => "handler_raised",
         /// The handler took longer than its timeout.
         Timeout => "timeout",

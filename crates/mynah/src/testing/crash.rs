@@ -78,6 +78,10 @@ type Decide<'a> = Box<dyn Fn(Resume, &ToolCall) -> Resume + Send + Sync + 'a>;
 /// the recorded answers of the same turn, so that any model is deterministic and [`Scripted`](super::Scripted) need not know how far the run is.
 /// [`now`](crate::ToolContext::now) returns one time and [`random`](crate::ToolContext::random) one number in all runs; side effects are executed.
 ///
+/// Two things are not covered. A run that waits is checked up to there, unless [`approve_all`](CrashEverywhere::approve_all),
+/// [`decide`](CrashEverywhere::decide) or [`answer`](CrashEverywhere::answer) continues it. And a task that a tool spawns does not die with its
+/// simulated process, so do effects in the tool's own future.
+///
 /// A chat of `n` records has `2 n` crash points.
 ///
 /// # Panics

@@ -53,7 +53,8 @@ impl CrashViolationKind {
             }
             Self::NotTested => "correct the engine, its scripts, or what is set for the check",
             Self::WorldDiffers => {
-                "do every effect in a tool, and none where the engine is made; give context.idempotency_key() to the service that an \
+                "do every effect in a tool, and none where the engine is made, in the approval function, in halt_when or in on_event, which \
+                 run again in each process; give context.idempotency_key() to the service that an \
                  idempotent tool calls, or remove idempotent(..); reset the world in before_each(..)"
             }
         }
