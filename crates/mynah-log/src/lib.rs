@@ -51,7 +51,6 @@ pub use fact::{
 };
 pub use hash::Hash;
 pub use kind::Kind;
-pub(crate) use log::BoxFuture;
 pub use log::{Append, Durability, Hold, Lease, Log, LogFuture, MAX_RUN_ID, SealedRun};
 pub use memory::MemoryLog;
 pub use queue::{AnswerPart, Changes, InboxMessage, Limits, Queue, RunChange};

@@ -3,8 +3,9 @@
 //! A backend passes if [`run`] returns. It panics at the first violation. One that several processes can share passes [`run_shared`] too.
 //!
 //! ```
+//! # mod mynah { pub use mynah_log as log; }
 //! use std::sync::Arc;
-//! use mynah_log::{Log, MemoryLog, conformance};
+//! use mynah::log::{Log, MemoryLog, conformance};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() {
 //! conformance::run(async || Arc::new(MemoryLog::new()) as Arc<dyn Log>).await;
@@ -37,7 +38,7 @@ use std::{
 
 use mynah_data::{Error, ErrorKind, LogReason};
 
-use crate::{BoxFuture, Log};
+use crate::{Log, log::BoxFuture};
 
 pub use sample::Sample;
 

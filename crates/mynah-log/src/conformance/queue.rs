@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use mynah_data::{HaltReason, LogReason};
 
 use super::{HOUR, OVER, Sample, all, begin, refused};
-use crate::{Append, BoxFuture, Lease, Log, Queue, RunStatus};
+use crate::{Append, Lease, Log, Queue, RunStatus, log::BoxFuture};
 
 pub(super) async fn a_beat_keeps_all_leases_of_its_process(log: &dyn Log) {
     let mut runs = ["a", "b", "c"].map(|run| Sample::new(run, 0));

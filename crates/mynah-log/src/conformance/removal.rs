@@ -4,9 +4,9 @@ use mynah_data::{HaltReason, LogReason, Result, Thread};
 
 use super::{HOUR, OVER, Sample, all, refused};
 use crate::{
-    About, Append, Auditor, BoxFuture, Chain, Extent, Fact, Hash, Head, Kind, Log, MAINTENANCE,
-    Previous, Prune, Record, Redact, Removals, Removed, RunFilter, RunStatus, RunSummary,
-    SealedRun, SessionLink, Stripped, Tombstone, Warrant, verify_run, verify_seals,
+    About, Append, Auditor, Chain, Extent, Fact, Hash, Head, Kind, Log, MAINTENANCE, Previous,
+    Prune, Record, Redact, Removals, Removed, RunFilter, RunStatus, RunSummary, SealedRun,
+    SessionLink, Stripped, Tombstone, Warrant, log::BoxFuture, verify_run, verify_seals,
 };
 
 pub(super) async fn a_redacted_run_still_verifies(log: &dyn Log) {

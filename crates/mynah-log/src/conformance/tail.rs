@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mynah_data::LogReason;
 
 use super::{Sample, all, begin, refused};
-use crate::{BoxFuture, Log, Tail};
+use crate::{Log, Tail, log::BoxFuture};
 
 pub(super) async fn waiting_ends_when_there_is_more(log: &dyn Log) {
     let mut early = log.wait("run", 0);
