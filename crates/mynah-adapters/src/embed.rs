@@ -8,10 +8,10 @@ use mynah_step::BoxFuture;
 /// Turns texts into vectors, so that what means the same lies close together.
 ///
 /// ```
+/// # mod mynah { pub use {mynah_adapters as adapters, mynah_data::*, mynah_step::*}; }
 /// use std::sync::Arc;
-/// use mynah_adapters::embed::{Embedder, Embeddings};
-/// use mynah_data::Result;
-/// use mynah_step::BoxFuture;
+/// use mynah::{BoxFuture, Result};
+/// use mynah::adapters::embed::{Embedder, Embeddings};
 ///
 /// /// Knows nothing of a text but its length.
 /// struct Lengths;

@@ -14,9 +14,10 @@ use crate::loose::tells;
 /// model's output if that caused the failure (`failed_generation`).
 ///
 /// ```
+/// # mod mynah { pub use {mynah_adapters as adapters, mynah_data::*}; }
 /// use std::time::Duration;
-/// use mynah_adapters::failure;
-/// use mynah_data::{AdapterReason, ErrorKind};
+/// use mynah::{AdapterReason, ErrorKind};
+/// use mynah::adapters::failure;
 ///
 /// let header = |name: &str| (name == "retry-after").then_some("2");
 /// let error = failure::of_response(429, header, br#"{"error": {"message": "slow down", "type": "requests"}}"#);

@@ -23,14 +23,12 @@ use crate::{
 /// [`Draft`].
 ///
 /// ```
+/// # mod mynah { pub use {mynah_adapters as adapters, mynah_data::*, mynah_step::*}; }
 /// use std::borrow::Cow;
-/// use mynah_adapters::{
-///     draft::Draft,
-///     format::{Decoder, Delivery, Format, Reader},
-///     sse::{Frame, Framer, LineFramer},
-/// };
-/// use mynah_data::{FinishReason, Metadata, Request, Result};
-/// use mynah_step::ModelCall;
+/// use mynah::{FinishReason, Metadata, ModelCall, Request, Result};
+/// use mynah::adapters::draft::Draft;
+/// use mynah::adapters::format::{Decoder, Delivery, Format, Reader};
+/// use mynah::adapters::sse::{Frame, Framer, LineFramer};
 /// use serde_json::{Value, json};
 ///
 /// /// A server that says a word a line, and ends with a dot.

@@ -89,7 +89,8 @@ mod secrets;
 /// `stream_timeout` from event to event. Dropping the stream closes the connection.
 ///
 /// ```
-/// use mynah_adapters::http::HttpAdapter;
+/// # mod mynah { pub use mynah_adapters as adapters; }
+/// use mynah::adapters::http::HttpAdapter;
 ///
 /// let adapter = HttpAdapter::named("openai-chat")?.with_base_url("http://localhost:4010/v1")?;
 /// assert_eq!(adapter.url("chat/completions")?, "http://localhost:4010/v1/chat/completions");
@@ -116,8 +117,9 @@ impl HttpAdapter {
     /// The adapter and the model that a name such as `groq:llama-3.3-70b-versatile` means.
     ///
     /// ```
-    /// use mynah_adapters::http::HttpAdapter;
-    /// use mynah_data::ModelRef;
+    /// # mod mynah { pub use {mynah_adapters as adapters, mynah_data::*}; }
+    /// use mynah::ModelRef;
+    /// use mynah::adapters::http::HttpAdapter;
     ///
     /// let (_adapter, model) = HttpAdapter::for_model("openai-chat:gpt-4.1-mini")?;
     /// assert_eq!(model, ModelRef::from(("openai-chat", "gpt-4.1-mini")));

@@ -16,7 +16,8 @@ use secrecy::{ExposeSecret, SecretString};
 /// provider's environment variables, and the same variables in a `.env` file if one was allowed.
 ///
 /// ```
-/// use mynah_adapters::keys::Keys;
+/// # mod mynah { pub use mynah_adapters as adapters; }
+/// use mynah::adapters::keys::Keys;
 ///
 /// let keys = Keys::new().with_environment(|name| (name == "MY_KEY").then(|| "from the environment".to_owned()));
 /// let found = |keys: &Keys| keys.find("acme", &["MY_KEY"], None).map(|key| key.source().to_owned());

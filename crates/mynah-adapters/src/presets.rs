@@ -24,7 +24,8 @@ use crate::{
 /// A server: where it is, what it speaks, where its key is found.
 ///
 /// ```
-/// use mynah_adapters::presets::Preset;
+/// # mod mynah { pub use mynah_adapters as adapters; }
+/// use mynah::adapters::presets::Preset;
 /// let groq = Preset::named("groq").unwrap();
 /// assert_eq!(groq.key_variables, ["GROQ_API_KEY"]);
 /// ```

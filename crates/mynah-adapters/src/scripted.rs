@@ -234,7 +234,8 @@ impl Fields {
 /// What a scripted model does in one call.
 ///
 /// ```
-/// use mynah_adapters::scripted::Script;
+/// # mod mynah { pub use mynah_adapters as adapters; }
+/// use mynah::adapters::scripted::Script;
 /// use serde_json::json;
 ///
 /// let script = Script::new().text("hi").stop();
@@ -309,7 +310,8 @@ impl Script {
     /// The script with the tokens that the provider counted, of the prompt and of the answer: what a budget counts.
     ///
     /// ```
-    /// use mynah_adapters::scripted::Script;
+    /// # mod mynah { pub use mynah_adapters as adapters; }
+    /// use mynah::adapters::scripted::Script;
     /// use serde_json::json;
     ///
     /// let script = Script::new().text("hi").usage(1_000, 20).stop();
@@ -324,8 +326,9 @@ impl Script {
     /// The script of a call that fails before it answers: its provider is down, say.
     ///
     /// ```
-    /// use mynah_adapters::scripted::{Entry, Script};
-    /// use mynah_data::{AdapterReason, Error};
+    /// # mod mynah { pub use {mynah_adapters as adapters, mynah_data::*}; }
+    /// use mynah::{AdapterReason, Error};
+    /// use mynah::adapters::scripted::{Entry, Script};
     ///
     /// let down = Error::adapter(AdapterReason::Overloaded);
     /// assert_eq!(Script::new().fail(down.clone()), Script::new().with(Entry::PreflightError(down)));

@@ -63,7 +63,8 @@ pub const MAX_FRAME: usize = 64 << 20;
 /// a field `error`, which some servers write, is an event of that name.
 ///
 /// ```
-/// use mynah_adapters::sse::{Framer, SseFramer};
+/// # mod mynah { pub use mynah_adapters as adapters; }
+/// use mynah::adapters::sse::{Framer, SseFramer};
 ///
 /// let mut heard = Vec::new();
 /// let mut framer = SseFramer::new();

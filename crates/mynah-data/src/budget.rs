@@ -15,7 +15,8 @@ use crate::FieldError;
 /// at three characters per token.
 ///
 /// ```
-/// use mynah_data::Budget;
+/// # use mynah_data as mynah;
+/// use mynah::Budget;
 /// use serde_json::json;
 ///
 /// let budget = Budget::new().max_turns(3).max_usd(0.5);
@@ -100,7 +101,8 @@ impl Budget {
     /// Time is not divided.
     ///
     /// ```
-    /// use mynah_data::Budget;
+    /// # use mynah_data as mynah;
+    /// use mynah::Budget;
     ///
     /// let budget = Budget::new().max_turns(5).max_usd(1.0);
     /// let turns = [0, 1].map(|place| budget.clone().share(place, 2).max_turns);
@@ -153,7 +155,8 @@ impl Budget {
     /// Whether this budget permits an amount that passed a limit of another budget.
     ///
     /// ```
-    /// use mynah_data::{Breach, BreachTime, Budget, Limit};
+    /// # use mynah_data as mynah;
+    /// use mynah::{Breach, BreachTime, Budget, Limit};
     ///
     /// let breach = Breach::new(Limit::Turns, 2u64, 3u64, BreachTime::PreCall);
     /// assert!(Budget::new().max_turns(3).admits(&breach));
@@ -266,7 +269,8 @@ crate::words! {
 /// A limit that was passed.
 ///
 /// ```
-/// use mynah_data::{Breach, Limit, BreachTime};
+/// # use mynah_data as mynah;
+/// use mynah::{Breach, BreachTime, Limit};
 /// use serde_json::json;
 ///
 /// let breach = Breach::new(Limit::Turns, 3u64, 4u64, BreachTime::PreCall);

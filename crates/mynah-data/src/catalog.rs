@@ -76,7 +76,8 @@ impl ModelInfo {
 /// `gpt-4.1-mini`, `openai:gpt-4.1-mini`, `gpt-4.1-mini-2025-04-14`.
 ///
 /// ```
-/// use mynah_data::{Catalog, ModelInfo, Pricing};
+/// # use mynah_data as mynah;
+/// use mynah::{Catalog, ModelInfo, Pricing};
 ///
 /// let mini = Catalog::built_in().get("gpt-4.1-mini-2025-04-14").cloned().unwrap();
 /// assert_eq!((mini.provider.as_str(), mini.context_window), ("openai", Some(1_047_576)));
@@ -215,7 +216,8 @@ impl Catalog {
     /// maker's own server.
     ///
     /// ```
-    /// use mynah_data::Catalog;
+    /// # use mynah_data as mynah;
+    /// use mynah::Catalog;
     /// let model = Catalog::built_in().inform("gpt-4.1-mini".into());
     /// assert_eq!(model.limits["context"], 1_047_576);
     /// ```

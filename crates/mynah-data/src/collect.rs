@@ -16,7 +16,8 @@ use crate::{
 /// what was received, with `halted_reason: cancelled`.
 ///
 /// ```
-/// use mynah_data::{Collector, Event, Thread};
+/// # use mynah_data as mynah;
+/// use mynah::{Collector, Event, Thread};
 /// let mut collector = Collector::new(Thread::from("hi"));
 /// collector.apply(&Event::message_started());
 /// collector.apply(&Event::text_delta("hel"));

@@ -52,7 +52,8 @@ pub fn session(text: &str) -> Result<Session> {
 /// Checks that no object in JSON text has a duplicate key. A parser would drop one of the two.
 ///
 /// ```
-/// use mynah_data::decode::unique_keys;
+/// # use mynah_data as mynah;
+/// use mynah::decode::unique_keys;
 /// let error = unique_keys("{\"a\": {\"b\": 1,\n\"b\": 2}}").unwrap_err();
 /// assert_eq!(error.to_string(), "the key \"b\" occurs twice at line 2 column 3");
 /// assert!(unique_keys(r#"{"a": {"a": 1}, "b": [{"a": 1}, {"a": 1}]}"#).is_ok());

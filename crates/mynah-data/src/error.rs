@@ -23,7 +23,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// [`source`](StdError::source). Neither the cause nor the [run](Self::run_id) of a failed call is compared or in the JSON.
 ///
 /// ```
-/// use mynah_data::{AdapterReason, Error, ErrorKind};
+/// # use mynah_data as mynah;
+/// use mynah::{AdapterReason, Error, ErrorKind};
 ///
 /// let error = Error::adapter(AdapterReason::RateLimited).with_provider("openai").with("status", 429);
 /// assert_eq!(error.to_string(), "adapter error (openai): rate_limited (status 429)");
@@ -482,7 +483,8 @@ impl From<usize> for PathSegment {
 /// One broken rule: where, and which.
 ///
 /// ```
-/// use mynah_data::FieldError;
+/// # use mynah_data as mynah;
+/// use mynah::FieldError;
 /// let error = FieldError::new("role", "unknown").under([("messages").into(), 0.into()]);
 /// assert_eq!(error.to_string(), "messages.0.role: unknown");
 /// ```

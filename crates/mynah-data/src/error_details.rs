@@ -77,7 +77,8 @@ impl Error {
     /// The limit of a budget that was passed.
     ///
     /// ```
-    /// use mynah_data::{Breach, BreachTime, Error, Limit};
+    /// # use mynah_data as mynah;
+    /// use mynah::{Breach, BreachTime, Error, Limit};
     /// let breach = Breach::new(Limit::Turns, 3u64, 4u64, BreachTime::PreCall);
     /// assert_eq!(Error::budget_exceeded(&breach, None).breach(), Some(breach));
     /// ```

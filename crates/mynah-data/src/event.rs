@@ -18,7 +18,8 @@ use crate::{
 /// one `ChatCompleted`.
 ///
 /// ```
-/// use mynah_data::Event;
+/// # use mynah_data as mynah;
+/// use mynah::Event;
 /// let event = Event::text_delta("do");
 /// assert_eq!(serde_json::to_string(&event)?, r#"{"type":"text_delta","id":null,"delta":"do"}"#);
 /// # Ok::<(), serde_json::Error>(())

@@ -10,7 +10,8 @@ use crate::Metadata;
 /// An image: its source and its properties.
 ///
 /// ```
-/// use mynah_data::Image;
+/// # use mynah_data as mynah;
+/// use mynah::Image;
 /// let image = Image::from_base64("aGk=", "image/png");
 /// assert_eq!(image.to_data_uri(|path| std::fs::read(path)).unwrap(), "data:image/png;base64,aGk=");
 /// ```

@@ -16,7 +16,8 @@
 //! (a session).
 //!
 //! ```
-//! use mynah_data::{Message, Thread};
+//! # use mynah_data as mynah;
+//! use mynah::{Message, Thread};
 //!
 //! let thread = Thread::new().with_system("Be brief.").with_user("What is a mynah?");
 //! let text = serde_json::to_string(&thread)?;

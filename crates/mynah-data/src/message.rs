@@ -114,7 +114,8 @@ impl From<Image> for Part {
 /// `tool_call_id` and `metadata`. A tool message always names its call: another one cannot be built.
 ///
 /// ```
-/// use mynah_data::{Message, Role};
+/// # use mynah_data as mynah;
+/// use mynah::{Message, Role};
 /// let message = Message::user("hi");
 /// assert_eq!(message.role(), Role::User);
 /// assert_eq!(message.text(), "hi");
@@ -212,7 +213,8 @@ impl Message {
     /// Characters of its text and bytes of its tool arguments. A third of it is about what it takes in tokens.
     ///
     /// ```
-    /// use mynah_data::Message;
+    /// # use mynah_data as mynah;
+    /// use mynah::Message;
     /// assert_eq!(Message::user("grüß").size(), 4);
     /// ```
     pub fn size(&self) -> u64 {

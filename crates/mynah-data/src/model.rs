@@ -12,7 +12,8 @@ use crate::{CacheRetention, FieldError, Metadata, Usage};
 /// An id given as text is kept as it is: `gpt-4.1-mini`, `openai:gpt-4.1-mini`, `llama3:8b`.
 ///
 /// ```
-/// use mynah_data::ModelRef;
+/// # use mynah_data as mynah;
+/// use mynah::ModelRef;
 /// assert_eq!(ModelRef::from("fake:m").to_string(), "fake:m");
 /// assert_eq!(ModelRef::from(("openai", "gpt-x")).to_string(), "openai:gpt-x");
 /// ```
@@ -204,7 +205,8 @@ impl Pricing {
     /// `speed`, `inference_geo`).
     ///
     /// ```
-    /// use mynah_data::{Metadata, Pricing};
+    /// # use mynah_data as mynah;
+    /// use mynah::{Metadata, Pricing};
     /// let tier = |tier: &str| Metadata::from_iter([("service_tier".to_owned(), tier.into())]);
     /// assert!(Pricing::is_listed(&tier("default")) && !Pricing::is_listed(&tier("flex")));
     /// ```
@@ -231,7 +233,8 @@ impl Pricing {
     /// that was not served [at list prices](Pricing::is_listed).
     ///
     /// ```
-    /// use mynah_data::{Pricing, Usage};
+    /// # use mynah_data as mynah;
+    /// use mynah::{Pricing, Usage};
     /// let mut usage = Usage::new(1000, 500);
     /// Pricing::new(0.15, 0.6).apply(&mut usage);
     /// assert_eq!(usage.total_cost, Some(0.00045));
@@ -299,7 +302,8 @@ impl LongPrompt {
     /// Prices of calls with more than `above` input tokens, without a cache discount.
     ///
     /// ```
-    /// use mynah_data::{LongPrompt, Pricing, Usage};
+    /// # use mynah_data as mynah;
+    /// use mynah::{LongPrompt, Pricing, Usage};
     /// let mut pricing = Pricing::new(1.25, 10.0);
     /// pricing.long_prompt = Some(LongPrompt::new(200_000, 2.5, 15.0));
     /// let cost = |tokens: u64| {

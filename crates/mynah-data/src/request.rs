@@ -10,7 +10,8 @@ use crate::{Message, Messages, Metadata, ModelRef, Thread, ToolSpec, tool::Share
 /// One call of a model.
 ///
 /// ```
-/// use mynah_data::{Message, Request};
+/// # use mynah_data as mynah;
+/// use mynah::{Message, Request};
 /// let mut request = Request::new([Message::user("hi")]).with_model("gpt-5.4-mini");
 /// request.stream = true;
 /// assert!(request.tools.is_empty());
@@ -162,7 +163,8 @@ impl<'de> Deserialize<'de> for ToolChoice {
 /// The form of the answer.
 ///
 /// ```
-/// use mynah_data::ResponseFormat;
+/// # use mynah_data as mynah;
+/// use mynah::ResponseFormat;
 /// use serde_json::json;
 /// let format = ResponseFormat::json_schema("person", json!({"type": "object"}));
 /// let text = serde_json::to_string(&format)?;

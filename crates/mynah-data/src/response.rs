@@ -35,7 +35,8 @@ crate::words! {
 /// Tokens and costs. What was not reported is none, never zero.
 ///
 /// ```
-/// use mynah_data::Usage;
+/// # use mynah_data as mynah;
+/// use mynah::Usage;
 /// let mut usage = Usage::new(1_000, 20);
 /// usage.cached_input_tokens = Some(900);
 /// assert_eq!(usage.total(), Some(1_020));
@@ -251,7 +252,8 @@ impl Response {
     /// the provider is only asked to follow. A Markdown fence around the whole text is left out.
     ///
     /// ```
-    /// use mynah_data::{AdapterReason, EngineReason, ErrorKind, FinishReason, Message, Response};
+    /// # use mynah_data as mynah;
+    /// use mynah::{AdapterReason, EngineReason, ErrorKind, FinishReason, Message, Response};
     /// let answer = |text: &str| Response::new(Message::assistant(text));
     /// assert_eq!(answer("[1, 2]").into_json::<Vec<u8>>()?, [1, 2]);
     /// assert_eq!(answer("```json\n[1, 2]\n```").into_json::<Vec<u8>>()?, [1, 2]);

@@ -26,7 +26,8 @@ crate::words! {
 /// Why a chat stopped. Tools may halt for reasons of their own.
 ///
 /// ```
-/// use mynah_data::HaltReason;
+/// # use mynah_data as mynah;
+/// use mynah::HaltReason;
 /// assert_eq!(HaltReason::from("max_turns"), HaltReason::MaxTurns);
 /// assert_eq!(HaltReason::from("plan_submitted").as_str(), "plan_submitted");
 /// ```
@@ -247,7 +248,8 @@ fn read<'a, T: Deserialize<'a>>(metadata: &'a Metadata, name: &str) -> Option<T>
 /// The result of a chat.
 ///
 /// ```
-/// use mynah_data::{ChatResult, HaltReason, Thread};
+/// # use mynah_data as mynah;
+/// use mynah::{ChatResult, HaltReason, Thread};
 /// let result = ChatResult::new(Thread::new(), HaltReason::Completed);
 /// assert_eq!(result.halted_reason, HaltReason::Completed);
 /// assert!(result.steps.is_empty());
@@ -256,7 +258,8 @@ fn read<'a, T: Deserialize<'a>>(metadata: &'a Metadata, name: &str) -> Option<T>
 /// Every field has a default: a completed chat in which nothing was said.
 ///
 /// ```
-/// use mynah_data::{ChatResult, HaltReason, Thread};
+/// # use mynah_data as mynah;
+/// use mynah::{ChatResult, HaltReason, Thread};
 /// assert_eq!(ChatResult::default(), ChatResult::new(Thread::new(), HaltReason::Completed));
 /// ```
 ///
@@ -292,7 +295,8 @@ impl ChatResult {
     /// Whether the chat stopped for anything but the model being done.
     ///
     /// ```
-    /// use mynah_data::{ChatResult, HaltReason, Thread};
+    /// # use mynah_data as mynah;
+    /// use mynah::{ChatResult, HaltReason, Thread};
     /// assert!(!ChatResult::new(Thread::new(), HaltReason::Completed).is_halted());
     /// assert!(ChatResult::new(Thread::new(), HaltReason::MaxTurns).is_halted());
     /// ```
@@ -316,7 +320,8 @@ impl ChatResult {
     /// checked against a response format. [`into_json`](ChatResult::into_json) checks both.
     ///
     /// ```
-    /// use mynah_data::{ChatResult, EngineReason, ErrorKind, HaltReason, Thread};
+    /// # use mynah_data as mynah;
+    /// use mynah::{ChatResult, EngineReason, ErrorKind, HaltReason, Thread};
     /// let error = ChatResult::new(Thread::new(), HaltReason::MaxTurns).into_text().unwrap_err();
     /// assert_eq!(error.kind(), ErrorKind::Engine(EngineReason::Halted));
     /// assert_eq!(error.metadata()["halted_reason"], "max_turns");

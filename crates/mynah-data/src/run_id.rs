@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 /// here; a log refuses one that is empty or too long.
 ///
 /// ```
-/// use mynah_data::RunId;
+/// # use mynah_data as mynah;
+/// use mynah::RunId;
 ///
 /// let id = RunId::from("invoice-17");
 /// assert_eq!(id, "invoice-17");

@@ -31,7 +31,8 @@ use crate::{
 /// | fold a turn's events into it | [`SessionReducer`](crate::SessionReducer), [`apply_chat`](Self::apply_chat), [`apply_step`](Self::apply_step) |
 ///
 /// ```
-/// use mynah_data::{Session, Status, Thread, ToolCall};
+/// # use mynah_data as mynah;
+/// use mynah::{Session, Status, Thread, ToolCall};
 ///
 /// let waiting = Session::awaiting_tools(Thread::from("hi"), vec![ToolCall::new("c0", "echo", "{}")]);
 /// let session = waiting.submit_tool_result("c0", serde_json::json!({"ok": true}))?;

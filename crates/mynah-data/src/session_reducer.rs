@@ -72,7 +72,8 @@ impl TurnResult {
 /// message that was appended to it.
 ///
 /// ```
-/// use mynah_data::{Event, Message, Session, SessionReducer, Status};
+/// # use mynah_data as mynah;
+/// use mynah::{Event, Message, Session, SessionReducer, Status};
 ///
 /// let mut reducer = SessionReducer::chat(Session::new(), Some(Message::user("hi")));
 /// reducer.apply(&Event::message_started());

@@ -24,7 +24,8 @@ use crate::{
 /// Two of a chat are equal if they add the same messages at the same place.
 ///
 /// ```
-/// use mynah_data::{Message, StepThread, Thread};
+/// # use mynah_data as mynah;
+/// use mynah::{Message, StepThread, Thread};
 ///
 /// let before = Thread::from("hi");
 /// let after = before.clone().with(Message::assistant("hello"));

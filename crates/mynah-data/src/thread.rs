@@ -208,7 +208,8 @@ impl<'de> Deserialize<'de> for Messages {
 /// The conversation so far.
 ///
 /// ```
-/// use mynah_data::{Message, Thread};
+/// # use mynah_data as mynah;
+/// use mynah::{Message, Thread};
 ///
 /// let thread = Thread::new().with_user("hi").with(Message::assistant("hello"));
 /// assert_eq!(thread.messages.len(), 2);

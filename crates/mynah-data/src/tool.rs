@@ -24,7 +24,8 @@ pub const CONTINUE: &str = "continue";
 /// The specification of a tool: what the model sees, and how its calls are handled.
 ///
 /// ```
-/// use mynah_data::ToolSpec;
+/// # use mynah_data as mynah;
+/// use mynah::ToolSpec;
 /// use serde_json::json;
 /// let spec = ToolSpec::new("echo", "gives its arguments back", json!({"type": "object"}));
 /// assert!(!spec.manual);
@@ -69,7 +70,8 @@ crate::words! {
     /// Whether a call of a tool is run; from the most permissive to the strictest.
     ///
     /// ```
-    /// use mynah_data::{Approval, ToolSpec};
+    /// # use mynah_data as mynah;
+    /// use mynah::{Approval, ToolSpec};
     /// use serde_json::json;
     /// let mut spec = ToolSpec::new("pay", "pays a bill", json!({}));
     /// spec.approval = Approval::Ask;
@@ -115,7 +117,8 @@ impl ToolSpec {
 /// A call that a model asked for. Keeps the exact text of the arguments.
 ///
 /// ```
-/// use mynah_data::ToolCall;
+/// # use mynah_data as mynah;
+/// use mynah::ToolCall;
 /// let call = ToolCall::new("c0", "echo", r#"{"x": 1.0}"#);
 /// assert_eq!(call.arguments["x"], 1.0);
 /// assert_eq!(call.raw_arguments, r#"{"x": 1.0}"#);
@@ -263,7 +266,8 @@ fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
 /// The outcome of a tool call.
 ///
 /// ```
-/// use mynah_data::ToolOutcome;
+/// # use mynah_data as mynah;
+/// use mynah::ToolOutcome;
 /// use serde_json::json;
 /// assert_eq!(serde_json::to_value(ToolOutcome::ask("How many?"))?, json!({"ask_user": "How many?", "opts": {}}));
 /// assert_eq!(ToolOutcome::from(json!(5)), ToolOutcome::Ok(json!(5)));
@@ -369,8 +373,9 @@ impl ToolOutcome {
     /// suspended (`sleeping`) and takes no memory; a worker, or a resume, continues it when the time has come.
     ///
     /// ```
+    /// # use mynah_data as mynah;
     /// use std::time::Duration;
-    /// use mynah_data::ToolOutcome;
+    /// use mynah::ToolOutcome;
     ///
     /// let outcome = ToolOutcome::later(Duration::from_secs(60));
     /// assert_eq!(serde_json::to_value(outcome).unwrap(), serde_json::json!({"later": {"for_ms": 60_000}}));

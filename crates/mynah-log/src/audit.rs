@@ -83,7 +83,9 @@ impl<'l> Auditor<'l> {
     /// then.
     ///
     /// ```
-    /// use mynah_log::{Auditor, Log, MemoryLog, conformance::Sample};
+    /// # mod mynah { pub use mynah_log as log; }
+    /// use mynah::log::{Auditor, Log, MemoryLog};
+    /// use mynah::log::conformance::Sample;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
     /// # let log = MemoryLog::new();
     /// # log.append(Sample::new("run-1", 0).sealed().batch()).await?;

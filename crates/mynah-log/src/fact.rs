@@ -25,8 +25,9 @@ pub const SUMMARY_STARTED: &str = "summary_started";
 /// One thing that happened in a run.
 ///
 /// ```
-/// use mynah_data::Thread;
-/// use mynah_log::{Extent, Fact};
+/// # mod mynah { pub use {mynah_data::*, mynah_log as log}; }
+/// use mynah::Thread;
+/// use mynah::log::{Extent, Fact};
 ///
 /// let fact = Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
 /// let text = serde_json::to_string(&fact)?;
@@ -356,7 +357,8 @@ impl Fact {
     /// The run that a tool started, and whether it has ended, as far as this fact says; none if it is not about such a run.
     ///
     /// ```
-    /// use mynah_log::{Effect, Fact, Inside, SUB_RUN_STARTED};
+    /// # mod mynah { pub use mynah_log as log; }
+    /// use mynah::log::{Effect, Fact, Inside, SUB_RUN_STARTED};
     /// use serde_json::json;
     ///
     /// let inside = Some(Inside { call_id: "c1".to_owned(), attempt: 1 });

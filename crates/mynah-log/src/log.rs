@@ -33,8 +33,9 @@ pub type LogFuture<'a, T> = BoxFuture<'a, Result<T>>;
 /// attempt; any other is final.
 ///
 /// ```
-/// use mynah_data::Thread;
-/// use mynah_log::{Append, Chain, Extent, Fact, Log, MemoryLog};
+/// # mod mynah { pub use {mynah_data::*, mynah_log as log}; }
+/// use mynah::Thread;
+/// use mynah::log::{Append, Chain, Extent, Fact, Log, MemoryLog};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
 /// let log = MemoryLog::new();
@@ -186,8 +187,9 @@ pub trait Log: Send + Sync + 'static {
 /// Writes the methods of a [`Log`] that leaves them to another log: all but `append`, or all but those that are named.
 ///
 /// ```
-/// use mynah_data::{Error, LogReason};
-/// use mynah_log::{Append, Head, Log, LogFuture, MemoryLog, forward_log};
+/// # mod mynah { pub use {mynah_data::*, mynah_log as log}; }
+/// use mynah::{Error, LogReason};
+/// use mynah::log::{Append, Head, Log, LogFuture, MemoryLog, forward_log};
 ///
 /// /// A log that is full.
 /// struct Full(MemoryLog);

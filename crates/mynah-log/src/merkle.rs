@@ -32,7 +32,8 @@ pub fn empty_root() -> Hash {
 /// A tree that grows leaf by leaf and keeps only what its root needs: one hash for each bit of its size.
 ///
 /// ```
-/// use mynah_log::merkle::{self, Tree};
+/// # mod mynah { pub use mynah_log as log; }
+/// use mynah::log::merkle::{Tree, self};
 /// let leaves: Vec<_> = (0..5u8).map(|n| merkle::leaf(&[n])).collect();
 /// let mut tree = Tree::new();
 /// leaves.iter().for_each(|leaf| tree.push(*leaf));

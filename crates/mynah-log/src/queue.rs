@@ -8,7 +8,8 @@ use crate::{Head, MAX_PAYLOAD, RunStatus};
 /// The queue that a run waits in, and its rank there. It is set by a run's first append and stays as it is.
 ///
 /// ```
-/// use mynah_log::Queue;
+/// # mod mynah { pub use mynah_log as log; }
+/// use mynah::log::Queue;
 /// let queue = Queue::new("default").priority(5).concurrency("customer-7", 2);
 /// assert_eq!((queue.key.as_deref(), queue.limit), (Some("customer-7"), 2));
 /// ```

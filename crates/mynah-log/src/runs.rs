@@ -134,7 +134,8 @@ impl RunSummary {
 /// Which runs are listed.
 ///
 /// ```
-/// use mynah_log::{RunFilter, RunStatus};
+/// # mod mynah { pub use mynah_log as log; }
+/// use mynah::log::{RunFilter, RunStatus};
 /// let failures = RunFilter::new().status(RunStatus::Failed).model("gpt-4.1-mini").limit(20);
 /// ```
 #[derive(Clone, Debug, Default)]

@@ -103,8 +103,9 @@ pub struct VerifyReport {
 /// Checks a run record by record, in memory that does not grow with the run.
 ///
 /// ```
-/// use mynah_data::Thread;
-/// use mynah_log::{Chain, Extent, Fact, Verifier, VerifyStatus};
+/// # mod mynah { pub use {mynah_data::*, mynah_log as log}; }
+/// use mynah::Thread;
+/// use mynah::log::{Chain, Extent, Fact, Verifier, VerifyStatus};
 ///
 /// let mut chain = Chain::new("run-1");
 /// let first = chain.append(0, [7; 16], &Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None })?;

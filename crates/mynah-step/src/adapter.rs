@@ -23,10 +23,10 @@ pub type ModelStream = Pin<Box<dyn Stream<Item = Result<Event>> + Send>>;
 /// sends nothing at all for the call's `stream_timeout`. The caller enforces the other limits.
 ///
 /// ```
+/// # mod mynah { pub use {mynah_data::*, mynah_step::*}; }
 /// use std::sync::Arc;
 /// use futures_util::stream;
-/// use mynah_data::{Event, FinishReason, Request, Result};
-/// use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream};
+/// use mynah::{Adapter, BoxFuture, Event, FinishReason, ModelCall, ModelStream, Request, Result};
 ///
 /// /// Says the same thing whatever it is asked.
 /// struct Parrot(&'static str);
@@ -122,8 +122,9 @@ impl<A: Adapter + ?Sized> Adapter for Arc<A> {
 /// What an adapter needs to know of a call beside the request. Never stored.
 ///
 /// ```
+/// # use mynah_step as mynah;
 /// use std::time::Duration;
-/// use mynah_step::ModelCall;
+/// use mynah::ModelCall;
 ///
 /// let mut call = ModelCall::new("request-1").with_api_key("secret");
 /// call.stream_timeout = Some(Duration::from_secs(30));

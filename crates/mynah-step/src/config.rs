@@ -90,8 +90,10 @@ impl Config {
     /// The same with more tools. Two of one name are refused when the run begins.
     ///
     /// ```
-    /// use mynah_log::MemoryLog;
-    /// use mynah_step::{Config, Tool};
+    /// # mod mynah { pub use {mynah_log as log, mynah_step as step, mynah_step::*}; }
+    /// use mynah::Tool;
+    /// use mynah::log::MemoryLog;
+    /// use mynah::step::Config;
     /// use serde_json::json;
     ///
     /// let tool = |name: &str| Tool::new(name, "", json!({}));
@@ -195,10 +197,11 @@ impl Config {
     /// `replay_mismatch`.
     ///
     /// ```
+    /// # mod mynah { pub use {mynah_data::*, mynah_log as log, mynah_step as step, mynah_step::*}; }
     /// use std::{future::pending, sync::Arc, time::Duration};
-    /// use mynah_data::{Result, ToolCall};
-    /// use mynah_log::MemoryLog;
-    /// use mynah_step::{Config, Context, Tool};
+    /// use mynah::{Result, Tool, ToolCall};
+    /// use mynah::log::MemoryLog;
+    /// use mynah::step::{Config, Context};
     /// use serde_json::json;
     ///
     /// /// Rolls a die and has it charmed. The first process hangs in between.

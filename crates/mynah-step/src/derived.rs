@@ -66,7 +66,9 @@ impl Tool {
     /// descriptions, an `Option` may be left out. The handler may return anything that is [`IntoOutcome`].
     ///
     /// ```
-    /// use mynah_step::{Tool, schemars::JsonSchema};
+    /// # use mynah_step as mynah;
+    /// use mynah::Tool;
+    /// use mynah::schemars::JsonSchema;
     /// use serde::{Deserialize, Serialize};
     ///
     /// #[derive(Deserialize, JsonSchema)]
@@ -102,8 +104,10 @@ impl Tool {
     /// A typed tool whose handler gets a clone of some state with each call, as an `Arc` or a connection pool.
     ///
     /// ```
+    /// # use mynah_step as mynah;
     /// # use std::sync::Arc;
-    /// use mynah_step::{Tool, schemars::JsonSchema};
+    /// use mynah::Tool;
+    /// use mynah::schemars::JsonSchema;
     ///
     /// #[derive(serde::Deserialize, JsonSchema)]
     /// # #[schemars(crate = "mynah_step::schemars")]

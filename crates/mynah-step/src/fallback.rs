@@ -32,10 +32,13 @@ use crate::{
 /// the `unpriced_model`; a limit in dollars counts them at the first one's price.
 ///
 /// ```
+/// # mod mynah { pub use {mynah_data::*, mynah_step::*}; }
 /// use std::sync::Arc;
 /// use futures_util::{StreamExt as _, stream};
-/// use mynah_data::{AdapterReason, Error, Event, Request, Result};
-/// use mynah_step::{Adapter, BoxFuture, Fallback, ModelCall, ModelStream};
+/// use mynah::{
+///     Adapter, AdapterReason, BoxFuture, Error, Event, Fallback, ModelCall, ModelStream,
+///     Request, Result,
+/// };
 ///
 /// struct Busy;
 /// # struct Small;

@@ -6,8 +6,10 @@
 //! **The layer that was added last is the outermost**: it gets the call first and the outcome last.
 //!
 //! ```
+//! # use mynah_step as mynah;
 //! use std::time::Duration;
-//! use mynah_step::{Tool, layers::{Cache, OutputCap, RateLimit}};
+//! use mynah::Tool;
+//! use mynah::layers::{Cache, OutputCap, RateLimit};
 //! use serde_json::json;
 //!
 //! let search = Tool::new("search", "Searches the web", json!({"type": "object"}))

@@ -9,8 +9,10 @@ use tokio::time::Instant;
 /// quick. A replay reports nothing.
 ///
 /// ```
+/// # mod mynah { pub use {mynah_step as step, mynah_step::*}; }
 /// use std::sync::atomic::{AtomicU64, Ordering};
-/// use mynah_step::{MetricsSink, ModelCallMetric};
+/// use mynah::MetricsSink;
+/// use mynah::step::ModelCallMetric;
 ///
 /// /// Counts the tokens of all answers.
 /// #[derive(Default)]

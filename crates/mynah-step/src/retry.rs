@@ -13,7 +13,8 @@ use crate::{World, world::fraction};
 /// In JSON it is an object with any of these fields, `false` for a single attempt, or `"default"`.
 ///
 /// ```
-/// use mynah_step::RetryPolicy;
+/// # use mynah_step as mynah;
+/// use mynah::RetryPolicy;
 /// use serde_json::json;
 ///
 /// let mut policy = RetryPolicy::attempts(5);

@@ -33,7 +33,8 @@ use crate::{
 /// A tool: its specification for the model, and the handler that runs its calls.
 ///
 /// ```
-/// use mynah_step::Tool;
+/// # use mynah_step as mynah;
+/// use mynah::Tool;
 /// use serde_json::json;
 ///
 /// let weather = Tool::new("get_weather", "The weather in a city", json!({

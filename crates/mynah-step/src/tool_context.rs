@@ -15,7 +15,8 @@ use crate::{Journal, SideEffectErrors, World, effects::Effects};
 /// effects. Those are recorded, and the same in a replay. Cheap to clone.
 ///
 /// ```
-/// use mynah_step::Tool;
+/// # use mynah_step as mynah;
+/// use mynah::Tool;
 /// use serde_json::json;
 ///
 /// let roll = Tool::new("roll", "Rolls a die", json!({"type": "object"}))
@@ -39,7 +40,8 @@ use crate::{Journal, SideEffectErrors, World, effects::Effects};
 /// spawns join with [`span`](Self::span):
 ///
 /// ```
-/// use mynah_step::Tool;
+/// # use mynah_step as mynah;
+/// use mynah::Tool;
 /// use serde_json::json;
 /// use tracing::Instrument as _;
 ///
@@ -90,7 +92,8 @@ pub struct ToolContext {
 /// How far a call has come.
 ///
 /// ```
-/// use mynah_step::ToolProgress;
+/// # use mynah_step as mynah;
+/// use mynah::ToolProgress;
 ///
 /// let progress = ToolProgress::new(3.0).total(4.0).message("page 3");
 /// assert_eq!(progress.total, Some(4.0));
@@ -309,8 +312,9 @@ impl ToolContext {
     /// in a replay, and different for every other call. A service that takes such keys does the work once:
     ///
     /// ```
+    /// # use mynah_step as mynah;
     /// # async fn charge(_key: &str, _cents: &serde_json::Value) -> Result<String, std::io::Error> { Ok("paid".to_owned()) }
-    /// use mynah_step::Tool;
+    /// use mynah::Tool;
     /// use serde_json::json;
     ///
     /// let pay = Tool::new("pay", "Charges the card", json!({"type": "object"}))
@@ -378,8 +382,8 @@ impl ToolContext {
     /// one:
     ///
     /// ```
-    /// use mynah_data::{Error, Result};
-    /// use mynah_step::ToolContext;
+    /// # mod mynah { pub use {mynah_data::*, mynah_step::*}; }
+    /// use mynah::{Error, Result, ToolContext};
     ///
     /// async fn process(context: &ToolContext) -> Result<u32> {
     ///     context.side_effect("process", async { Ok::<_, Error>(std::process::id()) }).await

@@ -28,7 +28,8 @@ use crate::{Tool, ToolContext};
 /// named, as in `Tool::typed::<Args, Fallible<Plain>>(…)` with [markers](crate::markers).
 ///
 /// ```
-/// use mynah_step::{Tool, ToolOutcome};
+/// # use mynah_step as mynah;
+/// use mynah::{Tool, ToolOutcome};
 /// use serde_json::json;
 ///
 /// let tool = |name: &str| Tool::new(name, "", json!({"type": "object"}));

@@ -13,8 +13,9 @@ use mynah_log::Hash;
 /// Where a run's time and chance come from.
 ///
 /// ```
+/// # use mynah_step as mynah;
 /// use std::time::{Duration, SystemTime};
-/// use mynah_step::World;
+/// use mynah::World;
 ///
 /// /// Nothing ever changes here: for tests whose output is compared.
 /// struct Frozen;

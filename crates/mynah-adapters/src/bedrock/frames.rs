@@ -14,7 +14,9 @@ use crate::{
 /// An exception among the frames is the error of the call.
 ///
 /// ```
-/// use mynah_adapters::{bedrock::EventStreamFramer, sse::Framer};
+/// # mod mynah { pub use mynah_adapters as adapters; }
+/// use mynah::adapters::bedrock::EventStreamFramer;
+/// use mynah::adapters::sse::Framer;
 ///
 /// let mut framer = EventStreamFramer::new();
 /// assert!(framer.push(b"no frame at all", &mut |_| Ok(())).is_err());

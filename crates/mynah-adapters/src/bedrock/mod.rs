@@ -55,7 +55,9 @@ use crate::{
 /// do not get those from before the last of them.
 ///
 /// ```
-/// use mynah_adapters::{bedrock::Bedrock, format::Format};
+/// # mod mynah { pub use mynah_adapters as adapters; }
+/// use mynah::adapters::bedrock::Bedrock;
+/// use mynah::adapters::format::Format;
 ///
 /// let region = |name: &str| (name == "AWS_REGION").then(|| "eu-west-1".to_owned());
 /// let url = Bedrock::default().base_url(&mynah_step::ModelCall::default(), &region)?;

@@ -1,14 +1,14 @@
 //! What every embedder must do, on a real socket.
 //!
 //! ```
+//! # mod mynah { pub use {mynah_adapters as adapters, mynah_step::*}; }
 //! use std::sync::Arc;
-//! use mynah_adapters::{
-//!     conformance::{Received, embed::{self, EmbedderSubject}},
-//!     embed::Embedder,
-//!     http::{HttpAdapter, HttpEmbedder},
-//!     keys::Keys,
-//! };
-//! use mynah_step::RetryPolicy;
+//! use mynah::RetryPolicy;
+//! use mynah::adapters::conformance::Received;
+//! use mynah::adapters::conformance::embed::{EmbedderSubject, self};
+//! use mynah::adapters::embed::Embedder;
+//! use mynah::adapters::http::{HttpAdapter, HttpEmbedder};
+//! use mynah::adapters::keys::Keys;
 //! use serde_json::json;
 //!
 //! struct Vectors;

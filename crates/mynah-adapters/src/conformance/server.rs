@@ -17,7 +17,8 @@ use tokio::{
 /// An HTTP/1.1 server on a port of its own. Dropping it closes the port.
 ///
 /// ```
-/// use mynah_adapters::conformance::{Reply, TestServer};
+/// # mod mynah { pub use mynah_adapters as adapters; }
+/// use mynah::adapters::conformance::{Reply, TestServer};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
 /// let server = TestServer::start(|received| Reply::json(404, format!("{{\"no\": {:?}}}", received.path))).await?;

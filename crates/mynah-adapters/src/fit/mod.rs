@@ -20,7 +20,8 @@
 //! resolve and point into `$defs` of the root, and definitions that nothing refers to are dropped. Unknown references accept anything.
 //!
 //! ```
-//! use mynah_adapters::fit::{Dialect, Target, fit};
+//! # mod mynah { pub use mynah_adapters as adapters; }
+//! use mynah::adapters::fit::{Dialect, Target, fit};
 //! use serde_json::json;
 //!
 //! let schema = json!({"type": "object", "properties": {"city": {"type": "string"}}});

@@ -26,7 +26,9 @@ use crate::{
 /// Models before Gemini 3 cannot call functions and write JSON in one answer.
 ///
 /// ```
-/// use mynah_adapters::{format::Format, gemini::Gemini};
+/// # mod mynah { pub use mynah_adapters as adapters; }
+/// use mynah::adapters::format::Format;
+/// use mynah::adapters::gemini::Gemini;
 ///
 /// let request = mynah_data::Request::from("hi").with_model("gemini-2.5-flash");
 /// assert_eq!(Gemini::default().path(&request), "models/gemini-2.5-flash:streamGenerateContent?alt=sse");

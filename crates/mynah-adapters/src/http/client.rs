@@ -20,8 +20,9 @@ use rustls_platform_verifier::Verifier;
 /// for a server on this machine.
 ///
 /// ```
+/// # mod mynah { pub use mynah_adapters as adapters; }
 /// use std::time::Duration;
-/// use mynah_adapters::http::Http;
+/// use mynah::adapters::http::Http;
 ///
 /// let http = Http::builder().connect_timeout(Duration::from_secs(3)).proxy("http://proxy.example:3128").build()?;
 /// # Ok::<(), mynah_data::Error>(())

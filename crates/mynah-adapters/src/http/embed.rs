@@ -24,7 +24,8 @@ use crate::{
 /// retried. Dropping the future ends the call.
 ///
 /// ```
-/// use mynah_adapters::http::HttpEmbedder;
+/// # mod mynah { pub use mynah_adapters as adapters; }
+/// use mynah::adapters::http::HttpEmbedder;
 ///
 /// let embedder = HttpEmbedder::named("openai:text-embedding-3-small")?.with_dimensions(256);
 /// // And then: embedder.vectors(["a bird that talks", "a starling"]).await?

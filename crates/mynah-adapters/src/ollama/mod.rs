@@ -24,9 +24,10 @@ use crate::{
 /// cannot be forced, and an answer with a given format calls none.
 ///
 /// ```
-/// use mynah_adapters::{format::Format, ollama::Ollama};
-/// use mynah_data::Request;
-/// use mynah_step::ModelCall;
+/// # mod mynah { pub use {mynah_adapters as adapters, mynah_data::*, mynah_step::*}; }
+/// use mynah::{ModelCall, Request};
+/// use mynah::adapters::format::Format;
+/// use mynah::adapters::ollama::Ollama;
 ///
 /// let request = Request::from("hi").with_model("qwen3:4b").with_max_tokens(64);
 /// let body = Ollama::default().body(&request, &ModelCall::default())?;

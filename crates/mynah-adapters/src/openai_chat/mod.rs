@@ -33,7 +33,8 @@ impl OpenAiChat {
 /// How a server differs from OpenAI's own.
 ///
 /// ```
-/// use mynah_adapters::openai_chat::{ChatDialect, OpenAiChat, ReasoningBack};
+/// # mod mynah { pub use mynah_adapters as adapters; }
+/// use mynah::adapters::openai_chat::{ChatDialect, OpenAiChat, ReasoningBack};
 ///
 /// let mut dialect = ChatDialect::COMPATIBLE;
 /// dialect.usage_on_request = false;

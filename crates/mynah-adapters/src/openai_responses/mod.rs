@@ -34,9 +34,10 @@ use crate::{
 /// image or a message becomes a `prompt_cache_breakpoint`.
 ///
 /// ```
-/// use mynah_adapters::{format::Format, openai_responses::OpenAiResponses};
-/// use mynah_data::Request;
-/// use mynah_step::ModelCall;
+/// # mod mynah { pub use {mynah_adapters as adapters, mynah_data::*, mynah_step::*}; }
+/// use mynah::{ModelCall, Request};
+/// use mynah::adapters::format::Format;
+/// use mynah::adapters::openai_responses::OpenAiResponses;
 ///
 /// let request = Request::from("hi").with_model("gpt-4.1");
 /// let body = OpenAiResponses::default().body(&request, &ModelCall::default())?;

@@ -6,8 +6,10 @@
 //! bytes say. `docs/format.md` describes every member.
 //!
 //! ```
+//! # mod mynah { pub use mynah_log as log; }
 //! use std::io::Cursor;
-//! use mynah_log::{Log, MemoryLog, bundle, conformance::Sample};
+//! use mynah::log::{Log, MemoryLog, bundle};
+//! use mynah::log::conformance::Sample;
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
 //! # let log = MemoryLog::new();

@@ -9,7 +9,8 @@
 //! see a format that is not human readable, so that a type can leave out derived members.
 //!
 //! ```
-//! use mynah_log::cbor;
+//! # mod mynah { pub use mynah_log as log; }
+//! use mynah::log::cbor;
 //! let bytes = cbor::to_vec(&serde_json::json!({"b": 1.5, "a": [1, -1]}))?;
 //! assert_eq!(bytes, [0xa2, 0x61, b'a', 0x82, 0x01, 0x20, 0x61, b'b', 0xf9, 0x3e, 0x00]);
 //! let back: serde_json::Value = cbor::from_slice(&bytes)?;

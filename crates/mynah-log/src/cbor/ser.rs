@@ -52,7 +52,8 @@ impl Writer {
     /// The bytes of a value, as [`to_vec`] gives them.
     ///
     /// ```
-    /// use mynah_log::cbor;
+    /// # mod mynah { pub use mynah_log as log; }
+    /// use mynah::log::cbor;
     /// let mut writer = cbor::Writer::new();
     /// assert_eq!(writer.encode(&[1, 2])?, cbor::to_vec(&[1, 2])?);
     /// assert_eq!(writer.encode("a")?, [0x61, b'a']);

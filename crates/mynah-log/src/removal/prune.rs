@@ -18,7 +18,9 @@ const BATCH: usize = 64;
 /// together, at the age of the oldest, or stay together if the limit has no room for all.
 ///
 /// ```
-/// use mynah_log::{Log, MemoryLog, Prune, Warrant, conformance::Sample};
+/// # mod mynah { pub use mynah_log as log; }
+/// use mynah::log::{Log, MemoryLog, Prune, Warrant};
+/// use mynah::log::conformance::Sample;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
 /// # let log = MemoryLog::new();
 /// # log.append(Sample::new("run-1", 0).sealed().batch()).await?;

@@ -20,7 +20,9 @@ const PORTION: usize = 256;
 /// verifies. It cannot be replayed.
 ///
 /// ```
-/// use mynah_log::{Kind, Log, MemoryLog, Redact, Warrant, conformance::Sample, verify_run};
+/// # mod mynah { pub use mynah_log as log; }
+/// use mynah::log::{Kind, Log, MemoryLog, Redact, Warrant, verify_run};
+/// use mynah::log::conformance::Sample;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
 /// # let log = MemoryLog::new();
 /// # log.append(Sample::new("run-1", 0).user("my card is 4111").sealed().batch()).await?;

@@ -10,7 +10,8 @@ use crate::{Chain, Corrupt, Hash, Head, Log, Record, audit, entry, record_summar
 /// name. It takes memory for each removal, and none for what is there.
 ///
 /// ```
-/// use mynah_log::{MemoryLog, Removals};
+/// # mod mynah { pub use mynah_log as log; }
+/// use mynah::log::{MemoryLog, Removals};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
 /// let removals = Removals::read(&MemoryLog::new()).await?;
 /// assert_eq!((removals.head(), removals.is_pruned("run-1")), (None, false));

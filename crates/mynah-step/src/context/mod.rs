@@ -61,8 +61,9 @@ use crate::{
 /// and so do tasks and threads that it spawns:
 ///
 /// ```
-/// use mynah_log::MemoryLog;
-/// use mynah_step::{Config, Context};
+/// # mod mynah { pub use {mynah_log as log, mynah_step as step}; }
+/// use mynah::log::MemoryLog;
+/// use mynah::step::{Config, Context};
 /// use tracing::Instrument as _;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
@@ -74,10 +75,11 @@ use crate::{
 /// # Examples
 ///
 /// ```
+/// # mod mynah { pub use {mynah_data::*, mynah_log as log, mynah_step as step, mynah_step::*}; }
 /// use std::sync::Arc;
-/// use mynah_data::{ToolCall, ToolOutcome};
-/// use mynah_log::MemoryLog;
-/// use mynah_step::{Config, Context, Tool};
+/// use mynah::{Tool, ToolCall, ToolOutcome};
+/// use mynah::log::MemoryLog;
+/// use mynah::step::{Config, Context};
 /// use serde_json::json;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
@@ -245,10 +247,11 @@ impl Context {
     /// one:
     ///
     /// ```
+    /// # mod mynah { pub use {mynah_data::*, mynah_log as log, mynah_step as step}; }
     /// use std::sync::Arc;
-    /// use mynah_data::Error;
-    /// use mynah_log::MemoryLog;
-    /// use mynah_step::{Config, Context};
+    /// use mynah::Error;
+    /// use mynah::log::MemoryLog;
+    /// use mynah::step::{Config, Context};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
     /// let context = Context::new(Config::new(&Arc::new(MemoryLog::new()), "run-1"))?;

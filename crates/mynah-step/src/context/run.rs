@@ -19,10 +19,11 @@ impl Context {
     /// something invalid. [Cancelled](Context::cancel), it ends so.
     ///
     /// ```
+    /// # mod mynah { pub use {mynah_data::*, mynah_log as log, mynah_step as step}; }
     /// use std::sync::Arc;
-    /// use mynah_data::Result;
-    /// use mynah_log::MemoryLog;
-    /// use mynah_step::{Config, Context};
+    /// use mynah::Result;
+    /// use mynah::log::MemoryLog;
+    /// use mynah::step::{Config, Context};
     ///
     /// async fn dice(context: &Context) -> Result<u64> {
     ///     context.run("roll", async |cx| Ok(cx.random().await? % 6 + 1)).await
@@ -127,10 +128,11 @@ impl Context {
     /// it is requested again. Call this first in the loop.
     ///
     /// ```
+    /// # mod mynah { pub use {mynah_data::*, mynah_log as log, mynah_step as step}; }
     /// use std::sync::Arc;
-    /// use mynah_data::Result;
-    /// use mynah_log::MemoryLog;
-    /// use mynah_step::{Config, Context};
+    /// use mynah::Result;
+    /// use mynah::log::MemoryLog;
+    /// use mynah::step::{Config, Context};
     ///
     /// /// Counts to a number. A process that dies goes on where it was.
     /// async fn count(context: &Context, to: u64) -> Result<u64> {

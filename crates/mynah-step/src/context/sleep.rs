@@ -19,10 +19,11 @@ impl Context {
     /// that the loop must return. The log's index has the time (`wake_at`); [`Config::resume`](crate::Config::resume) continues the run then.
     ///
     /// ```
+    /// # mod mynah { pub use {mynah_data::*, mynah_log as log, mynah_step as step}; }
     /// use std::{sync::Arc, time::Duration};
-    /// use mynah_data::Result;
-    /// use mynah_log::{Log as _, MemoryLog};
-    /// use mynah_step::{Config, Context};
+    /// use mynah::Result;
+    /// use mynah::log::{Log as _, MemoryLog};
+    /// use mynah::step::{Config, Context};
     ///
     /// async fn remind(context: &Context) -> Result<&'static str> {
     ///     context
