@@ -35,8 +35,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         client.signal("order-17", "approval-1", &approve).await?;
     }
     let mut events = client.events("order-17", None);
-    while let Some(event) = events.next().await? {
-        if let RunEvent::Event(event) = event.event
+    while let Some(event) = events.next().await {
+        if let RunEvent::Event(event) = event?.event
             && let mynah::Event::TextDelta { delta, .. } = *event
         {
             print!("{delta}");
