@@ -248,7 +248,10 @@ impl Run {
     }
 
     fn refused(&self, why: &str) -> Error {
-        invalid_status(&self.run_id, "decide", why)
+        Error::session(SessionReason::InvalidStatus)
+            .with_message(format!("session error: invalid_status: run {}: {why}", self.run_id))
+            .with("operation", "decide")
+            .with("run_id", self.run_id.as_str())
     }
 
     pub(crate) fn resumption(&self) -> Result<Resume> {
@@ -284,13 +287,6 @@ impl Resume {
 }
 
 /// The error of a run that does not wait for this.
-pub(crate) fn invalid_status(run: &RunId, operation: &str, why: &str) -> Error {
-    Error::session(SessionReason::InvalidStatus)
-        .with_message(format!("session error: invalid_status: run {run}: {why}"))
-        .with("operation", operation)
-        .with("run_id", run.as_str())
-}
-
 pub(crate) fn unnamed() -> Error {
     Error::invalid_option("run_id", "required").with_message(
         "validation failed: run_id: a run that can be resumed needs record(&log) and run_id(id)",

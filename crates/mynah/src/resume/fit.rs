@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use mynah_data::{Error, ErrorKind, HaltReason, LogReason, Message, Result, Role, ToolCall};
+use mynah_data::{
+    Error, ErrorKind, HaltReason, LogReason, Message, Result, Role, SessionReason, ToolCall,
+};
 use mynah_log::{About, End, Extent, Fact, Interruption, Kind, RunStatus};
 use mynah_step::OnUncertain;
 use serde_json::json;
@@ -10,7 +12,6 @@ use serde_json::json;
 use super::Resume;
 use crate::{
     Decision,
-    handle::invalid_status,
     linked::advice,
     loaded::Loaded,
     prepare::{PARK_AFTER, Part},
@@ -228,6 +229,10 @@ impl Resume {
     }
 
     pub(super) fn refused(&self, status: RunStatus, why: &str) -> Error {
-        invalid_status(&self.run, "resume", why).with("status", status.as_str())
+        Error::session(SessionReason::InvalidStatus)
+            .with_message(format!("session error: invalid_status: run {}: {why}", self.run))
+            .with("operation", "resume")
+            .with("status", status.as_str())
+            .with("run_id", self.run.as_str())
     }
 }
