@@ -313,6 +313,7 @@ impl Breach {
 impl fmt::Display for Breach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { limit, cap, actual, .. } = self;
-        write!(f, "{limit}: {actual}, of at most {cap}")
+        let unit = if *limit == Limit::WallClock { " ms" } else { "" };
+        write!(f, "{limit}: {actual}{unit}, of at most {cap}{unit}")
     }
 }

@@ -19,6 +19,12 @@ fn a_chat_without_an_answer_names_the_limit_that_it_came_to() {
 }
 
 #[test]
+fn a_limit_of_time_is_told_with_its_unit() {
+    let breach = Breach::new(Limit::WallClock, 3000, 3001, BreachTime::PreCall);
+    assert_eq!(breach.to_string(), "wall_clock: 3001 ms, of at most 3000 ms");
+}
+
+#[test]
 fn a_budget_comes_back_from_its_json_equal() {
     let budget = Budget::new()
         .max_input_tokens(1)
