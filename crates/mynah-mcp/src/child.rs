@@ -15,13 +15,16 @@ use tokio::{
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
 };
 
-/// The variables that a server gets without being named: what it takes to find programs and a place for files.
-const BASIC: [&str; 10] = [
+/// The variables that a command gets without being named: what it takes to find programs, settings and a place for files.
+const BASIC: [&str; 13] = [
     "PATH",
     "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "TERM",
     "TMPDIR",
     "LANG",
-    "LC_ALL",
     "TZ",
     // Without these nothing starts on Windows.
     "SystemRoot",
@@ -29,6 +32,15 @@ const BASIC: [&str; 10] = [
     "TEMP",
     "USERPROFILE",
 ];
+
+/// The variables of this process that a server gets without being named: `PATH`, `HOME`, `USER`, `LOGNAME`, `SHELL`, `TERM`, `TMPDIR`,
+/// `LANG`, `LC_*` and `TZ`, and what programs need to start on Windows. Agents give them to other commands too.
+pub fn minimal_environment() -> impl Iterator<Item = (String, OsString)> {
+    let is_basic = |name: &str| BASIC.contains(&name) || name.starts_with("LC_");
+    let named =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    named.filter(move |(name, _)| is_basic(name))
+}
 
 /// How a server is started.
 #[derive(Clone, Debug, Default)]
@@ -67,8 +79,8 @@ impl Start {
         let (program, arguments) = self.command.split_first().ok_or_else(missing)?;
         let mut command = Command::new(program);
         command.args(arguments).env_clear().kill_on_drop(true);
-        let inherited = BASIC.iter().copied().chain(self.inherited.iter().map(String::as_str));
-        for name in inherited {
+        command.envs(minimal_environment());
+        for name in &self.inherited {
             if let Some(value) = std::env::var_os(name) {
                 command.env(name, value);
             }

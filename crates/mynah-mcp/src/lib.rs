@@ -46,6 +46,7 @@ mod listing;
 mod serve;
 mod server;
 
+pub use child::minimal_environment;
 pub use client::Connection;
 pub use error::McpError;
 pub use listing::{Hints, ListedTool, Listing};

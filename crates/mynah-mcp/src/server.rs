@@ -119,7 +119,7 @@ impl Default for ServerLimits {
 }
 
 impl Server {
-    /// A server that is a command. It gets a minimal environment (`PATH`, `HOME`, a folder for temporary files, locale and time zone)
+    /// A server that is a command. It gets a minimal environment ([`minimal_environment`](crate::minimal_environment))
     /// and a process group of its own, which is killed when the last tool is dropped.
     pub fn stdio<W: Into<OsString>>(command: impl IntoIterator<Item = W>) -> Self {
         let command: Vec<OsString> = command.into_iter().map(Into::into).collect();
