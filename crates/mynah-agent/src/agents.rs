@@ -1,7 +1,6 @@
 //! The agents that an agent can call.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -11,12 +10,13 @@ use mynah::{Engine, Tool};
 use crate::{
     Agent, AgentFile, FileError,
     file::{Permission, SubAgent},
+    place,
 };
 
 /// How deep agents may be nested if no file has a limit.
 const DEPTH: u32 = 4;
 
-/// The longest name that providers take for a tool.
+/// The longest name that providers take for a tool or a schema.
 const MAX_NAME: usize = 64;
 
 /// Makes the engine of an agent; none if it has the models of its file.
@@ -71,8 +71,7 @@ impl AgentFile {
         let mut agents = Vec::new();
         for (name, table) in &self.spec.agents {
             let wrong = |why: &str| self.source.error(&["agents", name], why);
-            let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
-            if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_plain) {
+            if !is_plain(name) {
                 let why = "the name of an agent has at most 64 letters, digits, `_` and `-`";
                 return Err(wrong(why).into());
             }
@@ -123,7 +122,7 @@ impl AgentFile {
             return Err(wrong(&[], why));
         }
         let path = self.path(file);
-        let text = fs::read_to_string(&path).map_err(|error| {
+        let text = place::read(&path).map_err(|error| {
             let why = format!("{}: {error}", path.display());
             self.source.unreachable(&["agents", name, "file"], why)
         })?;
@@ -141,6 +140,12 @@ impl AgentFile {
         read.nesting.files.push(place);
         Ok(read)
     }
+}
+
+/// Whether providers take this name for a tool or a schema.
+pub(crate) fn is_plain(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+    !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(is_plain)
 }
 
 /// The path without links, as far as the file is there.

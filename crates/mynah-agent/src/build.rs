@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    env,
     num::NonZeroU64,
     path::{Path, PathBuf},
     time::Duration,
@@ -10,19 +10,18 @@ use std::{
 
 use mynah::{
     Approval, Budget, Catalog, ContextPolicy, Engine, Fallback, ModelRef, OnUnknownTool, Options,
-    ResponseFormat, Tool,
-    adapters::{http::HttpAdapter, keys::Keys, presets::PRESETS},
+    ResponseFormat, Tool, adapters::http::HttpAdapter,
 };
 use serde_json::Value;
 
 use crate::{
     Agent, FileError,
-    agents::{EngineOf, Nesting},
+    agents::{EngineOf, Nesting, is_plain},
     file::{
         Context, ContextTable, Model, ModelTable, Older, OutputSchema, Permission, Prompt, Shell,
         ShellTable, Spec,
     },
-    place::{Source, near, suggestion},
+    place::{self, Source, near, suggestion},
     prompt,
 };
 
@@ -36,7 +35,8 @@ const UNKNOWN_WINDOW: u64 = 32_000;
 const MAX_DEPTH: u32 = 8;
 
 /// Names that are no params, and the keys that set them.
-const OTHER_KEYS: [(&str, &str); 9] = [
+const OTHER_KEYS: [(&str, &str); 10] = [
+    ("deadline", "budget.seconds"),
     ("context_policy", "context"),
     ("budget_note", "budget.note"),
     ("model", "model"),
@@ -47,6 +47,9 @@ const OTHER_KEYS: [(&str, &str); 9] = [
     ("response_format", "output"),
     ("api_key", "model = { name, api_key_env }"),
 ];
+
+/// Names that are no params, because the command or the engine sets them.
+const NOT_PARAMS: [&str; 6] = ["messages", "mode", "agent", "session_id", "request_id", "params"];
 
 /// A file that was read, before it is an [`Agent`].
 ///
@@ -74,7 +77,7 @@ impl AgentFile {
     /// A file that cannot be read, is not TOML, or has keys or values that do not fit.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, FileError> {
         let path = path.as_ref();
-        let text = fs::read_to_string(path).map_err(|error| Source::unreadable(path, &error))?;
+        let text = place::read(path).map_err(|error| Source::unreadable(path, &error))?;
         Self::parse(path, text)
     }
 
@@ -117,7 +120,7 @@ impl AgentFile {
         let adapter = |name: &str| name.split_once(':').map(|(adapter, _)| adapter.to_owned());
         self.spec.model = match self.spec.model {
             Model::Table(table) if adapter(&table.name) == adapter(&model) => {
-                Model::Table(ModelTable { name: model, ..table })
+                Model::Table(ModelTable { name: model, price: None, context_window: None, ..table })
             }
             _ => Model::Short(model),
         };
@@ -139,6 +142,19 @@ impl AgentFile {
     /// That the model cannot be used, with its place in the file.
     pub fn unusable_model(&self, why: impl Into<String>) -> FileError {
         self.source.unreachable(&["model"], why)
+    }
+
+    /// The variables of a prompt in the file that have no value.
+    pub fn unset_vars(&self) -> Vec<String> {
+        let Some(Prompt::Short(text)) = &self.spec.system else { return Vec::new() };
+        let mut vars = self.spec.vars.clone();
+        vars.extend(self.vars.clone());
+        let mut unset = Vec::new();
+        while let Err(name) = prompt::render(text, &vars) {
+            vars.insert(name.clone(), String::new());
+            unset.push(name);
+        }
+        unset
     }
 
     /// A path of the file, relative to its folder.
@@ -233,8 +249,7 @@ impl AgentFile {
     fn check_price(&self) -> Result<(), FileError> {
         let is_own = self.spec.budget.usd.is_some();
         let name = self.model();
-        let known =
-            Catalog::built_in().find(&ModelRef::from(name)).is_some_and(|m| m.pricing.is_some());
+        let known = self.spec.model.informed(ModelRef::from(name)).pricing.is_some();
         if known || !(is_own || self.nesting.limits_usd) {
             return Ok(());
         }
@@ -243,13 +258,14 @@ impl AgentFile {
             false => (&["model"], "`budget.usd` of the agent above"),
         };
         let why = format!(
-            "the price of {name} is not known, so {whose} cannot be enforced; limit `total_tokens` or `turns` instead"
+            "the price of {name} is not known, so {whose} cannot be enforced; limit `total_tokens` or `turns` instead, or give a price: model = {{ name, price = {{ input, output }} }}"
         );
         Err(self.source.error(key, why))
     }
 
     /// The engine with everything of the file but its tools.
     fn configured(&self, engine: Engine) -> Result<Engine, FileError> {
+        self.check_names()?;
         let mut engine = engine
             .defaults(self.params()?)
             .budget(self.budget()?)
@@ -275,10 +291,33 @@ impl AgentFile {
         }
         if let Some(output) = &self.spec.output {
             let name = output.name.as_deref().unwrap_or("answer");
+            if !is_plain(name) {
+                let why = "the name of a schema has at most 64 letters, digits, `_` and `-`";
+                return Err(self.source.error(&["output", "name"], why));
+            }
             let schema = self.schema(&output.schema)?;
             engine = engine.response_format(ResponseFormat::lenient_json_schema(name, schema));
         }
         Ok(engine)
+    }
+
+    /// Refuses names that nothing could use.
+    fn check_names(&self) -> Result<(), FileError> {
+        if self.spec.name.as_ref().is_some_and(|name| name.trim().is_empty()) {
+            return Err(self.source.error(&["name"], "the name is empty; leave it out"));
+        }
+        let is_name = |name: &&String| !name.is_empty() && !name.contains(['=', '\0']);
+        let servers = self.spec.mcp.iter().flat_map(|(server, it)| {
+            it.env.iter().map(move |name| (vec!["mcp", server.as_str(), "env"], name))
+        });
+        let own = self.spec.env.iter().map(|name| (vec!["env"], name));
+        match own.chain(servers).find(|(_, name)| !is_name(name)) {
+            Some((key, _)) => {
+                let why = "give names alone; values come from the environment";
+                Err(self.source.error(&key, why))
+            }
+            None => Ok(()),
+        }
     }
 
     /// How the conversation is shortened, unless it is sent whole.
@@ -302,36 +341,28 @@ impl AgentFile {
     /// How many tokens a prompt may have if the file has no limit.
     fn window(&self) -> u64 {
         let models = std::iter::once(&self.spec.model).chain(&self.spec.fallback);
-        let models: Vec<ModelRef> = models.map(|model| ModelRef::from(model.name())).collect();
+        let models: Vec<ModelRef> =
+            models.map(|model| model.informed(ModelRef::from(model.name()))).collect();
         default_context(&Catalog::built_in(), &models).max_tokens
     }
 
+    /// The adapter of a model that stands at a key, and what is known of the model.
     pub(crate) fn adapter(
         &self,
         model: &Model,
         key: &str,
     ) -> Result<(HttpAdapter, ModelRef), FileError> {
-        let wrong = |error: mynah::Error| self.source.error(&[key], error.to_string());
-        let named = HttpAdapter::for_model(model.name());
-        let (mut adapter, id) = named.map_err(|error| match nearest_adapter(model.name()) {
-            Some(near) => self.source.error(&[key], format!("no adapter is named{near}")),
-            None => wrong(error),
-        })?;
-        if let Model::Table(ModelTable { base_url, api_key_env, .. }) = model {
-            if let Some(url) = base_url {
-                adapter = adapter.with_base_url(url).map_err(wrong)?;
-            }
-            if let Some(variable) = api_key_env {
-                adapter = adapter.with_keys(Keys::new().with_variable(variable));
-            }
-        }
-        Ok((adapter, id))
+        model.adapter().map_err(|why| self.source.error(&[key], why))
     }
 
     fn params(&self) -> Result<Options, FileError> {
         for name in self.spec.params.keys() {
             if let Some((_, key)) = OTHER_KEYS.iter().find(|(other, _)| other == name) {
                 let why = format!("not a param: the key `{key}` sets it");
+                return Err(self.source.error(&["params", name], why));
+            }
+            if NOT_PARAMS.contains(&name.as_str()) {
+                let why = "not a param: it cannot be set in a file";
                 return Err(self.source.error(&["params", name], why));
             }
         }
@@ -341,7 +372,7 @@ impl AgentFile {
             match error.field_errors().first() {
                 Some(wrong) => {
                     let name = wrong.path_text();
-                    self.source.error(&["params", &name], misfit(&wrong.code))
+                    self.source.error(&["params", &name], misfit(&name, &wrong.code))
                 }
                 None => self.source.error(&["params"], error.to_string()),
             }
@@ -416,8 +447,8 @@ impl AgentFile {
 
     fn read_named(&self, file: &str, key: &[&str]) -> Result<String, FileError> {
         let path = self.path(file);
-        fs::read_to_string(&path)
-            .map_err(|error| self.source.error(key, format!("{}: {error}", path.display())))
+        place::read(&path)
+            .map_err(|error| self.source.unreachable(key, format!("{}: {error}", path.display())))
     }
 
     fn ready_made(&self) -> Result<Vec<(Tool, Permission)>, FileError> {
@@ -485,6 +516,12 @@ impl AgentFile {
             return Err(self.source.error(&["tools", "shell", "dir"], why));
         }
         let mut shell = mynah_tools::shell().dir(dir);
+        let inherited = mynah_mcp::minimal_environment();
+        for (name, value) in
+            inherited.filter_map(|(name, value)| Some((name, value.into_string().ok()?)))
+        {
+            shell = shell.env(name, value);
+        }
         if let Some(seconds) = table.and_then(|table| table.timeout) {
             shell = shell.timeout(Duration::from_secs(seconds.get().into()));
         }
@@ -498,11 +535,7 @@ impl AgentFile {
     pub(crate) fn variable(&self, name: &str, key: &[&str]) -> Result<String, FileError> {
         let value = env::var_os(name).and_then(|value| value.into_string().ok());
         value.ok_or_else(|| {
-            let why = match name.contains('=') {
-                true => "give names alone; values come from the environment".to_owned(),
-                false => format!("the environment variable {name} is not set"),
-            };
-            self.source.error(key, why)
+            self.source.error(key, format!("the environment variable {name} is not set"))
         })
     }
 }
@@ -521,25 +554,23 @@ pub fn default_context<'a>(
     catalog: &Catalog,
     models: impl IntoIterator<Item = &'a ModelRef>,
 ) -> ContextPolicy {
-    let windows = models.into_iter().filter_map(|model| catalog.find(model)?.context_window);
+    let window = |model: &ModelRef| catalog.inform(model.clone()).limits.get("context")?.as_u64();
+    let windows = models.into_iter().filter_map(window);
     ContextPolicy::new(windows.min().map_or(UNKNOWN_WINDOW, |window| window / 4 * 3))
 }
 
 /// What to give in place of a value that breaks a rule.
-fn misfit(code: &str) -> String {
-    let give = match code {
-        "out_of_range" => "a number, such as 0.7",
-        "must_be_positive" => "a whole number, 1 or more",
-        "not_a_string" => "a text",
-        "not_a_boolean" => "true or false",
-        code => return format!("this value does not fit: {code}"),
+fn misfit(name: &str, code: &str) -> String {
+    let give = match (name, code) {
+        ("retry", "invalid_shape") => "a table, such as { max_attempts = 3 }",
+        ("tool_choice", "invalid_shape") => "\"auto\", \"none\" or \"required\", or a table",
+        ("prompt_cache", "invalid_shape") => "true, or a table",
+        (_, "out_of_range") => "a number, such as 0.7",
+        (_, "must_be_positive") => "a whole number, 1 or more",
+        (_, "not_a_string") => "a text",
+        (_, "not_a_boolean") => "true or false",
+        (_, "not_a_map") => "a table",
+        (_, code) => return format!("this value does not fit: {code}"),
     };
     format!("give {give}")
-}
-
-/// The adapter that a name was probably meant to have, if it names one that does not exist.
-fn nearest_adapter(model: &str) -> Option<String> {
-    let (adapter, _) = model.split_once(':')?;
-    let names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
-    near(adapter, &names).filter(|near| *near != adapter).map(|_| suggestion(adapter, &names))
 }

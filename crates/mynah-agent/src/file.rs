@@ -7,12 +7,18 @@ use std::{
     num::{NonZeroU32, NonZeroU64},
 };
 
+use mynah::{
+    Catalog, ModelRef, Pricing,
+    adapters::{http::HttpAdapter, keys::Keys, presets::PRESETS},
+};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{self, IntoDeserializer as _, value::MapAccessDeserializer},
 };
 use serde_json::{Map, Value};
+
+use crate::place::{near, suggestion};
 
 /// Declares a table that describes an agent: its own keys, and those that all such tables have.
 macro_rules! agent_table {
@@ -167,13 +173,13 @@ pub(crate) struct ContextTable {
     pub(crate) clear_tool_results: Option<bool>,
 }
 
-/// A model: its name, or a table that also names its server.
+/// A model: its name, or a table with more about it.
 #[derive(Clone, Debug, PartialEq, JsonSchema)]
 #[schemars(untagged)]
 pub(crate) enum Model {
     /// ADAPTER:MODEL, such as `anthropic:claude-sonnet-5`.
     Short(String),
-    /// A model with its server.
+    /// More about a model.
     Table(ModelTable),
 }
 
@@ -183,9 +189,58 @@ impl Model {
             Self::Short(name) | Self::Table(ModelTable { name, .. }) => name,
         }
     }
+
+    /// The model with its price and context window, from the file or the catalog.
+    pub(crate) fn informed(&self, mut model: ModelRef) -> ModelRef {
+        if let Self::Table(ModelTable { price, context_window, .. }) = self {
+            if let Some(price) = price {
+                let mut pricing = Pricing::new(price.input, price.output);
+                pricing.cached_input = price.cached_input;
+                model.pricing = Some(pricing);
+            }
+            let window = context_window.map(|window| ("context".to_owned(), window.get().into()));
+            model.limits.extend(window);
+        }
+        Catalog::built_in().inform(model)
+    }
+
+    /// The adapter that calls the model, and what is known of it.
+    ///
+    /// # Errors
+    /// Why it cannot be called.
+    pub(crate) fn adapter(&self) -> Result<(HttpAdapter, ModelRef), String> {
+        let wrong = |error: mynah::Error| error.to_string();
+        let named = HttpAdapter::for_model(self.name());
+        let (mut adapter, id) = named.map_err(|error| match nearest_adapter(self.name()) {
+            Some(near) => format!("no adapter is named{near}"),
+            None => error.to_string(),
+        })?;
+        if let Self::Table(ModelTable { base_url, api_key_env, price, .. }) = self {
+            if let Some(url) = base_url {
+                adapter = adapter.with_base_url(url).map_err(wrong)?;
+            }
+            if let Some(variable) = api_key_env {
+                adapter = adapter.with_keys(Keys::new().with_variable(variable));
+            }
+            let is_price = |price: f64| price.is_finite() && price >= 0.0;
+            if let Some(Price { input, output, cached_input }) = price
+                && ![*input, *output, cached_input.unwrap_or(0.0)].into_iter().all(is_price)
+            {
+                return Err("give a `price` in dollars, 0 or more".to_owned());
+            }
+        }
+        Ok((adapter, self.informed(id)))
+    }
 }
 
-/// A model with its server.
+/// The adapter that a name was probably meant to have, if it names one that does not exist.
+fn nearest_adapter(model: &str) -> Option<String> {
+    let (adapter, _) = model.split_once(':')?;
+    let names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
+    near(adapter, &names).filter(|near| *near != adapter).map(|_| suggestion(adapter, &names))
+}
+
+/// A model with its server, price and context window.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ModelTable {
@@ -195,6 +250,26 @@ pub(crate) struct ModelTable {
     pub(crate) base_url: Option<String>,
     /// The environment variable that holds the key, instead of the adapter's own.
     pub(crate) api_key_env: Option<String>,
+    /// What tokens cost; by default the price in the catalog.
+    pub(crate) price: Option<Price>,
+    /// How many tokens a prompt and its answer may have; by default the number in the catalog.
+    #[schemars(range(min = 1))]
+    pub(crate) context_window: Option<NonZeroU64>,
+}
+
+/// What tokens cost, in US dollars per million.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Price {
+    /// Input tokens.
+    #[schemars(range(min = 0.0))]
+    pub(crate) input: f64,
+    /// Output tokens.
+    #[schemars(range(min = 0.0))]
+    pub(crate) output: f64,
+    /// Input tokens from the provider's cache; by default as other input.
+    #[schemars(range(min = 0.0))]
+    pub(crate) cached_input: Option<f64>,
 }
 
 /// Instructions to the model.
@@ -428,6 +503,13 @@ macro_rules! short_or_table {
                         Deserialize::deserialize(text.into_deserializer()).map($type::Short)
                     }
 
+                    fn visit_bool<E: de::Error>(self, value: bool) -> Result<$type, E> {
+                        let short = Deserialize::deserialize(value.into_deserializer());
+                        short.map($type::Short).map_err(|_: E| {
+                            E::invalid_type(de::Unexpected::Bool(value), &self)
+                        })
+                    }
+
                     fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<$type, A::Error> {
                         Deserialize::deserialize(MapAccessDeserializer::new(map)).map($type::Table)
                     }
@@ -442,7 +524,7 @@ macro_rules! short_or_table {
 short_or_table! {
     Model, "a name such as \"anthropic:claude-sonnet-5\", or a table with a `name`";
     Prompt, "a text, or a table with a `file`";
-    Shell, "\"ask\", \"allow\" or \"deny\", or a table";
+    Shell, "\"ask\", \"allow\", \"deny\", true or false, or a table";
     OutputSchema, "the path of a JSON file, or a table";
     Context, "\"drop\", \"summarise\" or \"keep\", or a table";
 }

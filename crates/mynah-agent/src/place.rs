@@ -2,6 +2,8 @@
 
 use std::{
     fmt,
+    fs::File,
+    io::{self, Read as _},
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -37,6 +39,23 @@ impl fmt::Display for FileError {
             write!(f, ": {}", self.key)?;
         }
         write!(f, ": {}", self.message)
+    }
+}
+
+/// The largest file that is read: more than any prompt, schema or agent has.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// The text of a file.
+pub(crate) fn read(path: &Path) -> io::Result<String> {
+    let file = File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut text = String::new();
+    file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > MAX_BYTES {
+        true => Err(io::Error::other("it is larger than 4 MiB")),
+        false => Ok(text),
     }
 }
 
@@ -76,7 +95,7 @@ impl Source {
     }
 
     /// That a file cannot be read.
-    pub(crate) fn unreadable(file: &Path, error: &std::io::Error) -> FileError {
+    pub(crate) fn unreadable(file: &Path, error: &io::Error) -> FileError {
         FileError {
             file: file.to_owned(),
             line: None,
@@ -170,8 +189,12 @@ fn in_words(message: &str) -> String {
     let Some((found, expected)) = message.rsplit_once(", expected ") else {
         return message.to_owned();
     };
+    let is_large = found.starts_with("invalid value: integer")
+        && !found.contains('-')
+        && !found.contains("`0`");
     let expected = match expected {
         "f32" | "f64" => "a number",
+        "u32" | "a nonzero u32" if is_large => "a whole number, 4294967295 at most",
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
         "a sequence" => "a list",
         "a map" => "a table",

@@ -107,6 +107,39 @@ async fn an_error_names_the_file_the_line_and_the_key_and_suggests_the_nearest()
             "agent.toml:3: budget.turns: invalid value: integer `-1`, expected a whole number, 0 or more",
         ),
         (
+            "M\nbudget = { turns = 99999999999 }",
+            "agent.toml:3: budget.turns: invalid value: integer `99999999999`, expected a whole number, 4294967295 at most",
+        ),
+        ("M\nname = \"\"", "agent.toml:3: name: the name is empty; leave it out"),
+        (
+            "M\n[output]\nname = \"bad name!\"\nschema = { type = \"object\" }",
+            "agent.toml:4: output.name: the name of a schema has at most 64 letters, digits, `_` and `-`",
+        ),
+        (
+            "M\nenv = [\"A=b\"]",
+            "agent.toml:3: env: give names alone; values come from the environment",
+        ),
+        (
+            "M\n[params]\nmessages = []",
+            "agent.toml:4: params.messages: not a param: it cannot be set in a file",
+        ),
+        (
+            "M\n[params]\ndeadline = 5",
+            "agent.toml:4: params.deadline: not a param: the key `budget.seconds` sets it",
+        ),
+        (
+            "model = { name = \"llamacpp:x\", price = { input = -1, output = 1 } }",
+            "agent.toml:1: model: give a `price` in dollars, 0 or more",
+        ),
+        (
+            "M\n[tools]\nshell = 5",
+            "agent.toml:4: tools.shell: invalid type: integer `5`, expected \"ask\", \"allow\", \"deny\", true or false, or a table",
+        ),
+        (
+            "model = true",
+            "agent.toml:1: model: invalid type: boolean `true`, expected a name such as \"anthropic:claude-sonnet-5\", or a table with a `name`",
+        ),
+        (
             "M\n[agents]\nx = 5",
             "agent.toml:4: agents.x: invalid type: integer `5`, expected a table",
         ),
@@ -117,11 +150,11 @@ async fn an_error_names_the_file_the_line_and_the_key_and_suggests_the_nearest()
         ("M\nagent_depth = 9", "agent.toml:3: agent_depth: agents may be nested 8 deep at most"),
         (
             "model = \"llamacpp:x\"\nbudget = { usd = 1 }",
-            "agent.toml:2: budget.usd: the price of llamacpp:x is not known, so this limit cannot be enforced; limit `total_tokens` or `turns` instead",
+            "agent.toml:2: budget.usd: the price of llamacpp:x is not known, so this limit cannot be enforced; limit `total_tokens` or `turns` instead, or give a price: model = { name, price = { input, output } }",
         ),
         (
             "M\nbudget = { usd = 1 }\n[agents.x]\ndescription = \"d\"\nmodel = \"llamacpp:x\"",
-            "agent.toml:6: agents.x.model: the price of llamacpp:x is not known, so `budget.usd` of the agent above cannot be enforced; limit `total_tokens` or `turns` instead",
+            "agent.toml:6: agents.x.model: the price of llamacpp:x is not known, so `budget.usd` of the agent above cannot be enforced; limit `total_tokens` or `turns` instead, or give a price: model = { name, price = { input, output } }",
         ),
         (
             "model = 7",
@@ -202,6 +235,48 @@ async fn an_error_names_the_file_the_line_and_the_key_and_suggests_the_nearest()
     assert!(error.starts_with("agent.toml:1: model: ") && error.contains("anthropc"), "{error}");
     let error = Agent::from_file("nowhere/agent.toml").await.unwrap_err();
     assert!(error.is_unreachable && error.to_string().starts_with("nowhere/agent.toml: No such"));
+    let gone = agent(&format!("{model}system = {{ file = \"gone.md\" }}")).await.unwrap_err();
+    assert!(gone.is_unreachable, "{gone}");
+}
+
+#[tokio::test]
+async fn a_file_without_end_or_of_many_megabytes_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let large = folder.path().join("large.toml");
+    fs::write(&large, format!("model = 'x:y' # {}", "x".repeat(5 << 20))).unwrap();
+    let error = Agent::from_file(&large).await.unwrap_err();
+    assert!(error.to_string().ends_with("large.toml: it is larger than 4 MiB"), "{error}");
+    #[cfg(unix)]
+    {
+        let error = Agent::from_file("/dev/zero").await.unwrap_err();
+        assert_eq!(error.to_string(), "/dev/zero: it is not a regular file");
+    }
+}
+
+#[tokio::test]
+async fn a_permission_may_be_true_or_false_for_the_shell_too() {
+    for (permission, names) in [("true", &["shell"][..]), ("false", &[]), ("'ask'", &["shell"])] {
+        let text = format!("model = 'openai:gpt-5.4-mini'\n[tools]\nshell = {permission}");
+        let engine = agent(&text).await.unwrap().engine;
+        let tools = engine.resolve_tools(&Options::new());
+        assert_eq!(tools.iter().map(Tool::name).collect::<Vec<_>>(), names, "{permission}");
+        let asks = tools.iter().any(|tool| tool.spec().approval == mynah::Approval::Ask);
+        assert_eq!(asks, permission == "'ask'");
+    }
+}
+
+#[tokio::test]
+async fn the_price_and_window_of_a_model_that_the_catalog_does_not_know_stand_in_the_file() {
+    let text = "model = { name = 'llamacpp:x', price = { input = 0.1, output = 0.4 }, context_window = 40000 }\n\
+        budget = { usd = 1 }";
+    let file = AgentFile::parse("agent.toml", text).unwrap();
+    let engine = file.build().await.unwrap().engine;
+    let pricing = engine.get_model().unwrap().pricing.unwrap();
+    assert_eq!((pricing.input, pricing.output), (0.1, 0.4));
+    assert_eq!(engine.resolve_params(&Options::new())["context_policy"]["max_tokens"], 30_000);
+    // They are not those of another model.
+    let other = file.with_model("llamacpp:y").build().await.unwrap_err().to_string();
+    assert!(other.contains("the price of llamacpp:y is not known"), "{other}");
 }
 
 #[tokio::test]
@@ -223,7 +298,8 @@ async fn a_shell_that_is_allowed_runs_in_the_folder_of_the_file_with_the_variabl
     let folder = tempfile::tempdir().unwrap();
     let text = "model = \"x:y\"\nenv = [\"CARGO_PKG_NAME\"]\n[tools]\nshell = \"allow\"";
     let file = AgentFile::parse(folder.path().join("agent.toml"), text).unwrap();
-    let command = json!({"command": "pwd; echo $CARGO_PKG_NAME $CARGO_MANIFEST_DIR"});
+    let command =
+        json!({"command": "pwd; echo $CARGO_PKG_NAME $CARGO_MANIFEST_DIR; echo home is $HOME"});
     let call = ToolCall::from_value("c0", "shell", command);
     let model = Scripted::new([
         json!([{"tool_call": {"id": call.id, "name": call.name, "arguments": call.arguments}}, {"finish": "tool_calls"}]),
@@ -236,6 +312,8 @@ async fn a_shell_that_is_allowed_runs_in_the_folder_of_the_file_with_the_variabl
     let place = folder.path().canonicalize().unwrap();
     let expected = format!("{}\\nmynah-agent\\n", place.display());
     assert!(output.contains(&expected), "{output}");
+    let home = env::var_os("HOME").map(|home| home.into_string().unwrap()).unwrap_or_default();
+    assert!(output.contains(format!("home is {home}").trim_end()), "{output}");
     assert_eq!(
         engine.resolve_tools(&Options::new()).iter().map(Tool::name).collect::<Vec<_>>(),
         ["shell"]
@@ -307,6 +385,7 @@ async fn params_of_a_wrong_type_are_refused_with_their_place() {
     let table = [
         ("temperature = 'hot'", "agent.toml:3: params.temperature: give a number, such as 0.7"),
         ("max_tokens = 'many'", "agent.toml:3: params.max_tokens: give a whole number, 1 or more"),
+        ("retry = 5", "agent.toml:3: params.retry: give a table, such as { max_attempts = 3 }"),
     ];
     for (line, expected) in table {
         let text = format!("model = 'openai:gpt-5.4-mini'\n[params]\n{line}\n");
