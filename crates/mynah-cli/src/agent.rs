@@ -22,13 +22,14 @@ use crate::{
     written,
 };
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "docs/agents.md describes every key.
+
+Examples:
   mynah agent new                          answer three questions, get agent.toml
-  mynah agent check agent.toml             see whether it can be used, and what will probably fail
+  mynah agent check agent.toml             check it, and warn about likely failures
   mynah agent schema > agent.schema.json   for editors; `#:schema agent.schema.json` in a file names it
   mynah run agent.toml 'What is in this folder?'
 
-docs/agents.md describes every key.
 Exit codes: 0 done, also with warnings; 2 a file that does not fit, with its line and key; 4 a file that cannot be used.";
 
 #[derive(Args)]
@@ -45,7 +46,7 @@ enum Act {
         file: PathBuf,
         #[command(flatten)]
         vars: VarArgs,
-        /// One JSON value a line.
+        /// Print JSON, one value per line.
         #[arg(long)]
         json: bool,
     },
@@ -62,7 +63,7 @@ enum Act {
 /// Variables of an agent file.
 #[derive(Args, Clone, Default)]
 pub(crate) struct VarArgs {
-    /// Set a variable of the agent file's prompt; may be repeated.
+    /// Set a variable of the agent file's prompt. Repeatable.
     #[arg(long = "var", value_name = "NAME=VALUE", value_parser = var)]
     vars: Vec<(String, String)>,
     /// Another model than that of the file.
@@ -101,9 +102,16 @@ pub(crate) struct Answered {
     own: Vec<Vec<Arc<Message>>>,
     /// Those of its agents, by the names of their tools.
     agents: BTreeMap<String, Vec<Vec<Arc<Message>>>>,
+    /// How often the scripts are played; 0 is once.
+    rounds: u32,
 }
 
 impl Answered {
+    /// Nothing was answered, and the scripts are played this often.
+    pub(crate) fn for_rounds(rounds: u32) -> Self {
+        Self { rounds, ..Self::default() }
+    }
+
     /// What was answered in a run, in the runs that it continues, and in those of agents.
     pub(crate) async fn until(log: &dyn Log, run: &str) -> Result<Self, Failure> {
         let mut agents: BTreeMap<String, Vec<_>> = BTreeMap::new();
@@ -116,7 +124,7 @@ impl Answered {
                 agents.entry(name.to_owned()).or_default().extend(answers);
             }
         }
-        Ok(Self { own: resume::answers(log, run).await?, agents })
+        Ok(Self { own: resume::answers(log, run).await?, agents, rounds: 0 })
     }
 
     fn of(&self, file: &AgentFile) -> &[Vec<Arc<Message>>] {
@@ -141,7 +149,7 @@ pub(crate) async fn load(
             let why = format!("--var {name}: only agent files (.toml) have variables");
             Err(Failure::input(why))
         }
-        None => play::agent(file, &answers.own),
+        None => play::agent(file, &answers.own, answers.rounds),
     }
 }
 
@@ -159,7 +167,7 @@ pub(crate) async fn read(
     }
     let scripted = |file: &AgentFile| match script(file.model()) {
         Some(script) => {
-            let played = play::agent(&file.path(script), answers.of(file));
+            let played = play::agent(&file.path(script), answers.of(file), answers.rounds);
             played
                 .map(Some)
                 .map_err(|failure| Failure::from(file.unusable_model(failure.message())))
@@ -219,11 +227,8 @@ fn described(agent: &Agent) -> Value {
     let tools = tools.iter().map(|tool| json!({"name": tool.name(), "asks": asks(tool)}));
     let tools: Vec<_> = tools.collect();
     let model = agent.engine.get_model().map(ToString::to_string);
-    let mut told = json!({"name": agent.name, "model": model, "tools": tools});
-    if !agent.agents.is_empty() {
-        told["agents"] = agent.agents.iter().map(described).collect();
-    }
-    told
+    let agents: Vec<_> = agent.agents.iter().map(described).collect();
+    json!({"name": agent.name, "model": model, "tools": tools, "agents": agents})
 }
 
 /// Writes the tools of an agent, and beneath them its agents.
@@ -281,9 +286,10 @@ fn new(file: &Path) -> Result<(), Failure> {
         let tools = asked(&prompt, question, tool_lines).await?;
         let system =
             if system.is_empty() { "You help with the files of this folder." } else { &system };
+        let head = format!("{model}\nsystem = {}\n", json!(system));
+        let vars = var_lines(&AgentFile::parse(file, &*head)?.unset_vars());
         Ok::<_, Failure>(format!(
-            "#:schema {SCHEMA}\n{model}\nsystem = {}\nbudget = {{ turns = 30 }}\n{tools}",
-            json!(system)
+            "#:schema {SCHEMA}\n{head}{vars}budget = {{ turns = 30 }}\n{tools}"
         ))
     })?;
     create(file, &text)?;
@@ -330,6 +336,15 @@ fn model_line(file: &Path, name: &str) -> Result<String, String> {
         None => agent.check_models().map_err(|error| error.message)?,
     }
     Ok(text)
+}
+
+/// The line of variables that a prompt has; none if it has none.
+fn var_lines(names: &[String]) -> String {
+    let vars: Vec<String> = names.iter().map(|name| format!("{} = \"\"", json!(name))).collect();
+    match vars.join(", ") {
+        none if none.is_empty() => none,
+        vars => format!("vars = {{ {vars} }}\n"),
+    }
 }
 
 fn tool_lines(names: &str) -> Result<String, String> {

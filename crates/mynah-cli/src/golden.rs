@@ -9,7 +9,10 @@ use std::{
 
 use clap::{Args, Subcommand};
 use mynah::{Engine, Error, ErrorKind};
-use mynah_agent::golden::{Added, Answers, Check, Checked, GoldenError, RULES, Rules, add};
+use mynah_agent::{
+    AgentFile,
+    golden::{Added, Answers, Check, Checked, GoldenError, RULES, Rules, add},
+};
 use serde_json::json;
 
 use crate::{
@@ -24,31 +27,29 @@ use crate::{
     written,
 };
 
-pub(crate) const GOLDEN_EXAMPLES: &str = "Examples:
+pub(crate) const GOLDEN_EXAMPLES: &str = "Keys, tokens and mail addresses are replaced in any case; goldens/redact.toml holds rules for all goldens. docs/regression-tests.md describes the rules, and what refund.toml can expect.
+
+Examples:
   mynah golden add last --name refund      write goldens/refund.ndjson and goldens/refund.toml
   mynah golden add last --name refund --redact 'customer=C-[0-9]{6}'
                                            replace customer numbers by [customer-1], [customer-2], …
   mynah check agent.toml                   check the agent against all goldens
 
-Keys, tokens and mail addresses are replaced in any case; goldens/redact.toml holds rules for all goldens.
-docs/regression-tests.md describes the rules, and what refund.toml can expect.
 Exit codes: 0 done; 1 the run is corrupt; 2 no such run, one that has not ended or failed, or a bad rule; 4 a log or file that cannot be used.";
 
-pub(crate) const CHECK_EXAMPLES: &str = "Examples:
-  mynah check agent.toml                   from the records of goldens/: no model is asked, no tool runs
-  mynah check agent.toml goldens --what-if ask the model; tools answer from the records
+pub(crate) const CHECK_EXAMPLES: &str = "MCP servers of the agent are started in any case, because their tools are part of the agent. Agents that it calls are not replayed: they have goldens of their own.
+
+Examples:
+  mynah check agent.toml                   from the records of goldens/: no model is called, no tool runs
+  mynah check agent.toml goldens --what-if call the model; tools answer from the records
   mynah check agent.toml --what-if --repeat 10
                                            show how often each golden passes
   mynah check agent.toml --what-if --update
-                                           keep the new runs, after a look at what differs
+                                           keep the new runs, after you checked the differences
   mynah check agent.toml --junit report.xml
                                            for CI
 
-MCP servers of the agent are started in any case, because their tools are part of the agent. Agents that it calls are not replayed: they have
-goldens of their own.
-
-Exit codes: 0 everything is as expected; 1 something differs, or a run could not be made; 2 wrong usage, a bad agent file or expectation; 4 a
-file or MCP server that cannot be used.";
+Exit codes: 0 everything is as expected; 1 something differs, a run could not be made, or a golden or its expectations cannot be read; 2 wrong usage or a bad agent file; 4 a folder without goldens, or a file or MCP server that cannot be used.";
 
 #[derive(Args)]
 pub(crate) struct GoldenArguments {
@@ -58,7 +59,7 @@ pub(crate) struct GoldenArguments {
 
 #[derive(Subcommand)]
 enum Act {
-    /// Keep a run that has ended as a golden.
+    /// Keep an ended run as a golden.
     Add {
         #[command(flatten)]
         log: LogArgs,
@@ -70,10 +71,10 @@ enum Act {
         /// Folder of the goldens.
         #[arg(long, value_name = "FOLDER", default_value = "goldens")]
         to: PathBuf,
-        /// Replace texts that match a pattern; may be repeated.
+        /// Replace texts that match a pattern, now and in updates of the golden. Repeatable.
         #[arg(long, value_name = "NAME=PATTERN")]
         redact: Vec<String>,
-        /// Replace nothing: keep the run as it is recorded.
+        /// Keep the run unredacted.
         #[arg(long, conflicts_with = "redact")]
         no_redact: bool,
     },
@@ -88,25 +89,25 @@ pub(crate) struct CheckArguments {
     goldens: PathBuf,
     #[command(flatten)]
     vars: VarArgs,
-    /// Ask the model. Tools answer from the records where the call is the same.
+    /// Call the model; answer equal tool calls from the records.
     #[arg(long, conflicts_with = "live")]
     what_if: bool,
-    /// Ask the model and run the tools.
+    /// Call the model and run the tools.
     #[arg(long)]
     live: bool,
-    /// Run each golden this often, and show its pass rate. Needs --what-if or --live.
+    /// Run each golden N times, and show its pass rate. Needs --what-if or --live.
     #[arg(long, value_name = "N", default_value = "1")]
     repeat: NonZeroU32,
-    /// Make this many runs at the same time.
+    /// Execute N runs at the same time.
     #[arg(long, value_name = "N", default_value = "4")]
     jobs: NonZeroUsize,
-    /// Replace goldens whose run differs by the new run. Needs --what-if or --live.
+    /// Replace goldens that differ with the new run. Needs --what-if or --live.
     #[arg(long)]
     update: bool,
     /// Write a JUnit report to this file.
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// One JSON value a line.
+    /// Print JSON, one value per line.
     #[arg(long)]
     json: bool,
 }
@@ -170,8 +171,15 @@ pub(crate) fn check_main(arguments: CheckArguments) -> Result<(), Failure> {
     };
     let looks = Looks::detect();
     let checked = runtime()?.block_on(async {
-        let engine = agent::load(&agent, &vars, &agent::Answered::default()).await?;
+        let answered = agent::Answered::for_rounds(repeat.get());
+        let engine = agent::load(&agent, &vars, &answered).await?;
         let folder = goldens.clone();
+        // Scripts answer in their order.
+        let is_scripted = match agent::is_agent_file(&agent) {
+            true => script(AgentFile::read(&agent)?.model()).is_some(),
+            false => true,
+        };
+        let jobs = if is_scripted { NonZeroUsize::MIN } else { jobs };
         let check = Check::new(&engine, goldens).answers(answers).update(update);
         let check = check.repeat(repeat).jobs(jobs).on_progress(progress(looks, json));
         Ok::<_, Failure>(check.judges(move |name| judge(name, &folder)).run().await?)
@@ -190,8 +198,11 @@ pub(crate) fn check_main(arguments: CheckArguments) -> Result<(), Failure> {
     match checked.iter().filter(|golden| !golden.ok).count() as u64 {
         0 => Ok(()),
         failed => {
-            let all = count(checked.len() as u64, "golden");
-            Err(Failure::finding(format!("{failed} of {all} differ from what is expected")))
+            let (all, verb) = (
+                count(checked.len() as u64, "golden"),
+                if failed == 1 { "differs" } else { "differ" },
+            );
+            Err(Failure::finding(format!("{failed} of {all} {verb} from what is expected")))
         }
     }
 }
@@ -202,7 +213,7 @@ fn judge(name: &str, folder: &Path) -> mynah::Result<Engine> {
         Error::invalid_option("judge", "unusable").with_message(failure.message())
     };
     match script(name) {
-        Some(file) => play::agent(&folder.join(file), &[]).map_err(unusable),
+        Some(file) => play::agent(&folder.join(file), &[], 0).map_err(unusable),
         None => Engine::named(name),
     }
 }

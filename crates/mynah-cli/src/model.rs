@@ -43,7 +43,8 @@ pub(crate) struct CallArgs {
     /// Retry this often after a failure that may be temporary [default: 2].
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
-    /// Time limit of the call. Without it, a server that is silent for 5 minutes, or sends only keep-alives for 30, is given up.
+    /// Limit the time of the call, in seconds. By default a server is given up that is silent for 5 minutes, or sends only keep-alives
+    /// for 30.
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     timeout: Option<Duration>,
     #[command(flatten)]
@@ -160,7 +161,7 @@ impl CallArgs {
     /// The engine that calls a model of this name, and counts its attempts.
     pub(crate) fn engine(&self, name: &str, tries: &Tries) -> Result<Engine, Failure> {
         let engine = match script(name) {
-            Some(file) => play::agent(file, &[])?,
+            Some(file) => play::agent(file, &[], 0)?,
             None => {
                 let (adapter, model) = self.catalog.model(name)?;
                 Engine::new(Counted(Arc::new(self.reach(adapter)?), tries.clone())).model(model)

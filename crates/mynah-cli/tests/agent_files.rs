@@ -24,7 +24,20 @@ fn three_answers_make_an_agent_file_that_can_be_checked() {
     assert!(checked.stdout.contains("shell (asks), now\n"), "{}", checked.stdout);
     let line = &lines(&run(["agent", "check", &file, "--json"]))[0];
     assert_eq!(line["ok"]["name"], "new");
+    assert_eq!(line["ok"]["agents"], serde_json::json!([]));
     assert_eq!(feed(mynah(["agent", "new", &file]), b"").code, Some(2));
+}
+
+#[test]
+fn a_prompt_with_variables_makes_a_file_that_can_be_checked() {
+    let store = Store::new();
+    let file = store.beside("new.toml");
+    let made = feed(mynah(["agent", "new", &file]), b"Speak {{language}}.\n\nnone\n");
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("\nvars = { \"language\" = \"\" }\n"), "{text}");
+    let checked = run(["agent", "check", &file]);
+    assert_eq!(checked.code, Some(0), "{}", checked.stderr);
 }
 
 #[test]

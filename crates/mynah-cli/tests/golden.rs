@@ -53,7 +53,7 @@ times  differs
       produced: \"Guess.\"
 ";
     assert_eq!(changed.stdout, expected);
-    assert_eq!(changed.stderr, "mynah: 1 of 1 golden differ from what is expected\n");
+    assert_eq!(changed.stderr, "mynah: 1 of 1 golden differs from what is expected\n");
     let report = fs::read_to_string(report).unwrap();
     assert!(report.contains("failures=\"1\"") && report.contains("&quot;Guess.&quot;"), "{report}");
     let twice = store.run(&["golden", "add", "last", "--name", "times", "--to", &goldens]);
@@ -63,7 +63,7 @@ times  differs
 #[test]
 fn a_golden_has_the_name_of_a_file() {
     let (store, _, _) = golden();
-    for name in ["../times", "", ".times", "a/b"] {
+    for name in ["../times", "", ".times", "a/b", "a b"] {
         let refused = store.run(&["golden", "add", "last", "--name", name]);
         assert_eq!(refused.code, Some(2), "{name}: {}", refused.stdout);
         let why = format!("{name:?} cannot be the name of a golden");
@@ -91,7 +91,8 @@ fn expectations_are_checked_one_by_one() {
         ("max_turns = 2\nmax_tokens = 12", None),
         ("max_turns = 1", Some("max_turns: at most 1 expected, 2 used")),
         ("max_tokens = 11", Some("max_tokens: at most 11 expected, 12 used")),
-        ("max_usd = 0.01\nmax_seconds = 60", None),
+        ("max_seconds = 60", None),
+        ("max_usd = 0.01", Some("max_usd: the price of")),
         ("max_seconds = 0", Some("max_seconds: at most 0 expected")),
     ];
     for (expectations, finding) in table {
@@ -126,13 +127,79 @@ fn an_expectation_that_cannot_be_checked_is_named_with_its_line_and_key() {
         ("schema = { type = 'strin' }", "times.toml:1: schema: "),
         ("pass_rate = 80", "times.toml:1: pass_rate: give a number from 0 to 1"),
         ("[judge]\nmodel = 'x:y'", "judge"),
+        ("[judge]\nmodel = 'opnai:y'\nrubric = 'r'", "times.toml: judge.model: "),
+        (
+            "[judge]\nmodel = { name = 'openai:y', base_url = 'nowhere' }\nrubric = 'r'",
+            "times.toml:2: judge.model: ",
+        ),
+        ("[redact]\ncustomer = '('", "times.toml:2: redact.customer: regex parse error"),
     ];
     for (expectations, told) in table {
         store.file("goldens/times.toml", expectations);
         let wrong = common::run(["check", &agent, &goldens]);
-        assert_eq!(wrong.code, Some(2), "{expectations}");
-        assert!(wrong.stderr.contains(told), "{expectations}: {}", wrong.stderr);
+        assert_eq!(wrong.code, Some(1), "{expectations}");
+        assert!(wrong.stdout.contains(told), "{expectations}: {}", wrong.stdout);
     }
+}
+
+#[test]
+fn a_golden_that_cannot_be_read_fails_and_the_others_are_checked() {
+    let (store, agent, goldens) = golden();
+    store.file("goldens/broken.ndjson", "not a run\n");
+    let report = store.beside("report.xml");
+    let checked = common::run(["check", &agent, &goldens, "--junit", &report]);
+    assert_eq!(checked.code, Some(1), "{}", checked.stderr);
+    assert!(checked.stdout.starts_with("broken  differs\n"), "{}", checked.stdout);
+    assert!(checked.stdout.ends_with("times  ok\n"), "{}", checked.stdout);
+    assert!(checked.stderr.contains("1 of 2 goldens differs"), "{}", checked.stderr);
+    let report = fs::read_to_string(report).unwrap();
+    assert!(report.contains("tests=\"2\" failures=\"1\""), "{report}");
+}
+
+#[test]
+fn a_changed_tool_is_named_in_the_difference() {
+    let (store, agent, goldens) = golden();
+    store.file("agent.toml", &AGENT.replace("'allow'", "'ask'"));
+    let changed = common::run(["check", &agent, &goldens]);
+    assert!(changed.stdout.contains("> about.tools.shell.approval\n"), "{}", changed.stdout);
+}
+
+#[test]
+fn a_scenario_has_answers_for_each_repetition() {
+    let (store, agent, goldens) = golden();
+    let check = ["check", &agent, &goldens, "--what-if", "--repeat", "3"];
+    let often = common::run(check);
+    assert_eq!(often.code, Some(0), "{}{}", often.stdout, often.stderr);
+    assert!(often.stdout.starts_with("times  ok  3 of 3 runs passed"), "{}", often.stdout);
+    drop(store);
+}
+
+#[test]
+fn an_update_redacts_as_the_golden_was_redacted() {
+    let store = Store::new();
+    let script =
+        |text: &str| format!(r#"{{"scripts": [[{{"text": "{text}"}}, {{"finish": "stop"}}]]}}"#);
+    store.file("script.json", &script("C-123456 is open."));
+    let (agent, goldens) = (store.file("agent.toml", AGENT), store.beside("goldens"));
+    assert_eq!(store.run(&["run", &agent, "What of C-123456?"]).code, Some(0));
+    let redact = ["--redact", "customer=C-[0-9]{6}"];
+    let add = ["golden", "add", "last", "--name", "c", "--to", &goldens];
+    let added = store.run(&[&add[..], &redact].concat());
+    assert_eq!(added.code, Some(0), "{}", added.stderr);
+    store.file("script.json", &script("C-654321 is closed."));
+    let update = ["check", &agent, &goldens, "--live", "--update"];
+    let updated = common::run(update);
+    assert!(updated.stdout.starts_with("c  updated"), "{}{}", updated.stdout, updated.stderr);
+    let kept = everything(&goldens);
+    assert!(!kept.contains("C-654321"), "{kept}");
+    assert!(kept.contains("[customer-1] is closed."), "{kept}");
+    // The rules of a golden that is added anew are those of its file.
+    fs::remove_file(store.beside("goldens/c.ndjson")).unwrap();
+    let refused = store.run(&[&add[..], &redact].concat());
+    assert_eq!(refused.code, Some(4), "{}", refused.stdout);
+    assert!(refused.stderr.contains("it has rules under [redact]"), "{}", refused.stderr);
+    assert_eq!(store.run(&add).code, Some(0));
+    assert!(!everything(&goldens).contains("C-123456"));
 }
 
 #[test]

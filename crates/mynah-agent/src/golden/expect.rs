@@ -1,13 +1,18 @@
 //! What a golden run must do.
 
-use std::{collections::BTreeMap, fs, io, path::Path};
+use std::{collections::BTreeMap, io, path::Path};
 
 use regex::Regex;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Done, Finding, GoldenError, judge::Judge, unusable};
-use crate::place::Source;
+use super::{
+    Done, Finding, GoldenError,
+    judge::Judge,
+    redact::{Rules, Table},
+    unusable,
+};
+use crate::place::{self, Source};
 
 /// The expectations in the file beside a golden.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -39,6 +44,8 @@ pub(super) struct Expect {
     pub(super) judge: Option<Judge>,
     /// The share of runs that must pass; all by default.
     pass_rate: Option<f64>,
+    /// Rules for what is replaced in this golden, besides those of its folder.
+    pub(super) redact: Option<Table>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -53,7 +60,7 @@ struct ExpectedCall {
 impl Expect {
     /// Reads a file; one that is missing expects nothing.
     pub(super) fn read(file: &Path) -> Result<Self, GoldenError> {
-        let text = match fs::read_to_string(file) {
+        let text = match place::read(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             read => read.map_err(|error| unusable(file, error))?,
         };
@@ -84,10 +91,24 @@ impl Expect {
         if let Some(Err(error)) = self.schema.as_ref().map(jsonschema::validator_for) {
             return Err(source.error(&["schema"], error.to_string()).into());
         }
+        if let Some(Err((name, why))) = self.redact.as_ref().map(|it| Rules::none().with(it)) {
+            return Err(source.error(&["redact", &name], why).into());
+        }
+        if let Some(Err(why)) = self.judge.as_ref().map(Judge::check) {
+            return Err(source.error(&["judge", "model"], why).into());
+        }
         if self.pass_rate.is_some_and(|rate| !(0.0..=1.0).contains(&rate)) {
             return Err(source.error(&["pass_rate"], "give a number from 0 to 1").into());
         }
         Ok(())
+    }
+
+    /// These rules with those of this golden, which were checked when it was read.
+    pub(super) fn rules(&self, rules: Rules) -> Rules {
+        match &self.redact {
+            Some(table) => rules.clone().with(table).unwrap_or(rules),
+            None => rules,
+        }
     }
 
     /// Whether enough of the runs passed.
@@ -127,6 +148,12 @@ impl Expect {
             if let Some(limit) = limit.filter(|limit| spent > *limit) {
                 find(name, format!("at most {limit} expected, {spent} used"));
             }
+        }
+        if let Some(model) = done.unpriced_model().filter(|_| self.max_usd.is_some()) {
+            find(
+                "max_usd",
+                format!("the price of {model} is not known, so the limit cannot be checked"),
+            );
         }
         findings.extend(self.of_json(text));
         findings

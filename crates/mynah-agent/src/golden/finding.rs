@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mynah::{Error, differences};
+use mynah::{Error, differences, log::Fact};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -54,19 +54,34 @@ impl Finding {
     }
 
     /// What a replay found.
-    pub(super) fn of_replay(error: &Error) -> Self {
+    pub(super) fn of_replay(error: &Error, recorded: &Done) -> Self {
         let Some(mismatch) = error.mismatch() else {
             return Self::new("record", error.to_string());
         };
         let (seq, message) = (mismatch.seq, error.message());
         let what = message.split_once(&format!("record {seq}: ")).map_or(&*message, |(_, it)| it);
         let changes = mismatch.differences.into_iter().map(|place| Change {
-            place: place.path,
+            place: named(&place.path, recorded),
             recorded: place.recorded,
             produced: place.produced,
         });
         Self { changes: changes.collect(), ..Self::new("record", format!("record {seq}: {what}")) }
     }
+}
+
+/// A field of a tool by the name of the tool, not its place among the tools.
+fn named(path: &str, recorded: &Done) -> String {
+    const TOOLS: &str = "about.tools.";
+    let about = recorded.facts.iter().rev().find_map(|(_, fact)| match fact {
+        Fact::RunStarted { about, .. } | Fact::Resumed { about, .. } => about.as_deref(),
+        _ => None,
+    });
+    let rest = path.strip_prefix(TOOLS).map(|rest| rest.split_once('.').unwrap_or((rest, "")));
+    let found = rest.and_then(|(place, rest)| {
+        let tool = about?.tools.get(place.parse::<usize>().ok()?)?;
+        Some(format!("{TOOLS}{}.{rest}", tool.name))
+    });
+    found.map_or_else(|| path.to_owned(), |path| path.trim_end_matches('.').to_owned())
 }
 
 impl Change {

@@ -4,14 +4,15 @@ use mynah::{Engine, Role, schemars::JsonSchema};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Done, Finding};
+use super::{Done, Finding, Judges};
+use crate::file::Model;
 
 /// Who judges, and by what.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Judge {
-    /// The model that judges: ADAPTER:MODEL.
-    pub(super) model: String,
+    /// The model that judges: ADAPTER:MODEL, or a table with its server.
+    pub(super) model: Model,
     /// What a good answer is.
     pub(super) rubric: String,
 }
@@ -32,6 +33,27 @@ const SYSTEM: &str = "You judge the work of an assistant by a rubric. You get a 
     be met, it is not met.";
 
 impl Judge {
+    /// Refuses a server or price that cannot be used. A name alone may be one that only the caller knows.
+    pub(super) fn check(&self) -> Result<(), String> {
+        match &self.model {
+            Model::Table(_) => self.model.adapter().map(drop),
+            Model::Short(_) => Ok(()),
+        }
+    }
+
+    /// The engine of the judge.
+    pub(super) fn engine(&self, judges: &Judges) -> mynah::Result<Engine> {
+        match &self.model {
+            Model::Short(name) => judges(name),
+            Model::Table(_) => {
+                let (adapter, id) = self.model.adapter().map_err(|why| {
+                    mynah::Error::invalid_option("judge", "unusable").with_message(why)
+                })?;
+                Ok(Engine::new(adapter).model(id))
+            }
+        }
+    }
+
     /// Asks the judge about a run. An answer of the judge that cannot be read is an error.
     pub(super) async fn finding(
         &self,

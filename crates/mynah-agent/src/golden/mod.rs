@@ -7,6 +7,7 @@ mod again;
 mod expect;
 mod finding;
 mod judge;
+mod keep;
 mod redact;
 
 use std::{
@@ -26,11 +27,15 @@ use mynah::{
     replay_run, testing,
 };
 use serde::Serialize;
-use serde_json::Value;
 
-use self::{again::Made, expect::Expect};
+use self::{
+    again::Made,
+    expect::Expect,
+    keep::{exported, folder_rules},
+};
 pub use self::{
     finding::{Change, Finding},
+    keep::{Added, add},
     redact::{Redacted, Rules},
 };
 use crate::FileError;
@@ -73,6 +78,28 @@ pub struct Checked {
     pub updated: bool,
     /// How long it took, in seconds.
     pub seconds: f64,
+}
+
+impl Checked {
+    /// A golden that cannot be read.
+    fn unread(file: &Path, error: &GoldenError) -> Self {
+        Self {
+            name: name_of(file),
+            ok: false,
+            runs: 0,
+            passed: 0,
+            interval: None,
+            findings: vec![Finding::new("file", error.to_string())],
+            answer: None,
+            updated: false,
+            seconds: 0.0,
+        }
+    }
+}
+
+/// The name of the golden in a file.
+fn name_of(file: &Path) -> String {
+    file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Why goldens could not be kept or checked.
@@ -121,78 +148,6 @@ pub enum GoldenError {
 
 fn unusable(file: &Path, why: impl ToString) -> GoldenError {
     GoldenError::File { file: file.to_owned(), why: why.to_string() }
-}
-
-/// A golden that was kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Added {
-    /// The file of the run.
-    pub file: PathBuf,
-    /// What was replaced in it.
-    pub redacted: Redacted,
-}
-
-/// Keeps a run of a log as a golden: writes `NAME.ndjson`, with texts replaced as the rules say, and `NAME.toml` for what it must do. A later turn
-/// of a session is kept with the conversation before it.
-///
-/// # Errors
-/// A name that is not one of a file; a run that cannot be read, has not ended, failed or cannot be redacted; a file that exists or cannot be
-/// written.
-pub async fn add(
-    log: &dyn Log,
-    run: &str,
-    folder: &Path,
-    name: &str,
-    rules: &Rules,
-) -> Result<Added, GoldenError> {
-    let is_plain = |c: char| c.is_alphanumeric() || "_-. ".contains(c);
-    if name.is_empty() || name.starts_with('.') || !name.chars().all(is_plain) {
-        let why = format!(
-            "{name:?} cannot be the name of a golden; give letters, digits, `_`, `-` and `.`"
-        );
-        return Err(mynah::Error::invalid_option("name", "invalid").with_message(why).into());
-    }
-    let file = folder.join(format!("{name}.ndjson"));
-    if file.exists() {
-        return Err(unusable(&file, "it exists; choose another name, or remove it"));
-    }
-    fs::create_dir_all(folder).map_err(|error| unusable(folder, error))?;
-    let (bytes, redacted) = exported(log, run, rules).await?;
-    let golden = Golden::read(&file, io::Cursor::new(&bytes), Expect::default()).await?;
-    fs::write(&file, bytes).map_err(|error| unusable(&file, error))?;
-    let tools: Vec<Value> = golden.done.calls().map(|call| call.name.as_str().into()).collect();
-    let text = format!(
-        "# What the run must do; docs/regression-tests.md describes the keys.\n\
-         # Without `tools` and `calls`, --what-if and --live expect the recorded calls with the same arguments.\n\
-         # tools = {}\n",
-        Value::from(tools)
-    );
-    let expectations = file.with_extension("toml");
-    if !expectations.exists() {
-        fs::write(&expectations, text).map_err(|error| unusable(&expectations, error))?;
-    }
-    Ok(Added { file, redacted })
-}
-
-/// The file of a run, with texts replaced.
-async fn exported(
-    log: &dyn Log,
-    run: &str,
-    rules: &Rules,
-) -> Result<(Vec<u8>, Redacted), GoldenError> {
-    let mut bytes = Vec::new();
-    let redacted = match redact::redacted(log, run, rules).await? {
-        Some((copy, redacted)) => {
-            bundle::export(&copy, run, &mut bytes).await?;
-            redacted
-        }
-        None => {
-            bundle::export(log, run, &mut bytes).await?;
-            Redacted::default()
-        }
-    };
-    Ok((bytes, redacted))
 }
 
 type Judges = Arc<dyn Fn(&str) -> mynah::Result<Engine> + Send + Sync>;
@@ -293,12 +248,14 @@ impl Check {
     /// Checks all goldens. They are returned in the order of their names.
     ///
     /// # Errors
-    /// Files that cannot be read, and a folder without goldens. What differs is a finding.
+    /// A folder that cannot be read or has no goldens, and goldens that cannot be updated. What differs is a finding, and so is a golden that
+    /// cannot be read.
     pub async fn run(mut self) -> Result<Vec<Checked>, GoldenError> {
         let runs = if self.answers == Answers::Records { 1 } else { self.repeat };
         let mut watch = std::mem::replace(&mut self.watch, Box::new(|_, _| {}));
-        let goldens = self.goldens().await?;
-        let places = (0..goldens.len()).flat_map(|place| (0..runs).map(move |_| place));
+        let (goldens, mut checked) = self.goldens().await?;
+        // Each golden once, then each again: scripted models answer in this order.
+        let places = (0..runs).flat_map(|_| 0..goldens.len());
         let all = goldens.len() * runs as usize;
         watch(0, all);
         let attempts = places.map(|place| {
@@ -314,16 +271,17 @@ impl Check {
             watch(count, all);
         }
         drop(attempts);
-        let mut checked = Vec::new();
         for (golden, attempts) in goldens.iter().zip(done) {
             checked.push(self.judged(golden, attempts).await?);
         }
+        checked.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(checked)
     }
 
-    async fn goldens(&mut self) -> Result<Vec<Golden>, GoldenError> {
+    /// The goldens of the folder, and the results of those that cannot be read.
+    async fn goldens(&mut self) -> Result<(Vec<Golden>, Vec<Checked>), GoldenError> {
         if let Some(golden) = self.given.take() {
-            return Ok(vec![golden]);
+            return Ok((vec![golden], Vec::new()));
         }
         let advice = |error| format!("{error}; `mynah golden add RUN --name NAME` makes a golden");
         let entries =
@@ -339,13 +297,26 @@ impl Check {
                 "it has no goldens (*.ndjson); `mynah golden add RUN --name NAME` makes one",
             ));
         }
-        let mut goldens = Vec::new();
+        let (mut goldens, mut unread) = (Vec::new(), Vec::new());
         for file in files {
-            let expect = Expect::read(&file.with_extension("toml"))?;
-            let input = File::open(&file).map_err(|error| unusable(&file, error))?;
-            goldens.push(Golden::read(&file, BufReader::new(input), expect).await?);
+            match self.golden(&file).await {
+                Ok(golden) => goldens.push(golden),
+                Err(error) => unread.push(Checked::unread(&file, &error)),
+            }
         }
-        Ok(goldens)
+        Ok((goldens, unread))
+    }
+
+    async fn golden(&self, file: &Path) -> Result<Golden, GoldenError> {
+        let expectations = file.with_extension("toml");
+        let expect = Expect::read(&expectations)?;
+        if let Some(judge) = &expect.judge {
+            let unusable =
+                |error: mynah::Error| unusable(&expectations, format!("judge.model: {error}"));
+            drop(judge.engine(&self.judges).map_err(unusable)?);
+        }
+        let input = File::open(file).map_err(|error| unusable(file, error))?;
+        Golden::read(file, BufReader::new(input), expect).await
     }
 
     /// Checks a golden once. A run that cannot be made is a finding, so that the others are still reported.
@@ -367,7 +338,7 @@ impl Check {
         };
         findings.extend(golden.compared(&made.done));
         if let Some(judge) = &golden.expect.judge {
-            let judged = match (self.judges)(&judge.model) {
+            let judged = match judge.engine(&self.judges) {
                 Ok(engine) => judge.finding(&engine, &made.done).await,
                 Err(error) => Err(error),
             };
@@ -400,7 +371,7 @@ impl Check {
         };
         let updated = match kept {
             Some(made) => {
-                let rules = Rules::read(&self.folder.join(RULES))?;
+                let rules = golden.expect.rules(folder_rules(&self.folder)?);
                 let (bytes, _) = exported(&made.log, &made.run, &rules).await?;
                 fs::write(&golden.file, bytes).map_err(|error| unusable(&golden.file, error))?;
                 true
@@ -492,6 +463,17 @@ impl Done {
         Ok(Self { facts, messages, text, reason, totals, summary })
     }
 
+    /// The model of an answer whose cost is not known.
+    fn unpriced_model(&self) -> Option<String> {
+        self.facts.iter().find_map(|(_, fact)| match fact {
+            Fact::AssistantCompleted { response, .. } if response.usage.total_cost.is_none() => {
+                let model = response.model.as_deref().or(self.summary.model.as_deref());
+                Some(model.unwrap_or("the model").to_owned())
+            }
+            _ => None,
+        })
+    }
+
     /// The conversation with which it began.
     fn asked(&self) -> Thread {
         match self.facts.first() {
@@ -549,13 +531,14 @@ impl Golden {
     }
 
     fn name(&self) -> String {
-        self.file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+        name_of(&self.file)
     }
 
     /// What this engine would do differently, from the records.
     async fn replayed(&self, engine: &Engine) -> Vec<Finding> {
         let replayed = engine.replay(&self.log, &self.run).await;
-        let mut findings: Vec<Finding> = replayed.err().iter().map(Finding::of_replay).collect();
+        let mut findings: Vec<Finding> =
+            replayed.err().iter().map(|error| Finding::of_replay(error, &self.done)).collect();
         findings.extend(self.expect.findings(&self.done));
         findings
     }

@@ -3,7 +3,7 @@
 //! Texts that match a rule are replaced in every fact, and the records are made anew: nothing of the old text is left in them. The agent itself
 //! (its prompt, tools and params) is not changed, so that it still equals the agent file.
 
-use std::{collections::BTreeMap, fmt, fs, io, path::Path};
+use std::{collections::BTreeMap, fmt, io, path::Path};
 
 use mynah::{
     Part, Response, SystemWorld, World as _,
@@ -14,7 +14,7 @@ use regex::{Captures, Regex};
 use serde_json::Value;
 
 use super::{GoldenError, unusable};
-use crate::place::Source;
+use crate::place::{self, Source};
 
 /// The rules that always apply. A file can switch them off by name.
 const BUILT_IN: [(&str, &str); 5] = [
@@ -50,6 +50,9 @@ const NAMES: [&str; 15] = [
 /// Members that hold values of tools and callers, in which any member is content.
 const FREE: [&str; 6] = ["arguments", "ok", "opts", "metadata", "context", "effect"];
 
+/// Rules by their names: a pattern, or `false` for a rule that is off.
+pub(super) type Table = BTreeMap<String, Value>;
+
 /// What is replaced in a run before it is kept as a golden.
 ///
 /// Keys of providers, tokens, private keys and mail addresses are replaced by default. A text becomes `[RULE-N]`: the same text has the same
@@ -84,24 +87,40 @@ impl Rules {
     /// # Errors
     /// A file that cannot be read, or a pattern that is none.
     pub fn read(file: &Path) -> Result<Self, GoldenError> {
-        let text = match fs::read_to_string(file) {
+        let text = match place::read(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             read => read.map_err(|error| unusable(file, error))?,
         };
         let source = Source::new(file, text);
-        let table: BTreeMap<String, Value> =
-            toml::from_str(&source.text).map_err(|error| source.misfit(&error))?;
-        let mut rules = Self::default();
+        let table: Table = toml::from_str(&source.text).map_err(|error| source.misfit(&error))?;
+        Self::default().with(&table).map_err(|(name, why)| source.error(&[&name], why).into())
+    }
+
+    /// The same rules with those of a table. The error has the name of the rule.
+    pub(super) fn with(mut self, table: &Table) -> Result<Self, (String, String)> {
         for (name, rule) in table {
-            rules = match rule {
+            self = match rule {
                 Value::String(pattern) => {
-                    rules.rule(&name, &pattern).map_err(|why| source.error(&[&name], why))?
+                    self.rule(name, pattern).map_err(|why| (name.clone(), why))?
                 }
-                Value::Bool(false) => rules.without(&name),
-                _ => return Err(source.error(&[&name], "give a pattern, or false").into()),
+                Value::Bool(false) => self.without(name),
+                _ => return Err((name.clone(), "give a pattern, or false".to_owned())),
             };
         }
-        Ok(rules)
+        Ok(self)
+    }
+
+    /// The table that makes these rules of others.
+    pub(super) fn since(&self, others: &Self) -> Table {
+        let has = |rules: &Self, name: &str, pattern: &Regex| {
+            rules.0.iter().any(|(known, it)| known == name && it.as_str() == pattern.as_str())
+        };
+        let is_named = |name: &str| self.0.iter().any(|(known, _)| known == name);
+        let gone = others.0.iter().filter(|(name, _)| !is_named(name));
+        let gone = gone.map(|(name, _)| (name.clone(), false.into()));
+        let new = self.0.iter().filter(|(name, pattern)| !has(others, name, pattern));
+        let new = new.map(|(name, pattern)| (name.clone(), pattern.as_str().into()));
+        gone.chain(new).collect()
     }
 
     /// Adds a rule, or replaces the one of this name.

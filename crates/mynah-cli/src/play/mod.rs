@@ -67,7 +67,14 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
     let mut out = BestEffortWriter::new(BufWriter::new(io::stdout().lock()));
     let hashes = if stable { Hashes::counted() } else { Hashes::Shown };
     let performed = perform::perform(scenario, world, log.clone(), hashes, &mut out);
-    if let Some(performed) = runtime.block_on(unless_interrupted(performed)) {
+    let performed = runtime.block_on(async {
+        let performed = unless_interrupted(performed).await;
+        if let Some(log) = &log {
+            log.settle().await;
+        }
+        performed
+    });
+    if let Some(performed) = performed {
         return written(performed.and_then(|()| out.end()));
     }
     let run = log.and_then(|log| log.written());
@@ -84,8 +91,12 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
 }
 
 /// The engine of a scenario, with its scripts and tools. Its model continues after these answers,
-/// which are those of the runs in order.
-pub(crate) fn agent(file: &Path, answers: &[Vec<Arc<Message>>]) -> Result<Engine, Failure> {
-    scenario::agent(&read_json(file)?, answers)
+/// which are those of the runs in order. The scripts are played so many rounds, and at least once.
+pub(crate) fn agent(
+    file: &Path,
+    answers: &[Vec<Arc<Message>>],
+    rounds: u32,
+) -> Result<Engine, Failure> {
+    scenario::agent(&read_json(file)?, answers, rounds)
         .map_err(|why| Failure::input(format!("{}: {why}", name(file))))
 }

@@ -1,6 +1,6 @@
 //! Scenario files: what they may say, and where they are wrong.
 
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
 use mynah::{
     Engine, Message, Metadata, ModelRef, OnUncertain, Pricing, Tools,
@@ -119,7 +119,7 @@ impl Watch {
 /// Reads a scenario. The error names the place. What needs a log is wrong where there is none.
 pub(super) fn parse(text: &str, has_log: bool) -> Result<Scenario, String> {
     let mut file = Fields::of_file(text)?;
-    let engine = file.engine(&[])?;
+    let engine = file.engine(&[], 0)?;
     let ops = file.required::<Vec<Value>>("ops")?;
     file.finish("a scenario")?;
     let ops = each("ops", ops, |op| parse_op(op, has_log).map_err(|why| format!(": {why}")))?;
@@ -128,9 +128,13 @@ pub(super) fn parse(text: &str, has_log: bool) -> Result<Scenario, String> {
 
 /// Reads the engine of a scenario, which need not have operations. Its scripts follow those that gave these answers. The
 /// error names the place.
-pub(super) fn agent(text: &str, answers: &[Vec<Arc<Message>>]) -> Result<Engine, String> {
+pub(super) fn agent(
+    text: &str,
+    answers: &[Vec<Arc<Message>>],
+    rounds: u32,
+) -> Result<Engine, String> {
     let mut file = Fields::of_file(text)?;
-    let engine = file.engine(answers)?;
+    let engine = file.engine(answers, rounds)?;
     file.optional::<Vec<Value>>("ops")?;
     file.finish("a scenario").map(|()| engine)
 }
@@ -278,7 +282,7 @@ impl Fields {
     }
 
     /// The engine that the file's members describe, after these answers of its model.
-    fn engine(&mut self, answers: &[Vec<Arc<Message>>]) -> Result<Engine, String> {
+    fn engine(&mut self, answers: &[Vec<Arc<Message>>], rounds: u32) -> Result<Engine, String> {
         let engine = self.optional::<Metadata>("engine")?.unwrap_or_default();
         let scripts = self.optional::<Vec<Value>>("scripts")?.unwrap_or_default();
         let tools = self.optional::<Vec<Value>>("tools")?.unwrap_or_default();
@@ -295,6 +299,7 @@ impl Fields {
         })?;
         let tools = tools.iter().map(SimulatedTool::tool);
         let scripts = scripts.split_off(used);
+        let scripts = iter::repeat_n(scripts, rounds.max(1) as usize).flatten();
         // A tool that returns nothing cannot run; a scenario says what happens if it is called all the same.
         let engine_of = Engine::new(Scripted::play(scripts)).tool_executor(mynah::HandlerExecutor);
         equip(engine_of.tools(tools), engine).map_err(|why| format!("engine: {why}"))
