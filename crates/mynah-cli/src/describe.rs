@@ -1,7 +1,7 @@
 //! What a record says, in a few words.
 
 use mynah::{
-    Metadata, Response, ToolCall,
+    HaltReason, Metadata, Response, ToolCall,
     log::{About, End, Fact, LeftOut, Plan},
 };
 use serde_json::{Value, json};
@@ -136,11 +136,20 @@ pub(crate) fn detail(end: &End) -> String {
 }
 
 /// Why a run waits after this answer, and for what.
-pub(crate) fn waits(end: &End, answer: Option<&Fact>) -> String {
-    let calls = end.waiting_calls(answer).into_iter();
-    let calls = calls.map(|call| format!("{} {} [{}]", call.name, call.arguments, call.id));
+pub(crate) fn waits(end: &End, answer: Option<&Fact>, about: Option<&About>) -> String {
+    let calls = end.waiting_calls(answer);
+    let tools = about.map(|about| &*about.tools).unwrap_or_default();
+    let runs = |name: &str| tools.iter().any(|tool| tool.name == name && !tool.manual);
+    let why = match end.reason {
+        HaltReason::ManualToolCalls if calls.iter().all(|call| runs(&call.name)) => "approval of",
+        HaltReason::ManualToolCalls => "the results of",
+        HaltReason::UncertainTools => "the unknown outcome of",
+        _ => end.reason.as_str(),
+    };
+    let calls =
+        calls.into_iter().map(|call| format!("{} {} [{}]", call.name, call.arguments, call.id));
     match calls.collect::<Vec<_>>().join(", ") {
         calls if calls.is_empty() => end.to_string(),
-        calls => format!("{}: {calls}", end.reason),
+        calls => format!("{why} {calls}"),
     }
 }

@@ -1,8 +1,8 @@
-//! Prints the events of a call as they arrive.
+//! Prints the events of a call as they arrive: those of a single model call as text, those of any run as JSON.
 
 use std::io::{self, Write as _};
 
-use mynah::{Event, HANDOFF, log::Extent};
+use mynah::Event;
 use serde_json::{Value, json};
 
 use crate::{
@@ -14,25 +14,14 @@ use crate::{
 /// [`end`](Self::end).
 pub(crate) struct EventPrinter {
     json: bool,
-    /// The kind of call. The tool calls of a single call are its answer; those of others are
-    /// printed when they run.
-    extent: Extent,
     /// Whether the line has an end yet.
     is_open: bool,
-    /// Whether the model formats the answer: JSON, and nothing that it says to a person.
-    is_finalizing: bool,
     out: BestEffortWriter<io::Stdout>,
 }
 
 impl EventPrinter {
-    pub(crate) fn new(json: bool, extent: Extent) -> Self {
-        Self {
-            json,
-            extent,
-            is_open: false,
-            is_finalizing: false,
-            out: BestEffortWriter::new(io::stdout()),
-        }
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json, is_open: false, out: BestEffortWriter::new(io::stdout()) }
     }
 
     pub(crate) fn print(&mut self, event: &Event) -> io::Result<()> {
@@ -40,42 +29,19 @@ impl EventPrinter {
             return self.line(&json!({"event": event}));
         }
         match event {
-            Event::MessageStarted { finalizing, .. } => self.is_finalizing = *finalizing,
-            Event::TextDelta { delta, .. } if !self.is_finalizing => {
+            Event::TextDelta { delta, .. } => {
                 self.is_open = true;
                 write!(self.out, "{}", for_stdout(delta))?;
             }
-            Event::ToolCallCompleted(call) if self.extent == Extent::Generate => {
-                self.call(&call.id, &call.name, &call.raw_arguments)?;
-            }
-            Event::ToolExecutionStarted { id, name, arguments } => {
-                self.call(id, name, &arguments.to_string())?;
-            }
-            Event::ToolResultEncoded { id, content } => {
+            Event::ToolCallCompleted(call) => {
                 self.close()?;
-                writeln!(self.out, "  < [{}] {}", plain(id), plain(content))?;
+                let (name, arguments) = (plain(&call.name), plain(&call.raw_arguments));
+                writeln!(self.out, "  > {name} {arguments}  [{}]", plain(&call.id))?;
             }
-            Event::ToolHalt { reason, result: Value::String(answer), .. }
-                if reason.as_str() == HANDOFF =>
-            {
-                self.close()?;
-                writeln!(self.out, "{}", for_stdout(answer))?;
-            }
-            Event::MessageCompleted { message, .. } => {
-                self.close()?;
-                if self.is_finalizing {
-                    writeln!(self.out, "  = {}", plain(&message.text()))?;
-                }
-            }
+            Event::MessageCompleted { .. } => self.close()?,
             _ => {}
         }
         self.out.flush()
-    }
-
-    /// Prints a tool call.
-    fn call(&mut self, id: &str, name: &str, arguments: &str) -> io::Result<()> {
-        self.close()?;
-        writeln!(self.out, "  > {} {}  [{}]", plain(name), plain(arguments), plain(id))
     }
 
     pub(crate) fn line(&mut self, value: &Value) -> io::Result<()> {

@@ -8,10 +8,9 @@ use std::{
 
 use clap::Args;
 use futures_util::StreamExt as _;
-use jsonschema::Validator;
 use mynah::{
-    AdapterReason, EngineReason, Error, ErrorKind, FinishReason, Generate, Image, Message,
-    Metadata, Part, Request, Response, ResponseFormat, RunId, StreamReason, ToolSpec, log::Extent,
+    AdapterReason, EngineReason, Error, ErrorKind, FinishReason, Generate, Image, Message, Part,
+    Request, Response, RunId, StreamReason, ToolSpec,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -19,6 +18,7 @@ use serde_json::{Value, json};
 use crate::{
     Failure,
     event_printer::EventPrinter,
+    form::Form,
     input,
     ledger::Ledger,
     model::{CallArgs, Tries, script},
@@ -28,7 +28,9 @@ use crate::{
     unless_interrupted, written,
 };
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "API keys are read from the provider's own variable, such as ANTHROPIC_API_KEY.
+
+Examples:
   mynah generate -m anthropic:claude-sonnet-5 'What is a mynah?'
   git diff | mynah generate -m openai-chat:gpt-4.1-mini --system 'Write a commit message.'
   cat report.txt | mynah generate -m openai-chat:gpt-4.1-mini 'Summarize this:' -
@@ -37,11 +39,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah generate -m llamacpp:default --base-url http://localhost:8080 --param temperature=0 hi
   mynah generate -m scripted:scenarios/chat/tool_turn.json --json --stream hi
 
-API keys are read from the provider's own variable, such as ANTHROPIC_API_KEY.
-
-Exit codes: 0 the model answered; an answer cut off by a token limit or filter counts, with a note on standard error; 1 the
-call failed, or the answer broke off or does not fit the schema; 2 wrong usage, a bad input file, or no key; 4 a server, file or
-log cannot be used; 130 interrupted.";
+Exit codes: 0 the model answered; an answer cut off by a token limit or filter counts, with a note on standard error; 1 the call failed, or the answer broke off or does not fit the schema; 2 wrong usage, a bad input file, or no key; 4 a server, file or log cannot be used; 130 interrupted.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -117,16 +115,22 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     if let Some(log) = &log {
         options = options.record(log);
     }
-    let form = arguments.schema.as_deref().map(Form::read).transpose()?;
+    let form = arguments.schema.as_deref().map(form).transpose()?;
     let call = engine.generate(arguments.request(form.as_ref())?).options(options);
     let who = match script(model) {
         Some(file) => format!(" --agent {}", quoted(&file.to_string_lossy())),
         None => arguments.call.flags(),
     };
     let Arguments { json, stream, log: url, call: said, .. } = arguments;
-    let mut printer = EventPrinter::new(json, Extent::Generate);
-    let answered = unless_interrupted(answer(call, stream || !json, &mut printer));
-    let Some(answered) = runtime()?.block_on(answered) else {
+    let mut printer = EventPrinter::new(json);
+    let answered = runtime()?.block_on(async {
+        let answered = unless_interrupted(answer(call, stream || !json, &mut printer)).await;
+        if let Some(log) = &log {
+            log.settle().await;
+        }
+        answered
+    });
+    let Some(answered) = answered else {
         let run = log.and_then(|log| log.written());
         let told = match (&run, url) {
             (Some(run), Some(url)) => format!(
@@ -134,13 +138,13 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                 quoted(run),
                 quoted(&shown(&url))
             ),
-            _ => "interrupted; nothing was kept".to_owned(),
+            _ => "interrupted; nothing of this run was kept".to_owned(),
         };
         return Err(Failure::interrupted(told, run.as_deref()));
     };
     let Answered { mut response, run_id } = answered?;
     if let Some(form) = form {
-        response = response.and_then(|response| form.check(response));
+        response = response.and_then(|response| form.check(&response).map(|()| response));
     }
     if json {
         let mut line = match &response {
@@ -212,7 +216,7 @@ impl Arguments {
             request = request.with_tools(tools.collect::<Result<Vec<_>, _>>()?);
         }
         if let Some(form) = form {
-            request = request.with_response_format(form.format.clone());
+            request = request.with_response_format(form.format());
         }
         let own = self.params.iter().filter(|(name, _)| is_shared(name));
         request.options.extend(own.cloned());
@@ -254,48 +258,6 @@ fn piped() -> Result<String, Failure> {
         return Err(Failure::input("standard input is empty"));
     }
     Ok(text)
-}
-
-/// What the answer must be.
-struct Form {
-    format: ResponseFormat,
-    validator: Validator,
-}
-
-impl Form {
-    fn read(file: &Path) -> Result<Self, Failure> {
-        let schema: Value = parse(file)?;
-        let validator = jsonschema::validator_for(&schema).map_err(|error| {
-            Failure::input(format!("{}: not JSON Schema: {error}", file.display()))
-        })?;
-        let (name, strict) = (schema_name(&schema, file), can_be_strict(&schema));
-        Ok(Self { format: ResponseFormat::JsonSchema { name, schema, strict }, validator })
-    }
-
-    /// Not every provider enforces a schema, and none can in an answer that it cuts off. One that calls tools is not held against it.
-    fn check(&self, response: Response) -> mynah::Result<Response> {
-        if response.finish_reason == Some(FinishReason::ToolCalls) {
-            return Ok(response);
-        }
-        let Err(why) = self.fits(&response.text()) else { return Ok(response) };
-        let cut_off = cut_off(&response).map(|how| format!("was cut off {how} and so "));
-        let cut_off = cut_off.unwrap_or_default();
-        let message = format!("adapter error: malformed_response: the answer {cut_off}{why}");
-        Err(Error::adapter(AdapterReason::MalformedResponse)
-            .with_message(message)
-            .with("response", json!(response)))
-    }
-
-    /// The message for an answer that does not fit.
-    fn fits(&self, text: &str) -> Result<(), String> {
-        let answer: Value =
-            serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
-        self.validator.validate(&answer).map_err(|error| {
-            let place = error.instance_path().to_string();
-            let place = if place.is_empty() { String::new() } else { format!("{place}: ") };
-            format!("does not fit the schema: {place}{error}")
-        })
-    }
 }
 
 /// An answer that did not break off, and is one.
@@ -344,6 +306,13 @@ pub(crate) fn failed(error: &Error, tries: u32) -> Failure {
     }
 }
 
+/// The form that a file describes.
+fn form(file: &Path) -> Result<Form, Failure> {
+    let stem = file.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
+    Form::new(parse(file)?, &stem)
+        .map_err(|why| Failure::input(format!("{}: {why}", file.display())))
+}
+
 fn parse<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
     let text = input::read_json(file)?;
     let mut json = serde_json::Deserializer::from_str(&text);
@@ -381,58 +350,6 @@ fn described(tool: Value) -> serde_json::Result<ToolSpec> {
     let mut tool = ToolSpec::new(name, description, schema);
     tool.metadata.extend(strict.map(|strict| ("strict".to_owned(), strict.into())));
     Ok(tool)
-}
-
-/// Whether providers that enforce schemas take this one: the answer is an object, and no object of it may have other
-/// properties than all that it says.
-fn can_be_strict(schema: &Value) -> bool {
-    const REFUSED: [&str; 11] = [
-        "allOf",
-        "oneOf",
-        "not",
-        "if",
-        "then",
-        "else",
-        "dependentRequired",
-        "dependentSchemas",
-        "patternProperties",
-        "prefixItems",
-        "unevaluatedProperties",
-    ];
-    fn holds(schema: &Value) -> bool {
-        let Some(schema) = schema.as_object() else {
-            return false;
-        };
-        let each = |name: &str| schema.get(name).and_then(Value::as_object).into_iter().flatten();
-        let required = schema.get("required").and_then(Value::as_array);
-        let needs =
-            |name: &String| required.is_some_and(|names| names.iter().any(|known| known == name));
-        let is_closed = || schema.get("additionalProperties") == Some(&Value::Bool(false));
-        let choices = schema.get("anyOf").and_then(Value::as_array).into_iter().flatten();
-        let named = ["properties", "$defs", "definitions"].into_iter().flat_map(each);
-        !REFUSED.iter().any(|name| schema.contains_key(*name))
-            && (!may_be_object(schema) || is_closed())
-            && each("properties").all(|(name, _)| needs(name))
-            && named.map(|(_, inner)| inner).chain(schema.get("items")).chain(choices).all(holds)
-    }
-    fn may_be_object(schema: &Metadata) -> bool {
-        match schema.get("type") {
-            Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "object"),
-            Some(kind) => kind == "object",
-            None => schema.contains_key("properties"),
-        }
-    }
-    schema.get("type").is_some_and(|kind| kind == "object") && holds(schema)
-}
-
-/// A name for a schema, as providers want one: its title, or what its file is called.
-fn schema_name(schema: &Value, file: &Path) -> String {
-    let title = schema.get("title").and_then(Value::as_str);
-    let title = title.filter(|title| !title.trim().is_empty()).map(str::to_owned);
-    let stem = || file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    let name = title.or_else(stem).unwrap_or_default();
-    let legal = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
-    name.chars().map(legal).take(64).collect()
 }
 
 pub(crate) fn read_image(place: &str) -> Result<Image, Failure> {

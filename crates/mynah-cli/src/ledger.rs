@@ -1,26 +1,33 @@
-//! The log of a scenario: it knows which run an operation wrote, and can kill the process at a
-//! given record.
+//! The log of a command: it knows which run an operation wrote, reports a log that stays unavailable, and can kill the process
+//! at a given record.
 
 use std::{
+    io::{self, IsTerminal as _, Write as _},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
     thread,
+    time::Duration,
 };
 
 use mynah::{
-    Result, RunId,
+    ErrorKind, LogReason, Result, RunId,
     log::{Append, Head, Log, LogFuture, Record, forward_log},
 };
-use tokio::{runtime::Handle, sync::RwLock};
+use tokio::{runtime::Handle, sync::RwLock, time::Instant};
+
+use crate::text::plain;
 
 /// The exit code of a process that was killed.
 const KILLED: i32 = 137;
 
+/// How long a log is unavailable before a person reads of it.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// A log whose appends are watched.
 pub(crate) struct Ledger {
     inner: Arc<dyn Log>,
-    op: Mutex<Notes>,
+    op: Arc<Mutex<Notes>>,
     /// Shared by all that write: a stream that is dropped does not stop them.
     writing: Arc<RwLock<()>>,
 }
@@ -30,9 +37,32 @@ pub(crate) struct Ledger {
 struct Notes {
     run: Option<RunId>,
     crash_after: Option<u64>,
+    /// Since when the log is unavailable, and whether that was reported.
+    outage: Option<(Instant, bool)>,
 }
 
 impl Notes {
+    /// Takes in the result of an append. The library retries a log that is unavailable, and says nothing while it waits.
+    fn appended(&mut self, appended: &Result<Head>, begins: Option<&RunId>) {
+        let Err(error) = appended else {
+            if let Some((_, true)) = self.outage.take() {
+                report("the log is available again");
+            }
+            return;
+        };
+        // Nothing of a run is kept whose first record was not written.
+        self.run.take_if(|run| Some(&*run) == begins);
+        if error.kind() != ErrorKind::Log(LogReason::Unavailable) {
+            return;
+        }
+        let (since, is_told) = self.outage.get_or_insert_with(|| (Instant::now(), false));
+        if since.elapsed() >= PATIENCE && !std::mem::replace(is_told, true) {
+            let why = error.to_string();
+            let why = why.strip_prefix("log error: unavailable: ").unwrap_or(&why);
+            report(&format!("waiting for the log: {why}"));
+        }
+    }
+
     /// Whether a run is that of an agent of the run that is written.
     fn is_of_agent(&self, run: &str) -> bool {
         let rest = self.run.as_ref().and_then(|known| run.strip_prefix(known.as_str()));
@@ -42,13 +72,18 @@ impl Notes {
 
 impl Ledger {
     pub(crate) fn new(inner: Arc<dyn Log>) -> Self {
-        Self { inner, op: Mutex::default(), writing: Arc::default() }
+        Self { inner, op: Arc::default(), writing: Arc::default() }
+    }
+
+    /// Waits until all is written that an operation left behind, or has failed.
+    pub(crate) async fn settle(&self) {
+        drop(self.writing.write().await);
     }
 
     /// Begins an operation, once all is written that the one before left behind.
     pub(crate) async fn begin(&self, crash_after: Option<u64>) {
-        drop(self.writing.write().await);
-        *self.notes() = Notes { crash_after, run: None };
+        self.settle().await;
+        *self.notes() = Notes { crash_after, ..Notes::default() };
     }
 
     /// The run that the operation has written.
@@ -57,8 +92,18 @@ impl Ledger {
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {
-        self.op.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.op)
     }
+}
+
+fn locked(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
+    notes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes a line for people. In a terminal an answer may stand on the current line.
+fn report(what: &str) {
+    let gap = if io::stderr().is_terminal() { "\n" } else { "" };
+    let _ = writeln!(io::stderr(), "{gap}mynah: {}", plain(what));
 }
 
 /// Makes the records up to a place durable, and kills the process at once: nothing on this thread
@@ -111,20 +156,16 @@ impl Log for Ledger {
             notes.crash_after.filter(|after| *after <= last)
         };
         let (inner, writing) = (Arc::clone(&self.inner), Arc::clone(&self.writing));
-        let append = Unstoppable(Some(Box::pin(async move {
+        let notes = Arc::clone(&self.op);
+        Box::pin(Unstoppable(Some(Box::pin(async move {
             let _writing = writing.read_owned().await;
-            match crash_after {
+            let appended = match crash_after {
                 Some(after) => crash(&*inner, batch, after),
                 None => inner.append(batch).await,
-            }
-        })));
-        Box::pin(async move {
-            let appended = append.await;
-            if appended.is_err() {
-                self.notes().run.take_if(|run| Some(&*run) == begins.as_ref());
-            }
+            };
+            locked(&notes).appended(&appended, begins.as_ref());
             appended
-        })
+        }))))
     }
 
     forward_log!(self => self.inner);

@@ -13,6 +13,7 @@ mod event_printer;
 mod export;
 mod failure;
 mod fork;
+mod form;
 mod generate;
 mod golden;
 mod import;
@@ -89,7 +90,7 @@ enum Verb {
     /// Check an agent file, or write a new one.
     #[command(after_help = agent::EXAMPLES)]
     Agent(agent::Arguments),
-    /// Check an agent against runs that were kept as goldens.
+    /// Compare an agent with its goldens.
     #[command(after_help = golden::CHECK_EXAMPLES)]
     Check(golden::CheckArguments),
     /// Talk to an agent or a model in the terminal.
@@ -98,7 +99,7 @@ enum Verb {
     /// Let an agent work on a goal.
     #[command(after_help = run::EXAMPLES)]
     Run(run::Arguments),
-    /// End a run that waits, or whose process ended.
+    /// Cancel a run that waits or was abandoned.
     #[command(after_help = cancel::EXAMPLES)]
     Cancel(cancel::Arguments),
     /// Print a completion script for a shell.
@@ -129,7 +130,7 @@ enum Verb {
     /// Keep runs as goldens: regression tests for agents.
     #[command(after_help = golden::GOLDEN_EXAMPLES)]
     Golden(golden::GoldenArguments),
-    /// Look at the runs of a log in a browser.
+    /// Show the runs of a log in a browser.
     ///
     /// Serves the same pages and API as `mynah serve`, without agents.
     #[cfg(feature = "serve")]
@@ -161,9 +162,9 @@ enum Verb {
     /// one, it shows the first thing that this agent would do differently.
     #[command(after_help = replay::EXAMPLES)]
     Replay(replay::Arguments),
-    /// Resume a run that has not ended: after a crash, or with what it waits for.
+    /// Resume a run that has not ended.
     ///
-    /// Completed model calls and tools are not repeated.
+    /// It continues after a crash, or with what it waits for. Completed model calls and tools are not repeated.
     #[command(after_help = resume::EXAMPLES)]
     Resume(resume::Arguments),
     /// List runs, newest first.
@@ -219,6 +220,11 @@ pub(crate) struct LogArgs {
 }
 
 impl LogArgs {
+    /// Whether nothing of it is left when the program ends.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.log == "memory:"
+    }
+
     /// The command that does something with a run of this log.
     pub(crate) fn command(&self, verb: &str, run: &str, rest: &str) -> String {
         format!("mynah {verb} {}{rest}{}", text::quoted(run), log_flag(&self.log))
@@ -235,7 +241,7 @@ pub(crate) fn log_flag(log: &str) -> String {
 }
 
 const EXAMPLES: &str = "Examples:
-  mynah demo                                   watch what it is for, without a key
+  mynah demo                                   see what it does, without a key
   mynah generate -m anthropic:claude-sonnet-5 'What is a mynah?'
                                                call a model
   mynah play agent.json                        run a scenario; the demo leaves one
@@ -247,8 +253,7 @@ const EXAMPLES: &str = "Examples:
   mynah export last -o run.ndjson              write a run to a file that can be verified
   mynah prune --older-than 30d --reason age    list runs that could be removed
 
-Exit codes: 0 done; 1 a problem was found, or a run failed; 2 wrong usage or a bad input file; 3 a run
-waits; 4 a log, file or server cannot be used; 130 interrupted.";
+Exit codes: 0 done; 1 a problem was found, or a run failed; 2 wrong usage or a bad input file; 3 a run waits; 4 a log, file or server cannot be used; 130 interrupted.";
 
 /// What every verb that takes something away takes.
 #[derive(Args)]

@@ -1,5 +1,6 @@
 //! `mynah resume`: resumes a run that has no end.
 
+mod ending;
 mod flags;
 
 use std::{
@@ -11,8 +12,8 @@ use std::{
 use clap::{Args, builder::NonEmptyStringValueParser};
 use futures_util::StreamExt as _;
 use mynah::{
-    ChatResult, Engine, Error, ErrorKind, Event, EventStream, HaltReason, Limit, LogReason,
-    Message, Options, RecordedCall, Resume, RunId, SessionReason,
+    ChatResult, Engine, Error, ErrorKind, Event, EventStream, HaltReason, LogReason, Message,
+    Options, RecordedCall, Resume, RunId, SessionReason,
     log::{About, End, Extent, Fact, Hash, Log, RunStatus, RunSummary},
     recorded_call,
 };
@@ -23,8 +24,8 @@ use self::flags::{Policy, digest, rejection, tool_result};
 use crate::{
     Failure, LogArgs,
     agent::{self, VarArgs},
-    describe::detail,
     event_printer::EventPrinter,
+    form::misfit,
     generate::remark,
     ledger::Ledger,
     model::{CallArgs, Tries, cannot_go_on, script},
@@ -33,13 +34,15 @@ use crate::{
     runtime,
     screen::{Followed, Screen, Stop},
     store::{self, LogLocation},
-    text::{plain, quoted},
+    text::quoted,
     unless_interrupted,
     waiting::Waiting,
     written,
 };
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "An agent is the agent file (.toml) that began the run, or a scenario. A run without tools needs none: the model that answered it continues. In a terminal, what the run waits for is asked in place. Give --base-url, --api-key-env and --dotenv again if the run was started with them.
+
+Examples:
   mynah resume last                        continue a model call that was interrupted
   mynah resume last --agent agent.toml     continue after a crash, or after `mynah fork last --at 5`
   mynah resume last --agent agent.toml --answer two
@@ -57,11 +60,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah resume last --agent agent.toml --budget max_turns=20
                                            continue a run that spent its budget, with a larger one
 
-An agent is the agent file (.toml) that began the run, or a scenario. A run without tools needs none: the model that answered it
-continues. In a terminal, what the run waits for is asked in place. Give --base-url, --api-key-env and --dotenv again if the run was started with them.
-
-Exit codes: 0 the run is done; 1 it failed, or was changed; 2 wrong usage; 3 it waits; 4 the log or server cannot be used, or
-another process holds the run; 130 interrupted, and the run can be resumed.";
+Exit codes: 0 the run is done; 1 it failed or was changed, or its answer does not fit the schema; 2 wrong usage; 3 it waits; 4 the log or server cannot be used, or another process holds the run; 130 interrupted, and the run can be resumed.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -104,10 +103,10 @@ pub(crate) struct Arguments {
     /// Continue even if the agent differs from the one that began the run.
     #[arg(long)]
     allow_changed_agent: bool,
-    /// What to do with tool calls whose outcome is unknown.
+    /// Handle tool calls with an unknown outcome.
     #[arg(long, value_name = "HOW", default_value = "suspend")]
     on_uncertain: Policy,
-    /// Change a limit of the run, such as max_turns=20. Repeatable. What was spent counts.
+    /// Change a limit of the run, such as max_turns=20. Repeatable. Earlier usage counts.
     #[arg(long, value_name = "LIMIT=N", value_parser = limit)]
     budget: Vec<(String, Value)>,
 }
@@ -119,27 +118,33 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let found = store::find(ledger.as_ref(), &arguments.run).await?;
         let tries = Tries::default();
         let engine = arguments.engine(&ledger, &found, &tries).await?;
-        let mut run = found.run_id;
-        let resumed = unless_interrupted(resume(&engine, &ledger, &mut run, &arguments)).await;
+        let (mut run, mut screen) = (found.run_id, Screen::new(arguments.log.json));
+        let work = resume(&engine, &ledger, &mut run, &arguments, &mut screen);
+        let resumed = unless_interrupted(work).await;
         // In every case the run has no holder any more.
         ledger.begin(None).await;
         match resumed {
             None | Some(Err(Stop::Interrupted)) => {
-                let command = arguments.command_again(&run);
-                let told = format!("interrupted; run {run} can be resumed:\n  {command}");
-                Err(Failure::interrupted(told, Some(&run)))
+                written(screen.end())?;
+                Err(arguments.interrupted(&run))
             }
-            Some(Ok(())) => arguments.judge(&ledger, &run).await,
+            Some(Ok(())) => arguments.close(&mut screen, &ledger, &run).await,
             Some(Err(Stop::Failed(failure))) => Err(failure),
             Some(Err(Stop::Refused(error))) => {
                 let error = spoken(error, &run);
+                let refusal = arguments.refusal(&error, &ledger, &run, tries.count()).await;
+                let refusal = refusal.unwrap_or_else(|failure| failure);
                 if arguments.log.json {
+                    // The library names its own functions there.
+                    let error = match error.kind() {
+                        ErrorKind::Session(_) => error.with_message(refusal.message()),
+                        _ => error,
+                    };
                     let line = json!({"run_id": run, "err": error});
                     written(writeln!(io::stdout(), "{line}"))?;
                 }
-                let refusal = arguments.refusal(&error, &ledger, &run, tries.count()).await;
                 // The line above already reports it.
-                Err(refusal.unwrap_or_else(|failure| failure).told())
+                Err(refusal.told())
             }
         }
     })
@@ -173,23 +178,25 @@ impl Arguments {
         Self { allow_changed_agent, budget, ..self }
     }
 
-    pub(crate) fn log(&self) -> &LogArgs {
-        &self.log
-    }
-
     /// The command that resumes a run in the same way.
     pub(crate) fn command(&self, run: &str) -> String {
         self.log.command("resume", run, &self.who())
     }
 
-    /// The same for an interrupted run: a tool that was to be re-executed may need it again.
-    fn command_again(&self, run: &str) -> String {
+    /// That a person ended the program, with the command that resumes the run: a tool that was to be re-executed may need the same
+    /// policy again.
+    pub(crate) fn interrupted(&self, run: &str) -> Failure {
+        if self.log.is_lost() {
+            return Failure::interrupted("interrupted; nothing of this run was kept", None);
+        }
         let uncertain = match self.on_uncertain {
             Policy::Suspend => "",
             Policy::Rerun => " --on-uncertain rerun",
             Policy::Fail => " --on-uncertain fail",
         };
-        self.log.command("resume", run, &(self.who() + uncertain))
+        let command = self.log.command("resume", run, &(self.who() + uncertain));
+        let told = format!("interrupted; run {run} can be resumed:\n  {command}");
+        Failure::interrupted(told, Some(run))
     }
 
     /// The flags that choose the engine.
@@ -315,78 +322,6 @@ impl Arguments {
         }
     }
 
-    /// The exit code for the run's state.
-    pub(crate) async fn judge(&self, log: &Ledger, run: &str) -> Result<(), Failure> {
-        let summary = log.run(run).await?;
-        let status = summary.map(|summary| summary.status);
-        if !matches!(status, Some(RunStatus::Suspended | RunStatus::Failed)) {
-            return Ok(());
-        }
-        if let Some((why, how)) = self.outage(log, run).await? {
-            return Err(Failure::finding(format!("run {run} failed: {why}; {how}")));
-        }
-        let facts = facts(log, run).await?;
-        match facts.iter().rev().find(|fact| !matches!(fact, Fact::Sealed(_))) {
-            Some(Fact::Failed(end)) => {
-                let why = plain(&detail(end));
-                Err(Failure::finding(format!("run {run} failed: {}{why}", end.reason)))
-            }
-            Some(Fact::Suspended(end)) => {
-                let told = Waiting::new(end, &facts).told(&self.command(run));
-                let unheard = "\n  your message was not delivered: the run suspended before";
-                let unheard = if self.is_unheard(&facts) { unheard } else { "" };
-                Err(Failure::waits(format!("run {run} {told}{unheard}")))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether a message was given, and the run suspended before the message was delivered.
-    fn is_unheard(&self, facts: &[Fact]) -> bool {
-        let since = facts.iter().rposition(|fact| matches!(fact, Fact::Resumed { .. }));
-        let is_said = |fact: &Fact| {
-            matches!(fact, Fact::UserMessage { .. } | Fact::Resumed { message: Some(_), .. })
-        };
-        self.message.is_some() && !facts[since.unwrap_or_default()..].iter().any(is_said)
-    }
-
-    /// Which limit, or which failed model call, ended a run, and the command that continues it; none if something else did.
-    async fn outage(&self, log: &Ledger, run: &str) -> Result<Option<(String, String)>, Failure> {
-        let (mut asked, mut outage) = (false, None);
-        for (_, fact) in store::facts(log, run).await? {
-            match fact {
-                Some(Fact::TurnStarted { .. }) => asked = true,
-                Some(Fact::BudgetExceeded { breach, .. }) => {
-                    let unit = if breach.limit == Limit::WallClock { "_ms" } else { "" };
-                    let why = format!("{}: {breach}", HaltReason::BudgetExceeded);
-                    let more = format!(" --budget max_{}{unit}=N", breach.limit);
-                    outage = Some((why, "resume it with a larger budget", more));
-                }
-                Some(Fact::Failed(end)) if outage.is_none() && asked && is_of_model(&end) => {
-                    let why = format!("{}{}", end.reason, plain(&detail(&end)));
-                    let passes = end.error().is_some_and(|error| error.is_resumable());
-                    let more = if passes { "" } else { " --allow-changed-agent" };
-                    outage = Some((why, "resume it to call the model again", more.to_owned()));
-                }
-                Some(Fact::Completed(end)) if end.reason == HaltReason::MaxTurns => {
-                    let more = " --budget max_turns=N".to_owned();
-                    outage = Some((end.reason.to_string(), "resume it with more turns", more));
-                }
-                _ => {}
-            }
-        }
-        let Some((why, what, more)) = outage else { return Ok(None) };
-        let about = play::last_about(log, run).await?;
-        let who = match self.agent() {
-            None if cannot_go_on(&about, self.model.as_deref()).is_some() => {
-                " --agent FILE".to_owned()
-            }
-            _ => self.who(),
-        };
-        let command = self.log.command("resume", run, &(who + &more));
-        Ok(Some((why, format!("{what}:\n  {command}"))))
-    }
-
     /// The options with which the run continues: its own conditions, and what the flags change.
     fn options(&self, about: &About) -> Result<Options, Failure> {
         let mut options = play::condition(about).overlay(self.call.options());
@@ -429,6 +364,11 @@ impl Arguments {
         for (id, content) in &self.tool_results {
             resume = resume.tool_result(id, content.clone());
         }
+        // Before approvals, which are refused if their call cannot run: a call that is named twice is the mistake.
+        for said in &self.reject {
+            let (id, why) = rejection(said);
+            resume = resume.reject(id, why);
+        }
         for id in &self.approve {
             resume = resume.approve(id);
         }
@@ -437,10 +377,6 @@ impl Arguments {
         }
         for (id, digest) in &self.approve_digest {
             resume = resume.approve_digest(id, *digest);
-        }
-        for said in &self.reject {
-            let (id, why) = rejection(said);
-            resume = resume.reject(id, why);
         }
         resume
     }
@@ -487,19 +423,13 @@ fn lacking_code(error: &Error) -> Option<&str> {
     code.next().map(|(name, _)| name)
 }
 
-/// Whether a run ended because a call of its model failed.
-fn is_of_model(end: &End) -> bool {
-    let is_of_model =
-        |error: Error| matches!(error.kind(), ErrorKind::Adapter(_) | ErrorKind::Stream(_));
-    end.reason == HaltReason::Error && end.error().is_some_and(is_of_model)
-}
-
 /// Resumes a run. In a terminal, what it then waits for is answered in place.
 async fn resume(
     engine: &Engine,
     log: &Arc<Ledger>,
     found: &mut RunId,
     arguments: &Arguments,
+    screen: &mut Screen,
 ) -> Result<(), Stop> {
     let about = play::last_about(log, found).await?;
     let mut options = arguments.options(&about)?;
@@ -518,39 +448,26 @@ async fn resume(
         if arguments.allow_changed_agent { resume.allow_changed_engine() } else { resume }
     };
     let RecordedCall { extent, waiting, .. } = recorded_call(log, &*found).await?;
-    let mut screen = Screen::new(arguments.log.json);
     let prompt = screen.prompt().filter(|_| extent != Extent::Generate);
     let followed = Followed { resume: &again, prompt: prompt.as_ref() };
-    if prompt.is_some() && waiting.is_some() && !arguments.decides() {
-        let result = screen.resume(log, found, &followed).await?;
-        return shown(&mut screen, log, found, result).await;
-    }
-    let mut stream = arguments.decided(again(found)).stream().started().await?;
-    // A run that a model call ended is continued in another.
-    if let Some(continued) = stream.run_id().filter(|continued| *continued != found) {
-        eprintln!("run {found} has ended; run {continued} continues it");
-        *found = continued.clone();
-    }
-    if prompt.is_some() {
-        let result = screen.follow(&mut stream, &followed).await?;
-        return shown(&mut screen, log, found, result).await;
-    }
-    print(&mut stream, log, found, extent, arguments.log.json).await
-}
-
-/// Ends what a terminal shows of a run.
-async fn shown(
-    screen: &mut Screen,
-    log: &Arc<Ledger>,
-    found: &mut RunId,
-    result: Option<ChatResult>,
-) -> Result<(), Stop> {
+    let result = if prompt.is_some() && waiting.is_some() && !arguments.decides() {
+        screen.resume(log, found, &followed).await?
+    } else {
+        let mut stream = arguments.decided(again(found)).stream().started().await?;
+        // A run that a model call ended is continued in another.
+        if let Some(continued) = stream.run_id().filter(|continued| *continued != found) {
+            eprintln!("run {found} has ended; run {continued} continues it");
+            *found = continued.clone();
+        }
+        if arguments.log.json || extent == Extent::Generate {
+            return print(&mut stream, log, found, extent, arguments.log.json).await;
+        }
+        screen.follow(&mut stream, &followed).await?
+    };
     if let Some(run) = result.and_then(|result| result.run_id) {
         *found = run;
     }
-    written(screen.end())?;
-    screen.left_out(log, found).await?;
-    Ok(screen.totals(log, found).await?)
+    Ok(())
 }
 
 /// Prints the events of a run.
@@ -561,7 +478,7 @@ async fn print(
     extent: Extent,
     json: bool,
 ) -> Result<(), Stop> {
-    let mut printer = EventPrinter::new(json, extent);
+    let mut printer = EventPrinter::new(json);
     let mut completed: Option<Box<ChatResult>> = None;
     while let Some(event) = stream.next().await.transpose()? {
         written(printer.print(&event))?;
@@ -584,7 +501,10 @@ async fn print(
             Err(error) if error.kind() == ErrorKind::Session(SessionReason::NoSession) => result,
             Err(error) => return Err(error.into()),
         };
-        written(printer.line(&json!({"run_id": run, "ok": told})))?;
+        written(printer.line(&match misfit(&facts(log.as_ref(), run).await?) {
+            Some(error) => json!({"run_id": run, "err": error}),
+            None => json!({"run_id": run, "ok": told}),
+        }))?;
     }
     written(printer.end())?;
     match stream.last_step() {
@@ -594,7 +514,7 @@ async fn print(
 }
 
 /// Every fact of a run that is still there.
-async fn facts(log: &dyn Log, run: &str) -> Result<Vec<Fact>, Failure> {
+pub(crate) async fn facts(log: &dyn Log, run: &str) -> Result<Vec<Fact>, Failure> {
     let facts = store::facts(log, run).await?;
     Ok(facts.into_iter().filter_map(|(_, fact)| fact).collect())
 }

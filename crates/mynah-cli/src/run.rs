@@ -13,26 +13,25 @@ use serde_json::json;
 use crate::{
     Failure, LogArgs,
     agent::{self, VarArgs},
+    form::misfit,
     generate::{failed, text_of},
     ledger::Ledger,
     resume, runtime,
     screen::{Followed, Screen, Stop},
     store::LogLocation,
-    text::quoted,
     unless_interrupted, written,
 };
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "The answer goes to standard output, what tools do to standard error. On a terminal, calls that need approval and questions are answered in place; elsewhere the run waits, and the message says how to continue it.
+
+Examples:
   mynah run agent.toml 'What is in this folder?'
   git diff | mynah run reviewer.toml 'Review this change.' -
   mynah run agent.toml - < goal.txt
   mynah run agent.toml --var language=French 'Translate README.md.'
   mynah run agent.toml --json 'List the tests.' | jq .event.type
 
-The answer goes to standard output, what tools do to standard error. On a terminal, calls that need approval and questions are
-answered in place; elsewhere the run waits, and the message says how to continue it.
-Exit codes: 0 done; 1 the run failed; 2 wrong usage, a bad agent file, no key; 3 the run waits; 4 a log, file or server that
-could not be used; 130 interrupted, and the run can be resumed.";
+Exit codes: 0 done; 1 the run failed, or its answer does not fit the schema; 2 wrong usage, a bad agent file, no key; 3 the run waits; 4 a log, file or server that could not be used; 130 interrupted, and the run can be resumed.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -56,9 +55,6 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let log = Arc::new(Ledger::new(LogLocation::parse(&place.log)?.open()?));
     let (json, mut screen) = (place.json, Screen::new(place.json));
     let prompt = screen.prompt();
-    let who = format!(" --agent {}{}", quoted(&agent.to_string_lossy()), vars.flags());
-    let hints = [("show", ""), ("fork", &*format!(" --at N{who}"))]
-        .map(|(verb, rest)| (verb, rest.to_owned()));
     runtime()?.block_on(async {
         let engine = agent::load(&agent, &vars, &agent::Answered::default()).await?;
         let mut stream = engine.chat(goal).record(&log).stream();
@@ -67,22 +63,21 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let work = screen.follow(&mut stream, &followed);
         let done = unless_interrupted(work).await;
         drop(stream);
+        log.settle().await;
         let run = log.written();
         log.begin(None).await;
         let Some(run) = run else {
             return Err(match done {
                 Some(Err(Stop::Failed(failure))) => failure,
                 Some(Err(Stop::Refused(error))) => failed(&error, 1).because(error),
-                _ => Failure::interrupted("interrupted; nothing was kept", None),
+                _ => Failure::interrupted("interrupted; nothing of this run was kept", None),
             });
         };
         let resumed = resume::Arguments::new(place, run.to_string(), agent, vars);
         match done {
             None | Some(Err(Stop::Interrupted)) => {
                 written(screen.end())?;
-                let command = resumed.command(&run);
-                let told = format!("interrupted; run {run} can be resumed:\n  {command}");
-                Err(Failure::interrupted(told, Some(&run)))
+                Err(resumed.interrupted(&run))
             }
             Some(Err(Stop::Failed(failure))) => Err(failure),
             Some(Err(Stop::Refused(error))) => {
@@ -94,21 +89,15 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             }
             Some(Ok(result)) => {
                 if json {
-                    written(screen.line(&json!({"run_id": run, "ok": result})))?;
+                    let facts = resume::facts(log.as_ref(), &run).await?;
+                    written(screen.line(&match misfit(&facts) {
+                        Some(error) => json!({"run_id": run, "err": error}),
+                        None => json!({"run_id": run, "ok": result}),
+                    }))?;
+                } else if has_unread_input() {
+                    screen.note("standard input was not read; - beside the goal adds it");
                 }
-                written(screen.end())?;
-                screen.left_out(&log, &run).await?;
-                screen.totals(&log, &run).await?;
-                resumed.judge(&log, &run).await?;
-                if !json {
-                    if has_unread_input() {
-                        screen.note("standard input was not read; - beside the goal adds it");
-                    }
-                    for (verb, rest) in hints {
-                        screen.hint(&resumed.log().command(verb, &run, &rest));
-                    }
-                }
-                Ok(())
+                resumed.close(&mut screen, &log, &run).await
             }
         }
     })

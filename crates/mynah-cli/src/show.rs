@@ -25,14 +25,14 @@ use crate::{
     tree, written,
 };
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "The run is shown as recorded, without verification: use `mynah verify` for that.
+
+Examples:
   mynah show last                          show the newest run as a transcript
   mynah show last --tree                   show a timeline: turns, tools, attempts, side effects, runs of agents
   mynah show last --records                list its records
   mynah show last --record 3               show one record in full
-  mynah show last --records --json         print all records in full
-
-The run is shown as recorded, without verification: use `mynah verify` for that.";
+  mynah show last --records --json         print all records in full";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -308,7 +308,7 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
             vec![result(call_id, says, true)]
         }
         Fact::Suspended(end) => {
-            let says = waits(&end, before.answer.as_ref());
+            let says = waits(&end, before.answer.as_ref(), before.about.as_deref());
             vec![Excerpt::Waits { end, says }]
         }
         Fact::Completed(end) => vec![Excerpt::Ended { how: Kind::Completed, end }],

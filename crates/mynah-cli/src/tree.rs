@@ -151,7 +151,10 @@ impl<'f> Tree<'f, '_> {
                 }
                 self.attempt(record, &inside.call_id, inside.attempt).children.push(effect);
             }
-            Fact::Resumed { message, tool_results, rejected, given_up, about, .. } => {
+            Fact::Resumed { message, tool_results, rejected, given_up, about, edited, .. } => {
+                for (id, arguments) in edited {
+                    self.edit(id, arguments);
+                }
                 let changed = match (before, about) {
                     (Some(before), Some(about)) => changes(before, about),
                     _ => Vec::new(),
@@ -172,7 +175,12 @@ impl<'f> Tree<'f, '_> {
                 self.top.push(resumed);
             }
             Fact::Suspended(end) => {
-                self.top.push(Node::new(record, fact.kind(), "", waits(end, self.answer)));
+                self.top.push(Node::new(
+                    record,
+                    fact.kind(),
+                    "",
+                    waits(end, self.answer, self.about),
+                ));
             }
             Fact::RunStarted { .. }
             | Fact::UserMessage { .. }
@@ -197,6 +205,14 @@ impl<'f> Tree<'f, '_> {
         let calls =
             calls.map(|call| (call.id.clone(), format!("{} {}", call.name, call.arguments)));
         self.calls.extend(calls);
+    }
+
+    /// Shows a call with the arguments that a person gave it.
+    fn edit(&mut self, id: &str, arguments: &str) {
+        if let Some(call) = self.calls.get_mut(id) {
+            let name = call.split_once(' ').map_or(&**call, |(name, _)| name);
+            *call = format!("{name} {arguments}");
+        }
     }
 
     /// An attempt of a call, up to this record.

@@ -83,7 +83,7 @@ fn with_an_agent_a_fork_goes_on_at_once() {
     let agent = store.file("otherwise.json", OTHERWISE);
     let fork = ["fork", "run-1", "--at", "6", "--agent", &agent];
     let went_on = store.run(&fork);
-    assert_eq!((went_on.code, went_on.stderr.as_str()), (Some(0), ""));
+    assert_eq!(went_on.code, Some(0), "{}", went_on.stderr);
     let listed = &store.json(&["runs", "--limit", "1"])[0];
     let id = text(listed, "run_id");
     let said = format!("{id}  forked from run-1 at record 6\nThere is no soup today.\n");
@@ -148,7 +148,7 @@ fn a_fork_that_goes_on_differently_differs_from_there() {
 
     let agent = store.file("otherwise.json", OTHERWISE);
     let resumed = store.run(&["resume", &fork, "--agent", &agent]);
-    assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
     assert_eq!(resumed.stdout, "There is no soup today.\n");
     let differs = store.run(&["diff", "run-1", &fork]);
     let expected = format!(
@@ -231,7 +231,7 @@ fn a_fork_goes_on_with_something_else_that_is_said_to_it() {
     for at in ["2", "7"] {
         let fork = text(&store.json(&["fork", "run-1", "--at", at])[0], "run_id");
         let resumed = store.run(&["resume", &fork, "Bread, then!", "--agent", &agent]);
-        assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
+        assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
         assert_eq!(resumed.stdout, "There is no soup today.\n");
         let shown = store.run(&["show", &fork]).stdout;
         let said = "-- resumed\n\nuser: Bread, then!\n\nassistant: There is no soup today.\n";

@@ -54,7 +54,7 @@ fn a_run_goes_on_with_an_answer_and_its_text_is_told() {
     for flags in [&["two"] as &[_], &["--answer", "two"]] {
         let (store, agent) = waiting();
         let resumed = store.run(&[&["resume", "run-0", "--agent", &agent], flags].concat());
-        assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
+        assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
         assert_eq!(resumed.stdout, "Two soups, then.\u{1b}[2J\n", "a pipe gets it as it is");
         let shown = store.run(&["show", "run-0"]).stdout;
         assert!(shown.contains("-- resumed\n\nuser: two\n\n"), "{shown}");
@@ -71,7 +71,7 @@ fn a_message_that_a_run_did_not_hear_is_not_dropped_without_a_word() {
     let unheard = "\n  your message was not delivered: the run suspended before\n";
     assert!(waits.stderr.ends_with(unheard), "{}", waits.stderr);
     let answered = store.run(&["resume", "last", "two", "--agent", &agent]);
-    assert_eq!((answered.code, answered.stderr.as_str()), (Some(0), ""));
+    assert_eq!(answered.code, Some(0), "{}", answered.stderr);
 }
 
 #[test]
@@ -118,12 +118,12 @@ fn the_file_that_began_a_run_goes_on_with_it() {
     let store = Store::with(begun);
     let agent = store.file("agent.json", begun);
     let resumed = store.run(&["resume", "run-1", "two", "--agent", &agent]);
-    assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
     assert!(resumed.stdout.ends_with("Paid for two.\n"), "{}", resumed.stdout);
     // After the call of `pay` is known, only the last answer is left to give.
     let fork = ["fork", "run-1", "--at", "12", "--agent", &agent];
     let forked = store.run(&fork);
-    assert_eq!((forked.code, forked.stderr.as_str()), (Some(0), ""));
+    assert_eq!(forked.code, Some(0), "{}", forked.stderr);
     assert_eq!(forked.stdout.lines().skip(1).collect::<Vec<_>>(), ["Paid for two."]);
 }
 
@@ -155,7 +155,7 @@ fn in_json_its_events_are_told_and_then_what_it_came_to() {
 fn a_run_goes_on_with_the_results_of_its_calls() {
     let (store, agent) = waiting();
     let shown = store.run(&["show", "run-1"]).stdout;
-    let waits = "-- waits: manual_tool_calls: cook {\"dish\":\"soup\"} [c1]\n\n";
+    let waits = "-- waits: the results of cook {\"dish\":\"soup\"} [c1]\n\n";
     assert!(shown.ends_with(waits), "{shown}");
     let refused = store.run(&["resume", "run-1", "--agent", &agent]);
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(3), ""));
@@ -169,7 +169,7 @@ fn a_run_goes_on_with_the_results_of_its_calls() {
     assert_eq!(refused.stderr, said);
     let resumed =
         store.run(&["resume", "run-1", "--agent", &agent, "--tool-result", r#"c1={"done":true}"#]);
-    assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
     let shown = store.run(&["show", "run-1"]).stdout;
     assert!(shown.contains("  < [c1] {\"done\":true}\n"), "{shown}");
 }
@@ -190,7 +190,7 @@ fn a_call_is_run_if_a_person_approves_it_and_answered_if_they_reject_it() {
         let (store, _) = waiting();
         let agent = store.file("cooks.json", &cooks);
         let resumed = store.run(&[&["resume", "run-1", "--agent", &agent], &flags[..]].concat());
-        assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
+        assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
         let shown = store.run(&["show", "run-1"]).stdout;
         assert!(shown.contains(told), "{shown}");
         assert_eq!(store.run(&["replay", "run-1"]).code, Some(0));
@@ -209,7 +209,7 @@ fn a_tool_that_changed_since_the_run_asked_is_approved_by_its_new_digest() {
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     let (_, digest) = refused.stderr.trim_end().rsplit_once("--approve-digest ").expect("a hint");
     let resumed = store.run(&[&resume[..], &["--approve-digest", digest]].concat());
-    assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
     assert!(store.run(&["show", "run-1"]).stdout.contains("  < [c1] gone\n"));
 }
 
@@ -231,7 +231,7 @@ fn a_call_that_asks_and_one_that_is_denied_are_shown() {
     tokio::runtime::Runtime::new().unwrap().block_on(async { chat.await.unwrap() });
     let shown = store.run(&["show", "trade"]).stdout;
     assert!(shown.contains("  < [c1] failed: the call is not permitted\n"), "{shown}");
-    assert!(shown.ends_with("-- waits: manual_tool_calls: buy {\"euros\":7} [c0]\n\n"), "{shown}");
+    assert!(shown.ends_with("-- waits: approval of buy {\"euros\":7} [c0]\n\n"), "{shown}");
     let tree = store.run(&["show", "trade", "--tree"]).stdout;
     assert!(tree.contains("the call is not permitted"), "{tree}");
 }
@@ -242,8 +242,8 @@ fn a_tool_that_may_have_run_waits_for_word_on_it() {
     let waits = store.run(&["resume", "run-2", "--agent", &agent]);
     assert_eq!((waits.code, waits.stdout.as_str()), (Some(3), ""), "{}", waits.stderr);
     assert!(
-        waits.stderr.starts_with(
-            "mynah: run run-2 waits for the outcome of tools that may have run: pay {} [c2]\n"
+        waits.stderr.contains(
+            "\nmynah: run run-2 waits for the outcome of tools that may have run: pay {} [c2]\n"
         ) && waits.stderr.ends_with(
             " --tool-result c2=JSON\n  \
              in place of a result: --approve c2 runs the call again, --approve-with c2=JSON with other arguments, \
@@ -254,21 +254,18 @@ fn a_tool_that_may_have_run_waits_for_word_on_it() {
         waits.stderr
     );
     let shown = store.run(&["show", "run-2"]).stdout;
-    assert!(shown.ends_with("-- waits: uncertain_tools: pay {} [c2]\n\n"), "{shown}");
+    assert!(shown.ends_with("-- waits: the unknown outcome of pay {} [c2]\n\n"), "{shown}");
     let rerun = store.run(&["resume", "run-2", "--agent", &agent, "--on-uncertain", "rerun"]);
-    assert_eq!((rerun.code, rerun.stderr.as_str()), (Some(0), ""));
-    assert_eq!(rerun.stdout, "  > pay {}  [c2]\n  < [c2] paid\nTwo soups, then.\u{1b}[2J\n");
+    assert_eq!(rerun.code, Some(0), "{}", rerun.stderr);
+    assert_eq!(rerun.stdout, "Two soups, then.\u{1b}[2J\n");
+    assert!(rerun.stderr.starts_with("  > pay {}\n  < pay took "), "{}", rerun.stderr);
 
     let (store, agent) = waiting();
     let failed = store.run(&["resume", "run-2", "--agent", &agent, "--on-uncertain", "fail"]);
     assert_eq!(failed.code, Some(0), "{}", failed.stderr);
-    assert!(
-        failed
-            .stdout
-            .contains("(pay): the process ended during call c2, and its outcome is unknown"),
-        "{}",
-        failed.stdout
-    );
+    let shown = store.run(&["show", "run-2"]).stdout;
+    let why = "(pay): the process ended during call c2, and its outcome is unknown";
+    assert!(shown.contains(why), "{shown}");
 }
 
 #[test]
@@ -399,7 +396,7 @@ fn a_run_that_waits_again_or_fails_tells_so_by_its_exit_code() {
     assert!(
         waits
             .stderr
-            .starts_with("mynah: run run-0 waits for an answer: Really?\n  mynah resume run-0 "),
+            .contains("\nmynah: run run-0 waits for an answer: Really?\n  mynah resume run-0 "),
         "{}",
         waits.stderr
     );
@@ -408,7 +405,8 @@ fn a_run_that_waits_again_or_fails_tells_so_by_its_exit_code() {
     let silent = store.file("silent.json", silent);
     let failed = store.run(&["resume", "run-0", "two", "--agent", &silent]);
     assert_eq!(failed.code, Some(1), "{}", failed.stderr);
-    assert!(failed.stderr.starts_with("mynah: run run-0 failed: error"), "{}", failed.stderr);
+    let why = "\nmynah: run run-0 failed: adapter error (scripted): overloaded";
+    assert!(failed.stderr.contains(why), "{}", failed.stderr);
     let how = "; resume it to call the model again:\n  mynah resume run-0 --agent ";
     assert!(failed.stderr.contains(how), "{}", failed.stderr);
 }
@@ -515,7 +513,7 @@ fn an_interrupted_run_can_go_on_at_once() {
     assert_eq!(said, expected);
     assert_eq!(status(), (json!("running"), json!(true)));
     let resumed = store.run(&["resume", "run-0", "--agent", &agent]);
-    assert_eq!((resumed.code, resumed.stderr.as_str()), (Some(0), ""));
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
     assert_eq!(resumed.stdout, "Two soups, then.\u{1b}[2J\n");
     let verified = &store.json(&["verify", "run-0"])[0];
     assert_eq!(verified["status"], json!("verified"));

@@ -193,7 +193,7 @@ fn the_calls_of_an_agent_are_decided_with_resume() {
     // Another process continues the script of the agent.
     let done = store.run(&[&decide[..], &["1 yes; 2 no, not that one"]].concat());
     assert_eq!(done.code, Some(0), "{}", done.stderr);
-    assert!(done.stdout.contains("They can.") && done.stdout.ends_with("Yes.\n"), "{done:?}");
+    assert!(done.stderr.contains("They can.") && done.stdout == "Yes.\n", "{done:?}");
     let tree = store.run(&["show", "last", "--tree"]).stdout;
     assert!(tree.contains("not that one") && tree.contains("s0\\n"), "{tree}");
 }

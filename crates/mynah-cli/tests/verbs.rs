@@ -319,7 +319,7 @@ fn what_a_run_went_on_with_is_on_the_timeline_too() {
     let expected = r"   1        0 ms              run_started  Pay.
    2       1.0 s       1.0 s  turn 1
    3       1.0 s       1.0 s    answer  > pay {} > pay {} > pay {}
-   4       3.0 s              suspended  manual_tool_calls: pay {} [c0], pay {} [c1], pay {} [c2]
+   4       3.0 s              suspended  the results of pay {} [c0], pay {} [c1], pay {} [c2]
    5       4.0 s       2.0 s  resumed
    5       4.0 s                tool [c0]  pay {}
    5       4.0 s                  result  cash
