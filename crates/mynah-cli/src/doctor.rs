@@ -25,15 +25,14 @@ use crate::{
     written,
 };
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "Keys are listed by name only. A read-only log can be read; commands that write to it fail.
+
+Examples:
   mynah doctor                             check the log in this folder, and list the keys in the environment
   mynah doctor agent.toml                  also check what an agent needs: keys, models, servers, files
   mynah doctor --log sqlite:runs.db --json
 
-Keys are listed by name only. A read-only log can be read; commands that write to it fail.
-
-Exit codes: 0 no problem, or no log in this folder yet; 1 the file is damaged, or a run was changed; 2 the agent file does not fit; 4 the
-log cannot be used, or something that the agent needs.";
+Exit codes: 0 no problem, or no log in this folder yet; 1 the file is damaged, or a run was changed; 2 the agent file does not fit; 4 the log or its folder cannot be used, or something that the agent needs.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -87,9 +86,19 @@ fn check_agent(file: &Path, vars: &VarArgs, json: bool) -> Result<(), Failure> {
 
 fn check_log(place: &LogLocation, url: &str, is_default: bool, json: bool) -> Result<(), Failure> {
     // A log that was named explicitly must exist.
-    if is_default && matches!(place, LogLocation::Sqlite(path) if !Path::new(path).exists()) {
-        let none = format!("{url}: none yet; `mynah demo` shows what one is for");
-        return tell(json, "log", &none, json!({"log": url, "schema": null}));
+    if let LogLocation::Sqlite(path) = place {
+        let folder = Path::new(path).parent().filter(|folder| *folder != Path::new(""));
+        let folder = folder.unwrap_or(Path::new("."));
+        check_space(folder, json)?;
+        if is_default && !Path::new(path).exists() {
+            if let Err(error) = tempfile::tempfile_in(folder) {
+                let why = format!("{url}: none yet, and its folder cannot be written: {error}");
+                tell(json, "log", &why, json!({"log": url, "schema": null}))?;
+                return Err(Failure::file(why));
+            }
+            let none = format!("{url}: none yet; `mynah demo` shows what one is for");
+            return tell(json, "log", &none, json!({"log": url, "schema": null}));
+        }
     }
     let log = place.open_to_read().inspect_err(|failure| {
         let why = failure.err();
@@ -109,6 +118,27 @@ fn check_log(place: &LogLocation, url: &str, is_default: bool, json: bool) -> Re
     let reachable = format!("{url}: reachable{so_far}{tables}");
     tell(json, "log", &reachable, json!({"log": url, "schema": schema, "read_only": read_only}))?;
     runtime()?.block_on(examine(log.as_ref(), json))
+}
+
+/// How little space on a disk is worth a warning, in bytes.
+const LITTLE: u64 = 100 << 20;
+
+/// Warns of a disk that is nearly full: runs wait until their records can be written.
+#[cfg(unix)]
+fn check_space(folder: &Path, json: bool) -> Result<(), Failure> {
+    let Ok(disk) = rustix::fs::statvfs(folder) else { return Ok(()) };
+    match disk.f_bavail.saturating_mul(disk.f_frsize) {
+        free if free < LITTLE => {
+            let told = format!("{} MiB free in {}: nearly full", free >> 20, folder.display());
+            tell(json, "disk", &told, json!({"folder": folder, "free": free}))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(not(unix))]
+fn check_space(_: &Path, _: bool) -> Result<(), Failure> {
+    Ok(())
 }
 
 /// The variables with providers' keys that are set.

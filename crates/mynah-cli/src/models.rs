@@ -16,13 +16,13 @@ use crate::{
     written,
 };
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "Prices are in US dollars per million tokens. ENDS is the day on which a provider shuts a model down, if it has named one.
+
+Examples:
   mynah models                             list all models
   mynah models opus                        list those whose name contains `opus`
   mynah models google --json | jq '.pricing // empty'
-  mynah models --catalog mine.json         add the models of a file
-
-Prices are in US dollars per million tokens.";
+  mynah models --catalog mine.json         add the models of a file";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -72,11 +72,12 @@ fn write_none(filter: &str, out: &mut impl Write) -> io::Result<()> {
     out.flush()
 }
 
-const HEADINGS: [&str; 9] =
-    ["PROVIDER", "MODEL", "CAN", "CONTEXT", "OUTPUT", "$ IN", "$ OUT", "$ CACHED", "$ WRITE"];
+const HEADINGS: [&str; 10] = [
+    "PROVIDER", "MODEL", "CAN", "CONTEXT", "OUTPUT", "$ IN", "$ OUT", "$ CACHED", "$ WRITE", "ENDS",
+];
 
 fn write_text(catalog: &Catalog, models: &[&ModelInfo], out: &mut impl Write) -> io::Result<()> {
-    let rows: Vec<[String; 9]> = models.iter().map(|model| row(model)).collect();
+    let rows: Vec<[String; 10]> = models.iter().map(|model| row(model)).collect();
     write_columns(HEADINGS, &rows, 3..9, out)?;
     if models.iter().any(|model| has_long_prices(model)) {
         writeln!(out, "\n* other prices for long prompts: see --json")?;
@@ -91,7 +92,7 @@ fn write_text(catalog: &Catalog, models: &[&ModelInfo], out: &mut impl Write) ->
     out.flush()
 }
 
-fn row(model: &ModelInfo) -> [String; 9] {
+fn row(model: &ModelInfo) -> [String; 10] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let tokens = |tokens: Option<u64>| or_dash(tokens.map(|tokens| tokens.to_string()));
     let price = |of: fn(&Pricing) -> Option<f64>| {
@@ -108,6 +109,7 @@ fn row(model: &ModelInfo) -> [String; 9] {
         price(|pricing| Some(pricing.output)),
         price(|pricing| pricing.cached_input),
         price(|pricing| pricing.cache_write),
+        plain(model.shutdown_date.as_deref().unwrap_or_default()),
     ]
 }
 

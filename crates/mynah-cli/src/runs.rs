@@ -21,22 +21,20 @@ use crate::{
     written,
 };
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "An abandoned run has no end and no process: its process ended, the run was dropped, or it is a fork that was not resumed. `mynah resume` continues it, `mynah cancel` ends it. A queued run waits for a worker that has its agent; `--json` shows its queue, which ends with the agent's name. A sleeping run continues at its wake_at.
+
+Examples:
   mynah runs                               list the newest runs
   mynah runs --status suspended            list runs that wait for a person or a tool
   mynah runs --status abandoned            list runs without an end that no process holds
   mynah runs --since 2h                    list runs of the last two hours; also 30m, 7d, 2026-11-01
-  mynah runs --json | jq -r .run_id        print ids
-
-An abandoned run has no end and no process: its process ended, the run was dropped, or it is a fork that was not resumed. `mynah
-resume` continues it, `mynah cancel` ends it. A queued run waits for a worker that has its agent; `--json` shows its queue, which ends
-with the agent's name. A sleeping run continues at its wake_at.";
+  mynah runs --json | jq -r .run_id        print ids";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// List only runs of this status, or `abandoned`.
+    /// List only runs of this status.
     #[arg(long, value_parser = wanted, value_name = "STATUS")]
     status: Option<Selection>,
     /// List only runs of this model, such as openai:gpt-4.1-mini, or gpt-4.1-mini with any adapter.
@@ -61,14 +59,20 @@ pub(crate) struct Arguments {
 enum Selection {
     Status(RunStatus),
     Abandoned,
+    /// Those of abandoned runs that a worker will take.
+    Queued,
+    /// Those of suspended runs that continue at a time.
+    Sleeping,
 }
 
 fn wanted(name: &str) -> Result<Selection, String> {
     match name {
         ABANDONED => Ok(Selection::Abandoned),
-        name => {
-            status(name).map(Selection::Status).map_err(|names| format!("{names}, {ABANDONED}"))
-        }
+        QUEUED => Ok(Selection::Queued),
+        SLEEPING => Ok(Selection::Sleeping),
+        name => status(name)
+            .map(Selection::Status)
+            .map_err(|names| format!("{names}, {ABANDONED}, {QUEUED}, {SLEEPING}")),
     }
 }
 
@@ -120,11 +124,17 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     (filter.model, filter.session, filter.after) = (model, session, after);
     match status {
         Some(Selection::Status(status)) => filter.status = Some(status),
-        Some(Selection::Abandoned) => filter.abandoned = Some(now()),
+        Some(Selection::Abandoned | Selection::Queued) => filter.abandoned = Some(now()),
+        Some(Selection::Sleeping) => filter.status = Some(RunStatus::Suspended),
         None => {}
     }
+    let word = match status {
+        Some(Selection::Queued) => Some(QUEUED),
+        Some(Selection::Sleeping) => Some(SLEEPING),
+        _ => None,
+    };
     let (store, runtime) = (LogLocation::parse(&log.log)?.open_to_read()?, runtime()?);
-    let page = runtime.block_on(store.runs(filter));
+    let page = runtime.block_on(selected(store.as_ref(), filter, word));
     let page = page.map_err(|error| match error.kind() {
         ErrorKind::Validation(_) => Failure::input(
             "--after: no page ends there; `mynah runs` prints the cursor after each page",
@@ -155,6 +165,22 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         "not listed, as the log's index is damaged: {}",
         damaged.join("; ")
     )))
+}
+
+/// A page of runs, only those of a status word if one is given: pages of the log are read until there are enough.
+async fn selected(log: &dyn Log, filter: RunFilter, word: Option<&str>) -> mynah::Result<RunPage> {
+    let mut page = log.runs(filter.clone()).await?;
+    let Some(word) = word else { return Ok(page) };
+    let is_wanted = |run: &RunSummary| shown_status(run) == word;
+    page.runs.retain(is_wanted);
+    while let Some(next) = page.next.take_if(|_| page.runs.len() < filter.limit) {
+        let more =
+            log.runs(filter.clone().limit(filter.limit - page.runs.len()).after(next)).await?;
+        page.runs.extend(more.runs.into_iter().filter(is_wanted));
+        page.damaged.extend(more.damaged);
+        page.next = more.next;
+    }
+    Ok(page)
 }
 
 /// A run in `--json`: its index entry, whether a process holds it, and where it was branched off
@@ -246,7 +272,10 @@ fn row(run: &RunSummary) -> [String; 9] {
 mod tests {
     use std::sync::Arc;
 
-    use mynah::log::Queue;
+    use mynah::{
+        Thread,
+        log::{Append, Chain, Extent, Fact, MemoryLog, Queue},
+    };
 
     use super::*;
 
@@ -273,5 +302,29 @@ mod tests {
         assert_eq!(shown_status(&run), "running");
         (run.status, run.held_until, run.wake_at) = (RunStatus::Suspended, None, Some(1));
         assert_eq!(shown_status(&run), "sleeping");
+    }
+
+    #[tokio::test]
+    async fn runs_are_selected_by_the_word_that_is_shown() -> mynah::Result<()> {
+        let log = MemoryLog::new();
+        for (place, run) in ["q0", "a0", "q1", "a1", "q2"].iter().enumerate() {
+            let queue = (place % 2 == 0).then(|| Queue::new("default/sales"));
+            let mut chain = Chain::new(*run);
+            let thread = Thread::from("Go.");
+            let fact = Fact::RunStarted { thread, extent: Extent::Chat, about: None };
+            let records = vec![chain.append(place as i64, [0; 16], &fact)?];
+            log.append(Append::new(*run, None, records).queue(queue)).await?;
+        }
+        let ids = async |word: &str, limit: usize| {
+            let filter = RunFilter::new().limit(limit);
+            let page = selected(&log, filter, Some(word)).await?;
+            let ids = page.runs.iter().map(|run| run.run_id.to_string());
+            Ok::<_, Error>((ids.collect::<Vec<_>>(), page.next.is_some()))
+        };
+        assert_eq!(ids("queued", 2).await?, (vec!["q2".to_owned(), "q1".to_owned()], true));
+        assert_eq!(ids("queued", 9).await?.0, ["q2", "q1", "q0"]);
+        assert_eq!(ids("abandoned", 9).await?.0, ["a1", "a0"]);
+        assert_eq!(ids("sleeping", 9).await?, (Vec::new(), false));
+        Ok(())
     }
 }

@@ -520,7 +520,7 @@ pub(crate) fn used(totals: &Totals) -> String {
 
 /// The share of the context window that the last request and its answer take, if it is known.
 pub(crate) fn context_use(model: Option<&ModelRef>, result: &ChatResult) -> Option<String> {
-    let window = Catalog::built_in().find(model?)?.context_window?;
+    let window = Catalog::built_in().inform(model?.clone()).limits.get("context")?.as_u64()?;
     let usage = &result.final_response.as_ref()?.usage;
     let tokens = usage.input_tokens? + usage.output_tokens.unwrap_or_default();
     Some(format!("context {}% of {}k", tokens * 100 / window.max(1), window / 1000))

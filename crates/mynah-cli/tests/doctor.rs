@@ -143,6 +143,17 @@ fn a_folder_without_a_log_is_in_order() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_folder_that_cannot_be_written_is_not_usable() {
+    let mut command = mynah(["doctor"]);
+    // Nobody can make a file there.
+    command.env_remove("MYNAH_LOG").current_dir("/proc");
+    let told = feed(command, b"");
+    assert_eq!(told.code, Some(4), "{}", told.stdout);
+    assert!(told.stderr.contains("its folder cannot be written: "), "{}", told.stderr);
+}
+
+#[test]
 fn a_damaged_file_is_found_though_every_run_can_be_read() {
     let store = Store::with(RUNS);
     store.damage("runs_by_session", |page| page[5..9].fill(0x3f));

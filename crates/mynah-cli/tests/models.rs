@@ -42,6 +42,8 @@ fn models_are_listed_with_limits_prices_and_sources() {
         "{long}"
     );
     assert!(!told.stdout.contains('*'));
+    let ends = run(["models", "openai:gpt-4o-mini"]).stdout;
+    assert!(ends.lines().any(|row| row.ends_with("  2027-01-14")), "{ends}");
 }
 
 #[test]
