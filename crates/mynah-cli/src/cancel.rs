@@ -18,15 +18,13 @@ use crate::{
     written,
 };
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "The records stay, and the run is sealed. Nothing can be added to it; `mynah fork` branches it. A run that ended without a seal is sealed and keeps its end.
+
+Examples:
   mynah runs --status suspended            list the runs that wait
   mynah cancel last                        end the newest run
 
-The records stay, and the run is sealed. Nothing can be added to it; `mynah fork` branches it. A run that ended without a
-seal is sealed and keeps its end.
-
-Exit codes: 0 done; 1 the run was changed; 2 no such run, or it has ended; 4 the log cannot be used, or another process
-holds the run.";
+Exit codes: 0 done; 1 the run was changed; 2 no such run, or it has ended; 4 the log cannot be used, or another process holds the run.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {

@@ -38,7 +38,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah chat agent.toml
   mynah chat -m anthropic:claude-sonnet-5
   mynah chat agent.toml --session trip     begin or continue a conversation by its name
-  mynah chat agent.toml --continue         the newest conversation of the log
+  mynah chat agent.toml --continue         the newest conversation of this agent
 
 A message ends with Enter. Alt-Enter, or \\ at the end of a line, begins another line; so does an open ``` fence.
 @FILE in a message attaches an image or a text file. /help lists the commands. Tab completes commands and file names.
@@ -81,13 +81,13 @@ pub(crate) struct Arguments {
     /// The agent file, or a scenario.
     #[arg(conflicts_with_all = ["model", "base_url", "exact_base_url", "api_key_env", "dotenv", "catalog", "retries", "timeout"])]
     agent: Option<PathBuf>,
-    /// A model without tools: ADAPTER:MODEL.
+    /// Talk to this model, without tools.
     #[arg(long, short, value_name = "ADAPTER:MODEL")]
     model: Option<String>,
-    /// The conversation: continued if the log has it, and begun otherwise.
+    /// Begin or continue the conversation of this name.
     #[arg(long, value_name = "NAME")]
     session: Option<String>,
-    /// Continue the newest conversation of the log.
+    /// Continue the newest conversation of this agent.
     #[arg(long = "continue", conflicts_with = "session")]
     resumes: bool,
     #[command(flatten)]

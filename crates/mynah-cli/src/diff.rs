@@ -19,17 +19,15 @@ use crate::{
     written,
 };
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "The runs of agents are compared after the runs that started them.
+
+Not compared: ids of requests and answers, parents, roots, how answers were cut into pieces, durations, model calls that were lost with their process, and where another process continued with the same agent. Redacted records cannot be compared; they are marked with a ?.
+
+Examples:
   mynah fork last --at 5                   branch a run
   mynah runs                               list the ids of both
   mynah diff RUN last                      compare a run with the newest one
   mynah diff RUN last --json               print every difference in full
-
-The runs of agents are compared after the runs that started them.
-
-Not compared: ids of requests and answers, parents, roots, how answers were cut into pieces, durations, model calls that were
-lost with their process, and where another process continued with the same agent. Redacted records cannot be compared; they
-are marked with a ?.
 
 Exit codes: 0 equal; 1 different, or not comparable; 2 no such run; 4 the log cannot be used.";
 

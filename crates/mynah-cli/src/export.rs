@@ -32,7 +32,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah export last --html -o run.html --redact run_started --redact 5
                                            leave out the content of these records
   mynah export last --records | jq .fact   print the records as JSON, for reading only
-  mynah export log:maintenance             export the account of what was pruned and redacted";
+  mynah export log:maintenance             export the record of removals";
 
 #[derive(Args)]
 pub(crate) struct Arguments {

@@ -30,8 +30,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah fork last --at 5 --agent agent.json
                                            do both at once
 
-Exit codes: 0 done; 1 the run was changed; 2 no such run or record; 4 the log cannot be used; with --agent also those of
-`mynah resume`.";
+Exit codes: 0 done; 1 the run was changed; 2 no such run or record; 4 the log cannot be used; with --agent also those of `mynah resume`.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -39,7 +38,7 @@ pub(crate) struct Arguments {
     log: LogArgs,
     /// Run id, the beginning of one, or `last`.
     run: String,
-    /// Last record to copy.
+    /// Copy the records up to this one.
     #[arg(long, value_name = "SEQ")]
     at: u64,
     /// Continue the new run with this agent: an agent file (.toml) or a scenario.
@@ -50,7 +49,7 @@ pub(crate) struct Arguments {
     /// Continue even if the agent differs from the one that began the run.
     #[arg(long, requires = "agent")]
     allow_changed_agent: bool,
-    /// Change a limit of the run, such as max_turns=20. Repeatable. What was spent counts.
+    /// Change a limit of the run, such as max_turns=20. Repeatable. Earlier usage counts.
     #[arg(long, value_name = "LIMIT=N", value_parser = resume::limit, requires = "agent")]
     budget: Vec<(String, Value)>,
 }

@@ -25,15 +25,14 @@ use crate::{
     written,
 };
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "The whole file is verified before anything is stored. A run that the log already has is left unchanged.
+
+Examples:
   mynah import run.ndjson                  import a run into the log
   gunzip < run.gz | mynah import -         read from standard input
   mynah import run.ndjson --log sqlite:archive.db
 
-The whole file is verified before anything is stored. A run that the log already has is left unchanged.
-
-Exit codes: 0 the run is in the log; 2 the file is not valid, or the log has another run of that id; 4 the log or file cannot be
-used.";
+Exit codes: 0 the run is in the log; 2 the file is not valid, or the log has another run of that id; 4 the log or file cannot be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {

@@ -8,11 +8,11 @@ use serde_json::json;
 
 use crate::{Failure, LogArgs, runtime, store::LogLocation, written};
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "A log is also created by the first verb that writes to it, if that may create it. A log that is there is left as it is.
+
+Examples:
   mynah log init --log postgres://owner@db/mynah   create the tables in a database
   mynah log init --log sqlite:runs.db              create the file
-
-A log is also created by the first verb that writes to it, if that may create it. A log that is there is left as it is.
 
 Exit codes: 0 done; 4 the log cannot be used.";
 

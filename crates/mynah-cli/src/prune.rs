@@ -18,15 +18,13 @@ use crate::{
     written,
 };
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "The oldest runs are removed first. The runs of a session are removed together; a session with more runs than --limit stays. Runs that a process holds stay, as do runs that were changed; both are named. Ids of removed runs are never used again. Export what may be needed later.
+
+Examples:
   mynah prune --older-than 30d --reason age          list what would be removed
   mynah prune --older-than 30d --reason age --yes    remove it
   mynah prune --older-than 12h --status failed --limit 100 --reason noise
   mynah show log:maintenance --records               show everything that was ever removed
-
-The oldest runs are removed first. The runs of a session are removed together; a session with more runs than --limit stays. Runs
-that a process holds stay, as do runs that were changed; both are named. Ids of removed runs are never used again. Export what
-may be needed later.
 
 Exit codes: 0 done; 1 a run was changed; 2 wrong usage; 4 the log cannot be used.";
 

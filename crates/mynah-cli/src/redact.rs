@@ -16,15 +16,13 @@ use crate::{
     written,
 };
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "`mynah show RUN --records` lists the records and their kinds. A turn_started record holds a hash over the messages before it, with which a guess of their text can be checked: redact it too if they can be guessed. Forks hold copies: they are named, and --forks redacts them too.
+
+Examples:
   mynah redact last --record 2 5 --reason \"card number\"           list what would be removed
   mynah redact last --record 2 5 --reason \"card number\" --yes     remove it
   mynah redact last --kind run_started --reason \"asked to\" --yes
-  mynah redact last --all --reason \"asked to\" --yes               everything but the seal
-
-`mynah show RUN --records` lists the records and their kinds. A turn_started record holds a hash over the messages before it, with
-which a guess of their text can be checked: redact it too if they can be guessed. Forks hold copies: they are named, and
---forks redacts them too.";
+  mynah redact last --all --reason \"asked to\" --yes               everything but the seal";
 
 #[derive(Args)]
 #[command(group(clap::ArgGroup::new("which").required(true)))]

@@ -21,7 +21,10 @@ use crate::{
     written,
 };
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str =
+    "An agent is an agent file or a scenario. The model is called only with --what-if.
+
+Examples:
   mynah replay last                        replay the records alone
   mynah replay last --agent agent.toml     compare with this agent; records answer for its tools
   mynah replay last --agent agent.toml --tools rerun
@@ -29,11 +32,9 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah replay last --agent agent.toml --allow-changed-agent
                                            show what the loop does differently with a changed agent
   mynah replay last --agent agent.toml --what-if
-                                           ask the model again; records answer for the same tool calls
+                                           call the model again; records answer for equal tool calls
   mynah replay last --system @prompt.txt   compare with another system prompt
   mynah replay last --json | jq .err.metadata.diff
-
-An agent is an agent file or a scenario. The model is called only with --what-if.
 
 Exit codes: 0 equal; 1 different, or the run was changed; 2 no such run; 4 the log cannot be used.";
 
@@ -58,10 +59,10 @@ pub(crate) struct Arguments {
     /// Replace the system prompt; @FILE reads it from a file.
     #[arg(long, value_name = "TEXT|@FILE")]
     system: Option<String>,
-    /// Ignore what the agent is (model, tools, params); compare only what it does.
+    /// Ignore a changed model, tools and params; compare behaviour.
     #[arg(long, requires = "agent")]
     allow_changed_agent: bool,
-    /// Ask the agent's model, and show which calls and answer differ. Tools answer from the records where the call is the same.
+    /// Call the agent's model and show which calls and answer differ; answer equal tool calls from the records.
     #[arg(long, requires = "agent", conflicts_with_all = ["tools", "rerun", "system", "allow_changed_agent"])]
     what_if: bool,
 }

@@ -36,7 +36,9 @@ use crate::{
     written,
 };
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "The API is described in docs/server.md.
+
+Examples:
   mynah serve agent.toml --log sqlite:mynah.db
                                            offer an agent and its runs at http://127.0.0.1:7878
   mynah serve --listen 127.0.0.1:0         on any free port; the first line of the output names it
@@ -44,31 +46,30 @@ pub(crate) const EXAMPLES: &str = "Examples:
                                            to other machines, with a token
   curl http://127.0.0.1:7878/v1/runs       list the runs
 
-The API is described in docs/server.md.
-
 Exit codes: 0 it was stopped; 2 wrong usage; 4 a log, file or address that could not be used.";
 
-pub(crate) const INSPECT_EXAMPLES: &str = "Examples:
+pub(crate) const INSPECT_EXAMPLES: &str = "On a terminal with a display a browser opens. Nothing is changed unless --allow-actions is given.
+
+Examples:
   mynah inspect                            the runs of the log of this folder
   mynah inspect --allow-actions            the same, and runs can be cancelled and forked
   mynah inspect run.ndjson                 a run that `mynah export` wrote, without its log
   mynah inspect --no-open                  print the address, and open no browser
 
-On a terminal with a display a browser opens. Nothing is changed unless --allow-actions is given. Exit codes: 0 it was stopped; 2 wrong usage; 4 a log, file or address that could
-not be used.";
+Exit codes: 0 it was stopped; 2 wrong usage; 4 a log, file or address that could not be used.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     log: LogArgs,
-    /// Agents that perform runs: agent files (.toml) or scenarios.
+    /// Agents that execute runs: agent files (.toml) or scenarios.
     agents: Vec<PathBuf>,
     #[command(flatten)]
     vars: VarArgs,
-    /// Perform runs of this queue; may be repeated. By default the queue is `default`.
+    /// Execute runs of this queue. Repeatable. By default the queue is `default`.
     #[arg(long = "queue", value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     queues: Vec<String>,
-    /// Perform at most this many runs of the queues at once, and as many for requests.
+    /// Execute at most this many runs of the queues at once, and as many for requests.
     #[arg(long, value_name = "RUNS", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     concurrency: u32,
     /// Keep answers in the log while they stream, so that other servers of the log show them.
@@ -100,10 +101,10 @@ struct ServerArgs {
     /// Listen on this address and port; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7878")]
     listen: SocketAddr,
-    /// Demand the token in the first line of this file. Needed beyond loopback.
+    /// Require the token in the first line of this file. Needed beyond loopback.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Accept requests to this host name; may be repeated. Addresses and localhost need none.
+    /// Accept requests to this host name. Repeatable. Addresses and localhost need none.
     #[arg(long = "host", value_name = "NAME")]
     hosts: Vec<String>,
     /// Refuse bodies of more bytes than this.

@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     /// Run id, the beginning of one, or `last`; or an exported file, or `-` for standard input [default: every run].
     #[arg(value_name = "RUN|FILE")]
     run: Option<String>,
-    /// Root of the log's tree that was kept elsewhere: the log must still contain everything it had then.
+    /// Check that the log contains everything under this earlier root.
     #[arg(long, value_name = "HEX", value_parser = root, conflicts_with = "run")]
     root: Option<Hash>,
 }

@@ -26,12 +26,12 @@ use crate::{
     store::{self, LogLocation},
 };
 
-pub(crate) const EXAMPLES: &str = "Examples:
+pub(crate) const EXAMPLES: &str = "The examples of the other commands work in the folder of the demo: mynah.db is the log, agent.json the agent.
+
+Examples:
   mynah demo                               use a temporary folder
   mynah demo --dir trip                    use a folder of yours; it is created
-  mynah demo --json | jq -c .              print the steps as JSON
-
-The examples of the other commands work in its folder: mynah.db is the log, agent.json the agent.";
+  mynah demo --json | jq -c .              print the steps as JSON";
 
 /// What the demonstration leaves in its folder.
 ///
