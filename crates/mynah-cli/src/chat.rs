@@ -1,21 +1,27 @@
 //! `mynah chat`: a conversation with an agent in the terminal.
 
+mod catch_up;
+mod commands;
 mod message;
+mod stored;
 mod who;
 
-use std::{collections::HashMap, env, path::PathBuf, pin::pin, process::Command, sync::Arc};
+use std::{collections::HashMap, path::PathBuf, pin::pin, sync::Arc};
 
 use clap::Args;
 use futures_util::future::{Either, select};
 use mynah::{
-    CancelHandle, ChatResult, Engine, Error, ErrorKind, Message, Options, Role, RunId, Session,
-    SessionReason, Status, Tool, cancel_run,
+    CancelHandle, ChatResult, Engine, Error, ErrorKind, HaltReason, Message, Options, Role, RunId,
+    Session, SessionReason, Tool, cancel_run,
     log::{Log as _, RunFilter, Totals},
-    restore_session, restore_turn,
+    restore_turn,
 };
+use serde_json::Value;
 
 use self::{
+    commands::NAMES,
     message::{is_command, message},
+    stored::{OpenTurn, StoredSession, found},
     who::{AGENT, Who, newest},
 };
 use crate::{
@@ -27,7 +33,7 @@ use crate::{
     log_flag,
     model::CallArgs,
     now, resume, runtime,
-    screen::{Followed, Screen, Stop, context_use, used},
+    screen::{Followed, Screen, Stop, context_use},
     store::{self, LogLocation},
     text::{count, quoted, short},
     tty::{BAD, Entered, Prompt, Reads},
@@ -47,32 +53,6 @@ Exit codes: 0 done; 1 a call failed in a pipe; 2 wrong usage, a bad agent file, 
 
 /// How much of the last message and answer is shown when a conversation continues.
 const RECAP: usize = 160;
-
-/// The commands, with what they do.
-const COMMANDS: [(&str, &str); 13] = [
-    ("/help", "list the commands"),
-    ("/cost", "show what this conversation used"),
-    ("/model", "show the model, or use another: /model ADAPTER:MODEL"),
-    ("/retry", "take the last message back and send it again"),
-    ("/undo", "take the last message and its answer back"),
-    ("/fork", "continue in a new conversation, and keep this one: /fork [NAME]"),
-    ("/result", "show the last result of a tool in full"),
-    ("/runs", "list the runs of this conversation"),
-    ("/show", "show the last run: /show [OPTIONS], as of `mynah show`"),
-    ("/verify", "verify the last run"),
-    ("/export", "write the last run to a file: /export FILE"),
-    ("/clear", "begin a new conversation"),
-    ("/quit", "leave; Ctrl-D does too"),
-];
-
-const NAMES: [&str; COMMANDS.len()] = {
-    let (mut names, mut place) = ([""; COMMANDS.len()], 0);
-    while place < names.len() {
-        names[place] = COMMANDS[place].0;
-        place += 1;
-    }
-    names
-};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -121,10 +101,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             Some(name) => found(&log, name).await?,
             None => None,
         };
-        let StoredSession { session, unfinished, branches } = restored.unwrap_or_default();
-        let last = unfinished
-            .clone()
-            .or_else(|| Some(session.as_ref()?.last_run.as_ref()?.run_id.clone()));
+        let StoredSession { session, open, branches } = restored.unwrap_or_default();
+        let last = open.as_ref().map(|open| open.run.clone());
+        let last = last.or_else(|| Some(session.as_ref()?.last_run.as_ref()?.run_id.clone()));
         let answers = match &last {
             Some(run) => Answered::until(&log, run).await?,
             None => Answered::default(),
@@ -145,7 +124,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             log,
             place: place.log.clone(),
         };
-        let waits = chat.converse(unfinished).await;
+        let waits = chat.converse(open).await;
         written(chat.screen.end())?;
         let waits = waits?;
         let (id, has_session) = (chat.id.clone(), chat.session.is_some());
@@ -167,40 +146,6 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 
 fn new_id() -> String {
     format!("chat-{:x}", now())
-}
-
-/// A conversation as the log has it.
-#[derive(Default)]
-struct StoredSession {
-    /// None before the first answer.
-    session: Option<Session>,
-    /// The run of a turn whose process died.
-    unfinished: Option<RunId>,
-    /// Whether the last turn failed, so that the next one starts beside it.
-    branches: bool,
-}
-
-/// A conversation by its name, if the log has it.
-async fn found(log: &Arc<Ledger>, id: &str) -> Result<Option<StoredSession>, Failure> {
-    if log.runs(RunFilter::new().session(id).limit(1)).await?.runs.is_empty() {
-        return Ok(None);
-    }
-    let restored = restore_session(log, id).await?;
-    let mut session = Some(restored.session).filter(|session| session.last_run.is_some());
-    let mut branches = session.is_none() && restored.unfinished.is_none();
-    if let Some(failed) = session.take_if(|session| session.status() == Status::Error) {
-        (session, branches) = (before(log, &failed).await?, true);
-    }
-    Ok(Some(StoredSession { session, unfinished: restored.unfinished, branches }))
-}
-
-/// The session before its last turn; none if that was its first.
-async fn before(log: &Arc<Ledger>, session: &Session) -> Result<Option<Session>, Failure> {
-    let Some(last) = &session.last_run else { return Ok(None) };
-    Ok(match store::needed(log.as_ref(), &last.run_id).await?.first() {
-        Some(run) => Some(restore_turn(log, run).await?.session),
-        None => None,
-    })
 }
 
 struct Chat {
@@ -234,11 +179,13 @@ enum Next {
 
 impl Chat {
     /// Takes line after line. Returns a run that waits for an answer that did not come.
-    async fn converse(&mut self, unfinished: Option<RunId>) -> Result<Option<String>, Failure> {
+    async fn converse(&mut self, open: Option<OpenTurn>) -> Result<Option<String>, Failure> {
         if self.prompt.is_terminal {
-            self.welcome();
+            self.welcome(open.as_ref());
         }
-        if let Next::Waits(run) = self.catch_up(unfinished).await? {
+        if let Some(open) = open
+            && let Next::Waits(run) = self.catch_up(open).await?
+        {
             return Ok(Some(run.to_string()));
         }
         let shown = if self.prompt.is_terminal { "› " } else { "" };
@@ -263,27 +210,25 @@ impl Chat {
     }
 
     /// Shows who answers and, of a conversation that continues, where it was left.
-    fn welcome(&mut self) {
+    fn welcome(&mut self, open: Option<&OpenTurn>) {
         let tools = self.engine.resolve_tools(&Options::new()).len() as u64;
-        let model = self.engine.get_model().map(ToString::to_string);
         let parts = [
-            model,
+            self.model_name(),
             (tools > 0).then(|| count(tools, "tool")),
             Some("/help lists the commands".to_owned()),
         ];
         let mut told = parts.into_iter().flatten().collect::<Vec<_>>().join(" · ");
-        // The last words of a turn that waits are its question, which is asked again or was answered.
-        let last = self.session.as_ref().and_then(|session| session.last_run.as_ref());
-        let waits = last.is_some_and(|last| last.waits);
         let mut recap = Vec::new();
-        for message in self.session.iter().flat_map(|session| session.messages().iter().rev()) {
+        let open = open.and_then(|open| open.message.as_ref());
+        let said = self.session.iter().flat_map(|session| session.messages().iter().rev());
+        for message in open.into_iter().chain(said.map(AsRef::as_ref)) {
             let text = short(&message.text(), RECAP);
             match message.role() {
                 Role::User => {
                     recap.push(format!("\nyou: {text}"));
                     break;
                 }
-                Role::Assistant if recap.is_empty() && !text.is_empty() && !waits => {
+                Role::Assistant if recap.is_empty() && !text.is_empty() => {
                     recap.push(format!("\nanswer: {text}"));
                 }
                 _ => {}
@@ -293,28 +238,28 @@ impl Chat {
         self.screen.note(&told);
     }
 
-    /// Continues a turn that was interrupted by the end of its process, or asks again what it waits for.
-    async fn catch_up(&mut self, unfinished: Option<RunId>) -> Result<Next, Failure> {
-        if unfinished.is_some() {
-            self.screen.note("the last turn was interrupted; it continues");
+    /// The model, or what stands for one.
+    fn model_name(&self) -> Option<String> {
+        let model = self.engine.get_model().map(ToString::to_string);
+        model.or_else(|| self.engine.get_adapter_name().map(str::to_owned))
+    }
+
+    /// A session of this name in which nothing was said.
+    fn begun(&self) -> Session {
+        let session = Session::new().with_id(&*self.id);
+        match self.who.file() {
+            Some(file) => session.with_metadata(AGENT, file),
+            None => session,
         }
-        let last = self.session.as_ref().and_then(|session| session.last_run.as_ref());
-        let waits = last.filter(|last| last.waits).map(|last| last.run_id.clone());
-        let Some(run) = unfinished.or(waits) else { return Ok(Next::Continue) };
-        let cancel = CancelHandle::new();
-        let resume = |run: &RunId| self.engine.resume(&self.log, run).cancel_handle(&cancel);
-        let followed = Followed { resume: &resume, prompt: Some(&self.prompt) };
-        let done = stoppable(&cancel, self.screen.resume(&self.log, &run, &followed)).await;
-        self.ended(done, Some(run)).await
     }
 
     async fn line(&mut self, line: &str) -> Result<Next, Failure> {
         let line = line.trim();
         let (command, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-        match command {
+        match &*command.to_lowercase() {
             "" => Ok(Next::Continue),
             command if NAMES.contains(&command) => self.command(command, rest.trim()).await,
-            command if is_command(command) => {
+            _ if is_command(command) => {
                 self.screen.note(&format!("no command is called {command}; /help lists them"));
                 Ok(Next::Continue)
             }
@@ -331,63 +276,6 @@ impl Chat {
         }
     }
 
-    async fn command(&mut self, command: &str, rest: &str) -> Result<Next, Failure> {
-        match command {
-            "/quit" => return Ok(Next::Leave),
-            "/help" => {
-                let lines = COMMANDS.map(|(name, what)| format!("{name:<8}  {what}"));
-                self.screen.note(&lines.join("\n"));
-            }
-            "/cost" => {
-                let totals = self.spent().await?;
-                self.screen.note(&used(&totals));
-            }
-            "/runs" => self.runs().await?,
-            "/result" => self.screen.unfold(),
-            "/model" => self.model(rest).await,
-            "/undo" => {
-                self.undo().await?;
-            }
-            "/retry" => {
-                let message = match self.unsent.take() {
-                    Some((_, message)) => Some(message),
-                    None => self.undo().await?,
-                };
-                if let Some(message) = message {
-                    return self.turn(message).await;
-                }
-            }
-            "/fork" if rest == self.id || self.has(rest).await? => {
-                self.screen
-                    .note(&format!("there is a conversation {rest} already; give another name"));
-            }
-            "/fork" => {
-                self.id = if rest.is_empty() { new_id() } else { rest.to_owned() };
-                self.session = self.session.take().map(|session| session.with_id(&*self.id));
-                self.branches = true;
-                self.screen.note(&format!("this is the conversation {} now", self.id));
-            }
-            "/clear" => {
-                (self.id, self.session, self.branches) = (new_id(), None, false);
-                (self.before, self.unsent) = (Vec::new(), None);
-                self.screen.note(&format!("a new conversation begins: {}", self.id));
-            }
-            "/export" if rest.is_empty() => self.screen.note("name a file: /export FILE"),
-            "/export" => {
-                let (file, flags) = rest.split_once(" --").unwrap_or((rest, ""));
-                let flags = flags.split_whitespace().map(|flag| format!("--{flag}"));
-                let flags: Vec<String> = flags.collect();
-                let words = ["-o", file].into_iter().chain(flags.iter().map(String::as_str));
-                self.verb("export", &words.collect::<Vec<_>>()).await?;
-            }
-            verb => {
-                let words: Vec<&str> = rest.split_whitespace().collect();
-                self.verb(verb.trim_start_matches('/'), &words).await?;
-            }
-        }
-        Ok(Next::Continue)
-    }
-
     /// Says something to the agent, and shows what it does.
     async fn turn(&mut self, message: Message) -> Result<Next, Failure> {
         self.log.begin(None).await;
@@ -396,26 +284,46 @@ impl Chat {
         if is_new && self.has(&self.id).await? {
             return self.reload().await;
         }
+        if let Some((session, told)) = self.session.as_ref().and_then(|it| self.prompted(it)) {
+            self.session = Some(session);
+            self.screen.note(told);
+        }
         let turn = match &self.session {
             Some(session) => self.engine.continue_session(session, Some(message)),
-            None => {
-                let session = Session::new().append(message).with_id(&*self.id);
-                let file = self.who.file();
-                self.engine.start(match file {
-                    Some(file) => session.with_metadata(AGENT, file),
-                    None => session,
-                })
-            }
+            None => self.engine.start(self.begun().append(message)),
         };
         let turn = if std::mem::take(&mut self.branches) { turn.branch() } else { turn };
         let cancel = CancelHandle::new();
         let mut stream = turn.record(&self.log).cancel_handle(&cancel).stream();
         let resume = |run: &RunId| self.engine.resume(&self.log, run).cancel_handle(&cancel);
-        let followed = Followed { resume: &resume, prompt: Some(&self.prompt) };
+        let followed = Followed { resume: &resume, prompt: self.prompt.of_person() };
         let done = stoppable(&cancel, self.screen.follow(&mut stream, &followed)).await;
         drop(stream);
         let run = self.log.written();
         self.ended(done, run).await
+    }
+
+    /// The session with the agent's prompt in place of another one, and what a person should know. The next turn records the whole
+    /// conversation.
+    fn prompted(&self, session: &Session) -> Option<(Session, &'static str)> {
+        let params = self.engine.get_params();
+        let prompt = params.get("system").and_then(Value::as_str).filter(|it| !it.is_empty());
+        let messages = session.messages();
+        let own = messages.iter().next().filter(|first| first.role() == Role::System);
+        if own.map(|own| own.text()).as_deref() == prompt {
+            return None;
+        }
+        let rest = messages.iter().skip(usize::from(own.is_some())).cloned();
+        let first = prompt.map(|prompt| Arc::new(Message::system(prompt)));
+        let mut session = session.clone();
+        session.thread.messages = first.into_iter().chain(rest).collect();
+        Some((
+            session,
+            match prompt {
+                Some(_) => "the agent's prompt changed; the new one is sent from now on",
+                None => "this agent has no prompt; the earlier one is no longer sent",
+            },
+        ))
     }
 
     /// Takes in how a turn ended.
@@ -429,12 +337,7 @@ impl Chat {
             Err(Stop::Refused(error)) => return self.left(&error).await,
             Err(Stop::Interrupted) => {
                 written(self.screen.end())?;
-                self.log.begin(None).await;
-                if let Some(run) = &run {
-                    // A run that is not sealed would be continued the next time.
-                    let _ = cancel_run(&self.log, run).await;
-                }
-                self.branches = true;
+                self.leave_turn(run.as_ref()).await?;
                 self.screen.note(
                     "stopped; the conversation is as it was before this message; /retry sends it again",
                 );
@@ -467,6 +370,17 @@ impl Chat {
         Ok(Next::Continue)
     }
 
+    /// Ends a turn, and records that the conversation continues from before it.
+    async fn leave_turn(&mut self, run: Option<&RunId>) -> Result<(), Failure> {
+        self.log.begin(None).await;
+        self.branches = true;
+        let (Some(run), Some((_, message))) = (run, &self.unsent) else { return Ok(()) };
+        // A run that is not sealed would be continued the next time.
+        let _ = cancel_run(&self.log, run).await;
+        let message = message.clone();
+        self.keep_place(&message).await
+    }
+
     /// A turn that failed is left behind, and the conversation continues from before it.
     async fn left(&mut self, error: &Error) -> Result<Next, Failure> {
         // Without a terminal, no user can retry.
@@ -488,22 +402,27 @@ impl Chat {
         let stored = found(&self.log, &self.id).await?.unwrap_or_default();
         (self.session, self.branches) = (stored.session, stored.branches);
         self.before.clear();
-        self.screen.note(
-            "another process continued this conversation, and it was loaded; /retry sends the message",
-        );
+        self.screen.note(match stored.open {
+            Some(_) => {
+                "another process has this conversation; /retry sends the message when its turn has ended"
+            }
+            None => {
+                "another process continued this conversation, and it was loaded; /retry sends the message"
+            }
+        });
         Ok(Next::Continue)
     }
 
     /// Shows the model, and what the conversation used so far.
     async fn status(&mut self, result: &ChatResult) -> Result<(), Failure> {
-        let model = self.engine.get_model().cloned();
         let totals = self.spent().await?;
-        let stopped = (result.halted_reason == mynah::HaltReason::Cancelled)
-            .then(|| "stopped; the received text stays".to_owned());
-        let name = model.as_ref().map(ToString::to_string);
+        // Providers report the tokens at the end of an answer.
+        let stopped = (result.halted_reason == HaltReason::Cancelled)
+            .then(|| "stopped; the received text stays, and its tokens are not counted".to_owned());
+        let name = self.model_name();
         let tokens = format!("{} + {} tokens", totals.input_tokens, totals.output_tokens);
         let cost = (totals.cost > 0.0).then(|| format!("${:.4}", totals.cost));
-        let context = context_use(model.as_ref(), result);
+        let context = context_use(self.engine.get_model(), result);
         let parts = [stopped, name, Some(tokens), context, cost];
         self.screen.note(&parts.into_iter().flatten().collect::<Vec<_>>().join(" · "));
         written(self.screen.pause())
@@ -531,79 +450,10 @@ impl Chat {
         Ok(all)
     }
 
-    async fn runs(&mut self) -> Result<(), Failure> {
-        let filter = RunFilter::new().session(&*self.id).oldest_first().limit(1000);
-        for run in &self.log.runs(filter).await?.runs {
-            self.screen.note(&format!("{}  {}", run.run_id, used(&run.totals)));
-        }
-        Ok(())
-    }
-
     /// Whether the log has a conversation of this name.
     async fn has(&self, name: &str) -> Result<bool, Failure> {
         let filter = RunFilter::new().session(name).limit(1);
         Ok(!name.is_empty() && !self.log.runs(filter).await?.runs.is_empty())
-    }
-
-    /// Shows the model, or changes it. The agent is built anew, so that limits and context fit the model.
-    async fn model(&mut self, name: &str) {
-        if !name.is_empty() {
-            match self.who.engine(Some(name), &Answered::default()).await {
-                Ok(engine) => self.engine = engine,
-                Err(failure) => return self.screen.remark(BAD, failure.message()),
-            }
-        }
-        let model = self.engine.get_model().map(ToString::to_string);
-        self.screen.note(&format!("model: {}", model.as_deref().unwrap_or("unknown")));
-    }
-
-    /// Returns to before the last message. Gives that message.
-    async fn undo(&mut self) -> Result<Option<Message>, Failure> {
-        if self.before.is_empty()
-            && let Some(taken) = self.earlier().await?
-        {
-            self.before.push(taken);
-        }
-        self.unsent = None;
-        let Some((session, message)) = self.before.pop() else {
-            self.screen.note("there is nothing to take back");
-            return Ok(None);
-        };
-        // The conversation may have been forked since.
-        self.session = session.map(|session| session.with_id(&*self.id));
-        self.branches = true;
-        self.screen.note(&format!("took back: {}", message.text()));
-        Ok(Some(message))
-    }
-
-    /// The session before the last turn of a conversation that another process began, and the message of that turn.
-    async fn earlier(&self) -> Result<Option<(Option<Session>, Message)>, Failure> {
-        let Some(session) = &self.session else { return Ok(None) };
-        let message = session.messages().iter().rev().find(|message| message.role() == Role::User);
-        let Some(message) = message else { return Ok(None) };
-        Ok(Some((before(&self.log, session).await?, (**message).clone())))
-    }
-
-    /// Runs another verb of this program on the last run.
-    async fn verb(&mut self, verb: &str, words: &[&str]) -> Result<(), Failure> {
-        let last = self.session.as_ref().and_then(|session| session.last_run.as_ref());
-        let Some(last) = last.filter(|_| self.place != "memory:") else {
-            self.screen.note("there is no run in a file yet");
-            return Ok(());
-        };
-        written(self.screen.end())?;
-        self.log.begin(None).await;
-        let program = env::current_exe().map_err(|error| Failure::file(error.to_string()))?;
-        let run = Command::new(program)
-            .arg(verb)
-            .arg(&*last.run_id)
-            .args(words)
-            .args(["--log", &self.place])
-            .status();
-        if let Err(error) = run {
-            self.screen.remark(BAD, &format!("mynah {verb}: {error}"));
-        }
-        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@
 mod decisions;
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     io::{self, IsTerminal as _, Write as _},
     pin::pin,
     sync::Arc,
@@ -19,8 +19,8 @@ use futures_util::{
     future::{Either, select},
 };
 use mynah::{
-    Catalog, ChatResult, ErrorKind, Event, FinishReason, HANDOFF, ModelRef, Resume, RunId,
-    ToolOutcome,
+    Catalog, ChatResult, ErrorKind, Event, FinishReason, HANDOFF, HaltReason, Message, ModelRef,
+    Resume, RunId, ToolCall, ToolOutcome,
     log::{Log as _, Totals},
     recorded_call,
 };
@@ -44,6 +44,9 @@ const WIDTH: usize = 100;
 /// How many rows of a tool's result are shown in a terminal.
 const FOLDED: usize = 4;
 
+/// What the model reads in place of the result of a call that was not run.
+const CUT_SHORT: &str = "the turn ended before this call had a result";
+
 /// The shortest time between two drawings of rows that change, in nanoseconds.
 const FRAME: i64 = 50_000_000;
 
@@ -60,6 +63,8 @@ pub(crate) struct Screen {
     /// Whether the model formats the answer: JSON, and nothing that it says to a person.
     is_finalizing: bool,
     tools: Vec<Working>,
+    /// The arguments that are not JSON, by the ids of their calls.
+    malformed: HashMap<String, String>,
     /// Whether the last rows are those of a tool, so that an answer is set apart from them.
     is_after_tool: bool,
     /// Since when the model has been asked and has shown nothing.
@@ -98,6 +103,7 @@ impl Screen {
             is_open: false,
             is_finalizing: false,
             tools: Vec::new(),
+            malformed: HashMap::new(),
             is_after_tool: false,
             waits_since: None,
             frame: 0,
@@ -139,9 +145,11 @@ impl Screen {
             let Some(event) = event.transpose()? else { break };
             written(self.tell(&event))?;
             if let Event::ChatCompleted { result: completed } = event {
+                self.not_run(&completed);
                 result = Some(*completed);
             }
         }
+        written(self.stop_tools())?;
         written(self.close())?;
         Ok(result)
     }
@@ -152,6 +160,8 @@ impl Screen {
         stream: &mut (impl Stream<Item = mynah::Result<Event>> + Unpin),
         run: &Followed<'_>,
     ) -> Result<Option<ChatResult>, Stop> {
+        self.tools.clear();
+        self.malformed.clear();
         match (self.show(stream, run.prompt).await?, run.prompt) {
             (Some(result), Some(prompt)) => self.settle(result, run, prompt).await.map(Some),
             (result, _) => Ok(result),
@@ -219,13 +229,17 @@ impl Screen {
                 self.close()?;
                 self.waits_since = None;
             }
+            Event::ToolCallCompleted(call) if call.argument_error().is_some() => {
+                self.malformed.insert(call.id.clone(), call.raw_arguments.clone());
+            }
             Event::ToolExecutionStarted { id, name, arguments } => {
                 self.waits_since = None;
+                let raw = self.malformed.get(id).cloned();
                 if !self.looks.is_rich {
-                    let arguments = line(&arguments.to_string());
+                    let arguments = line(&raw.clone().unwrap_or_else(|| arguments.to_string()));
                     self.note(&format!("> {name} {}", short(&arguments, WIDTH)));
                 }
-                let arguments = line(&brief(arguments));
+                let arguments = line(&raw.unwrap_or_else(|| brief(arguments)));
                 let (id, name) = (id.clone(), name.clone());
                 let (progress, doing) = (String::new(), String::new());
                 let (since, done) = (now(), None);
@@ -318,6 +332,43 @@ impl Screen {
             rows.push(self.looks.paint(DIM, &more));
         }
         self.live.print(&mut self.out, &rows)
+    }
+
+    /// Shows the tools that were stopped with their run, and forgets them.
+    fn stop_tools(&mut self) -> io::Result<()> {
+        let stopped = std::mem::take(&mut self.tools).into_iter();
+        for Working { name, arguments, since, .. } in stopped.filter(|tool| tool.done.is_none()) {
+            let took = Span(now().saturating_sub(since));
+            if !self.looks.is_rich {
+                self.note(&format!("< {name} stopped after {took}"));
+                continue;
+            }
+            self.is_after_tool = true;
+            let head = head(&name, &arguments, &format!("stopped after {took}"), tty::size().0);
+            let row = format!("{} {head}", self.looks.paint(BAD, "✗"));
+            self.live.print(&mut self.out, &[row])?;
+        }
+        Ok(())
+    }
+
+    /// Names the calls that were not run because their answer also asks a question, which comes first.
+    fn not_run(&mut self, result: &ChatResult) {
+        if result.halted_reason != HaltReason::AskUser || self.json {
+            return;
+        }
+        let messages = || result.thread.messages.iter().rev();
+        let Some(answer) = messages().find(|message| message.tool_calls().next().is_some()) else {
+            return;
+        };
+        for call in answer.tool_calls() {
+            let is_dropped = |message: &Message| {
+                message.tool_call_id() == Some(&*call.id) && message.text().contains(CUT_SHORT)
+            };
+            if messages().any(|message| is_dropped(message)) {
+                let call = format!("{} {}", call.name, arguments_of(call));
+                self.note(&format!("not run, because a question comes first: {}", line(&call)));
+            }
+        }
     }
 
     /// Shows the last result of a tool in full.
@@ -454,6 +505,14 @@ fn legible(value: &Value) -> String {
             fields.map(field).collect::<Vec<_>>().join("\n")
         }
         other => text(other),
+    }
+}
+
+/// The arguments of a call, or what the model wrote in place of JSON.
+fn arguments_of(call: &ToolCall) -> String {
+    match call.argument_error() {
+        Some(_) => call.raw_arguments.clone(),
+        None => call.arguments.to_string(),
     }
 }
 

@@ -7,7 +7,7 @@ mod common;
 #[path = "common/pty.rs"]
 mod pty;
 
-use std::{fs, os::unix::fs::PermissionsExt as _};
+use std::{fs, os::unix::fs::PermissionsExt as _, thread, time::Duration};
 
 use common::{Store, feed, mynah};
 use pty::{SHELL, Terminal, agent, says, shell};
@@ -167,7 +167,7 @@ fn taking_back_stays_in_the_forked_conversation() {
     terminal.send("/runs\r");
     terminal.wait_prompt("1 turn,");
     leave(terminal);
-    assert_eq!(sessions(&store), ["new", "old", "old"]);
+    assert_eq!(sessions(&store), ["new", "new", "new", "old", "old"]);
     let shown = store.ok(&["show", "last"]);
     assert!(shown.contains("-- 2 messages before") && shown.contains("third"), "{shown}");
 }
@@ -477,4 +477,140 @@ fn a_chat_with_nothing_to_talk_to_names_both_ways() {
     let refused = Store::new().run(&["chat"]);
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains("an agent file") && refused.stderr.contains(" -m "));
+}
+
+#[test]
+fn a_stopped_tool_is_not_shown_with_later_answers() {
+    let (store, agent) = agent(
+        &[
+            shell("c0", "sleep 60"),
+            r#"[{"text": "Sli"}, {"delay_ms": 1500}, {"text": "de."}, {"finish": "stop"}]"#
+                .to_owned(),
+        ]
+        .join(","),
+        "[tools]\nshell = 'allow'\n",
+    );
+    let mut terminal = Terminal::new(&store, &["chat", &agent], 80, &[]);
+    terminal.wait("›");
+    terminal.send("work\r");
+    terminal.wait("1 s");
+    terminal.send("\x03");
+    let screen = terminal.wait_prompt("✗ shell sleep 60 stopped after");
+    assert!(screen.contains("its tokens are not counted"), "{screen}");
+    terminal.send("again\r");
+    let screen = terminal.wait("Sli");
+    assert_eq!(screen.matches("sleep 60").count(), 1, "{screen}");
+    terminal.wait_prompt("Slide.");
+    leave(terminal);
+}
+
+#[test]
+fn a_call_that_a_question_displaces_is_named() {
+    let calls = ASKS.replace(
+        r#", {"finish""#,
+        r#", {"tool_call": {"id": "c0", "name": "shell", "arguments": {"command": "echo never"}}}, {"finish""#,
+    );
+    let tools = "[tools]\nask_user = true\nshell = 'ask'\n";
+    let (store, agent) = agent(&[calls, says("Soup.")].join(","), tools);
+    let told = r#"not run, because a question comes first: shell {"command":"echo never"}"#;
+    let run = store.run(&["run", &agent, "Soup!"]);
+    assert!(run.code == Some(3) && run.stderr.contains(told), "{}", run.stderr);
+    let mut terminal = Terminal::new(&store, &["chat", &agent], 120, &[]);
+    terminal.wait("›");
+    terminal.send("Soup!\r");
+    terminal.wait_after(told, "or an answer:");
+    terminal.send("1\r");
+    terminal.wait_prompt("Soup.");
+    leave(terminal);
+}
+
+#[test]
+fn enter_alone_neither_rejects_nor_skips_a_call() {
+    let (store, agent) = agent(&[shell("c0", "sleep 60"), says("Done.")].join(","), SHELL);
+    let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "s"], 80, &[]);
+    terminal.wait("›");
+    terminal.send("go\r");
+    terminal.wait("why not:");
+    terminal.send("\r");
+    terminal.wait_after("why not: \n", "why not:");
+    terminal.send("y\r");
+    terminal.wait("1 s");
+    terminal.child.kill().unwrap();
+    drop(terminal);
+    let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "s"], 80, &[]);
+    terminal.wait("its result:");
+    terminal.send("\r");
+    terminal.wait_after("its result: \n", "its result:");
+    terminal.send("it slept\r");
+    terminal.wait_prompt("Done.");
+    leave(terminal);
+}
+
+#[test]
+fn a_line_of_a_pipe_approves_no_call_and_answers_no_question() {
+    let (store, agent) =
+        agent(&[shell("c0", "touch made"), says("Never.")].join(","), "[tools]\nshell = 'ask'\n");
+    let chat = feed(mynah(["chat", &agent, "--log", &store.url()]), b"go\ny\nsay z\n");
+    assert_eq!(chat.code, Some(3), "{}", chat.stderr);
+    assert!(chat.stderr.contains("--approve c0"), "{}", chat.stderr);
+    assert!(!fs::exists(store.beside("made")).unwrap());
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a test waits like a person")]
+fn commands_and_attachments_that_cannot_be_used_are_named() {
+    let call = r#"[{"tool_call": {"id": "c0", "name": "calculator", "raw_arguments": "{2 +"}}, {"finish": "tool_calls"}]"#;
+    let (store, agent) = agent(
+        &[says("Read."), call.to_owned(), says("Hm.")].join(","),
+        "[tools]\ncalculator = true\n",
+    );
+    let (notes, bytes) = (store.file("notes.txt", "The owl sleeps.\n"), store.beside("bin.dat"));
+    fs::write(&bytes, [0, 0xff, 0xfe]).unwrap();
+    let mut terminal = Terminal::new(&store, &["chat", &agent], 200, &[]);
+    let screen = terminal.wait_prompt("/help lists");
+    assert!(screen.contains("scripted ·"), "{screen}");
+    terminal.send("/show\r");
+    terminal.wait_prompt("nothing was said yet");
+    terminal.send("/Undo-all\r");
+    terminal.wait_prompt("no command is called /Undo-all");
+    terminal.send(&format!("see @{bytes}\r"));
+    terminal.wait_prompt("bin.dat is neither a text nor a PNG");
+    // Esc is no beginning of the next key.
+    terminal.send("x\x1b");
+    thread::sleep(Duration::from_millis(500));
+    terminal.send("\x03");
+    terminal.wait_prompt("Ctrl-D leaves");
+    terminal.send(&format!("read (@{notes})\r"));
+    let screen = terminal.wait_prompt("Read.");
+    assert!(screen.contains(&format!("attached {notes}")), "{screen}");
+    terminal.send("compute\r");
+    let screen = terminal.wait_prompt("Hm.");
+    assert!(screen.contains("calculator {2 +"), "{screen}");
+    leave(terminal);
+}
+
+#[test]
+fn a_call_of_an_agent_of_an_agent_has_the_whole_path() {
+    let asks = |name: &str| {
+        format!(
+            r#"[{{"tool_call": {{"id": "c0", "name": "{name}", "arguments": {{"task": "Look."}}}}}}, {{"finish": "tool_calls"}}]"#
+        )
+    };
+    let deep = "[agents.deep]\ndescription = 'Helps.'\nfile = 'deep.toml'\n";
+    let (store, agent) = agent(&[asks("deep"), says("Done.")].join(","), deep);
+    for (name, first, rest) in [
+        ("deep", asks("deeper"), "[agents.deeper]\ndescription = 'Digs.'\nfile = 'deeper.toml'\n"),
+        ("deeper", shell("s0", "echo dug"), SHELL),
+    ] {
+        let script = [first, says("Below.")].join(",");
+        store.file(&format!("{name}.json"), &format!(r#"{{"scripts": [{script}]}}"#));
+        store.file(&format!("{name}.toml"), &format!("model = 'scripted:{name}.json'\n{rest}"));
+    }
+    let mut terminal = Terminal::new(&store, &["chat", &agent], 80, &[]);
+    terminal.wait("›");
+    terminal.send("go\r");
+    terminal.wait_after("deep/deeper/shell asks for approval", "why not:");
+    terminal.send("y\r");
+    terminal.wait_prompt("Done.");
+    leave(terminal);
 }

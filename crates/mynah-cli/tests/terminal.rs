@@ -186,9 +186,9 @@ fn commands_are_completed_and_the_history_outlives_the_process() {
     terminal.wait("›");
     // Up, past the commands, to the message.
     terminal.send("\x1b[A\x1b[A\x1b[A\x1b[A\r");
-    terminal.wait_prompt("Two.");
+    terminal.wait_prompt("One.");
     terminal.send("two \\\rlines\r");
-    terminal.wait_prompt("Three.");
+    terminal.wait_prompt("Two.");
     terminal.send("/show\r");
     let screen = terminal.wait_prompt("user");
     assert!(screen.contains("lines"), "{screen}");

@@ -6,8 +6,8 @@ mod approvals;
 use std::{sync::Arc, time::Duration};
 
 use mynah_data::{
-    Budget, CONTINUE, Error, HaltReason, Message, Messages, Metadata, Result, Role, RunId, Thread,
-    ToolCall, ToolOutcome, ToolReason, Wait,
+    Budget, CONTINUE, ChatResult, Error, HaltReason, Message, Messages, Metadata, Result, Role,
+    RunId, Thread, ToolCall, ToolOutcome, ToolReason, Wait,
 };
 use mynah_log::{Fact, Log, MAX_RUN_ID, SUB_RUN, SUB_RUN_STARTED, Totals};
 use mynah_step::{Spent, Tool, ToolContext, millis, since_1970};
@@ -342,12 +342,31 @@ fn outcome(run: &Run, state: Asked) -> Outcome {
     }
 }
 
+/// The hint that names the agent whose calls a question is about, if that is an agent of the called one: its path.
+const AGENT: &str = "agent";
+
+/// The name of the tool that a run's question comes from.
+fn asker(result: &ChatResult) -> Option<&str> {
+    let id = result.metadata.get("pending_tool_call_id")?.as_str()?;
+    let calls = result.thread.messages.iter().rev().flat_map(|message| message.tool_calls());
+    calls.into_iter().find(|call| call.id == id).map(|call| call.name.as_str())
+}
+
 /// The hints of the question that a run asks. They may be those of an agent beneath it.
 fn hints_of(run: &Run) -> Metadata {
     let hints = run.result().metadata.get("ask_user_opts").cloned();
     let mut hints: Metadata =
         hints.and_then(|hints| serde_json::from_value(hints).ok()).unwrap_or_default();
-    hints.remove(CONTINUE);
+    if hints.remove(CONTINUE).is_some()
+        && hints.contains_key("calls")
+        && let Some(agent) = asker(run.result())
+    {
+        let path = match hints.get(AGENT).and_then(Value::as_str) {
+            Some(beneath) => format!("{agent}/{beneath}"),
+            None => agent.to_owned(),
+        };
+        hints.insert(AGENT.to_owned(), json!(path));
+    }
     hints
 }
 

@@ -12,7 +12,8 @@ use crate::{Failure, generate::read_image, input};
 /// Whether a word was meant as a command, and not as a path.
 pub(super) fn is_command(word: &str) -> bool {
     let rest = word.strip_prefix('/').unwrap_or_default();
-    !rest.is_empty() && rest.chars().all(|c| c.is_ascii_lowercase()) && !Path::new(word).exists()
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    !rest.is_empty() && rest.chars().all(is_name) && !Path::new(word).exists()
 }
 
 /// A message with the files that it names: images are attached, texts follow it. Also says which files these are, and which names are none.
@@ -35,7 +36,11 @@ pub(super) fn message(text: &str) -> Result<(Message, Vec<String>), Failure> {
                 }
                 files += &format!("\n\n{name}:\n{fence}\n{}\n{fence}", content.trim_end());
             }
-            Err(_) => images.push(Part::image(read_image(&name)?)),
+            Err(_) => images.push(Part::image(read_image(&name).map_err(|_| {
+                Failure::input(format!(
+                    "{name} is neither a text nor a PNG, JPEG, GIF or WebP image"
+                ))
+            })?)),
         }
         notes.push(format!("attached {name}"));
     }
@@ -64,14 +69,17 @@ fn names(text: &str) -> Vec<String> {
             }
             names.push(name);
         }
-        is_start = c.is_whitespace();
+        is_start = c.is_whitespace() || "([{<".contains(c);
     }
     names
 }
 
 /// The file of this name, without the punctuation of the sentence that names it.
 fn file(name: &str) -> Option<PathBuf> {
-    let ends = [name, name.trim_end_matches([',', '.', ';', ':', '!', '?', ')', ']', '"', '\''])];
+    let ends = [
+        name,
+        name.trim_end_matches([',', '.', ';', ':', '!', '?', ')', ']', '}', '>', '"', '\'']),
+    ];
     let paths = ends.into_iter().map(|name| match name.strip_prefix("~/") {
         Some(rest) => env::home_dir().unwrap_or_default().join(rest),
         None => PathBuf::from(name),
@@ -90,6 +98,7 @@ mod tests {
             ("@my\\ notes.txt", &["my notes.txt"]),
             ("@\"my notes.txt\" @'x y'.", &["my notes.txt", "x y"]),
             ("mail a@b.example", &[]),
+            ("(@a.txt)", &["a.txt)"]),
         ];
         for (text, expected) in table {
             if !cfg!(windows) || !text.contains('\\') {

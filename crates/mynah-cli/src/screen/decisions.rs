@@ -45,7 +45,7 @@ impl Screen {
         })
     }
 
-    /// Reads an answer to a question in place; none if the person leaves.
+    /// Reads an answer to a question in place; none if the person leaves. Enter alone is no answer.
     async fn asked(
         &mut self,
         text: &str,
@@ -53,10 +53,14 @@ impl Screen {
         prompt: &Prompt,
     ) -> Result<Option<String>, Stop> {
         prompt.forget();
-        match prompt.ask(text, reads).await? {
-            Entered::Line(line) => Ok(Some(line)),
-            Entered::End => Ok(None),
-            Entered::Interrupted => Err(Stop::Interrupted),
+        let mut reads = Some(reads);
+        loop {
+            match prompt.ask(text, reads.take().unwrap_or(Reads::Answer)).await? {
+                Entered::Line(line) if line.trim().is_empty() => {}
+                Entered::Line(line) => return Ok(Some(line)),
+                Entered::End => return Ok(None),
+                Entered::Interrupted => return Err(Stop::Interrupted),
+            }
         }
     }
 
@@ -81,13 +85,8 @@ impl Screen {
             self.remark(Style::new(), &rows.collect::<Vec<_>>().join("\n"));
             text = format!("1-{}, or an answer: ", choices.len());
         }
-        loop {
-            match self.asked(&text, Reads::Answer, prompt).await? {
-                // Enter alone is no answer.
-                Some(answer) if answer.trim().is_empty() && prompt.is_terminal => {}
-                answer => return Ok(answer.map(|answer| chosen(&choices, answer))),
-            }
-        }
+        let answer = self.asked(&text, Reads::Answer, prompt).await?;
+        Ok(answer.map(|answer| chosen(&choices, answer)))
     }
 
     /// Asks what happens with each of these calls; none if the person leaves. Calls of an agent have its name before theirs: what is approved
@@ -137,7 +136,7 @@ impl Screen {
                 Some(arguments) => Decision::ApproveWith(arguments),
                 None => return Ok(None),
             },
-            "" | "n" | "N" | "no" => Decision::Reject(String::new()),
+            "n" | "N" | "no" => Decision::Reject(String::new()),
             why => Decision::Reject(why.to_owned()),
         }))
     }
@@ -194,7 +193,7 @@ impl Screen {
         let said = self.asked(choice, Reads::Answer, prompt).await?;
         Ok(said.map(|said| match said.trim() {
             "r" | "run" => Decision::Approve,
-            "" | "s" | "skip" => Decision::Reject("its outcome is unknown".to_owned()),
+            "s" | "skip" => Decision::Reject("its outcome is unknown".to_owned()),
             result => Decision::Result(result.into()),
         }))
     }
@@ -202,7 +201,11 @@ impl Screen {
     /// Shows a call that a person decides on.
     fn describe(&mut self, what: &str, call: &ToolCall) {
         self.remark(ASKS, what);
-        self.remark(Style::new(), &legible(&call.arguments));
+        let arguments = match call.argument_error() {
+            Some(_) => call.raw_arguments.clone(),
+            None => legible(&call.arguments),
+        };
+        self.remark(Style::new(), &arguments);
     }
 }
 
@@ -228,8 +231,11 @@ fn calls_of_agent(result: &ChatResult) -> Option<(String, Vec<ToolCall>, bool)> 
         "outcome" => true,
         _ => return None,
     };
-    let agent = asker(&result.metadata, calls_of(result))?;
-    (!calls.is_empty()).then(|| (line(agent), calls, may_have_run))
+    let mut agent = line(asker(&result.metadata, calls_of(result))?);
+    if let Some(beneath) = hints.get("agent").and_then(Value::as_str) {
+        agent += &format!("/{}", line(beneath));
+    }
+    (!calls.is_empty()).then_some((agent, calls, may_have_run))
 }
 
 /// The calls of a conversation, those of the last answer first.

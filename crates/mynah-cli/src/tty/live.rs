@@ -2,7 +2,10 @@
 
 use std::io::{self, Write};
 
-use super::{rows::cut, size};
+use super::{
+    rows::{cut, painted_width},
+    size,
+};
 
 /// The rows that may still change. The cursor is at the end of the last one.
 #[derive(Default)]
@@ -21,7 +24,8 @@ impl Live {
         if rows.is_empty() {
             return Ok(());
         }
-        erase(out, std::mem::take(&mut self.rows).len())?;
+        erase(out, height(&self.rows, size().0))?;
+        self.rows.clear();
         rows.iter().try_for_each(|row| writeln!(out, "{row}"))?;
         out.flush()
     }
@@ -29,8 +33,8 @@ impl Live {
     /// Replaces the rows that change. Of more rows than the terminal has, the last ones are shown, and rows that are too wide are cut:
     /// one that the terminal broke would be two.
     pub(crate) fn draw(&mut self, out: &mut impl Write, mut rows: Vec<String>) -> io::Result<()> {
-        let (columns, height) = size();
-        rows.drain(..rows.len().saturating_sub(height - 1));
+        let (columns, lines) = size();
+        rows.drain(..rows.len().saturating_sub(lines - 1));
         for row in &mut rows {
             *row = cut(row, columns);
         }
@@ -40,7 +44,7 @@ impl Live {
         if self.rows == rows {
             return out.flush();
         }
-        erase(out, self.rows.len() - same)?;
+        erase(out, height(&self.rows[same..], columns))?;
         write!(out, "{}", rows.get(same..).unwrap_or_default().join("\n"))?;
         self.rows = rows;
         out.flush()
@@ -52,11 +56,31 @@ impl Live {
     }
 }
 
+/// How many rows of the terminal these take: one that became narrower has broken the long ones.
+fn height(rows: &[String], columns: usize) -> usize {
+    rows.iter().map(|row| painted_width(row).div_ceil(columns).max(1)).sum()
+}
+
 /// Erases the last rows, and moves to where the first of them began.
 fn erase(out: &mut impl Write, rows: usize) -> io::Result<()> {
     match rows {
         0 => Ok(()),
         1 => write!(out, "\r\x1b[J"),
         more => write!(out, "\r\x1b[{}A\x1b[J", more - 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_a_narrower_terminal_broke_are_erased_too() {
+        let rows = [
+            "a row of forty columns, which is not much".to_owned(),
+            "\x1b[2mdim\x1b[0m".to_owned(),
+        ];
+        assert_eq!([80, 40, 20].map(|columns| height(&rows, columns)), [2, 3, 4]);
+        assert_eq!(height(&["".to_owned()], 80), 1);
     }
 }

@@ -6,6 +6,8 @@ mod live;
 mod markdown;
 mod prompt;
 mod rows;
+#[cfg(unix)]
+mod suspend;
 
 use std::{
     env,

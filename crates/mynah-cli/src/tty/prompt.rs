@@ -9,7 +9,8 @@ use std::{
 };
 
 use rustyline::{
-    Cmd, ColorMode, CompletionType, Config, Context, Editor, Helper, KeyCode, KeyEvent, Modifiers,
+    Cmd, ColorMode, CompletionType, Config, Context, Editor, EventHandler, Helper, KeyCode,
+    KeyEvent, Modifiers,
     completion::{Completer, FilenameCompleter, Pair},
     config::BellStyle,
     error::ReadlineError,
@@ -72,6 +73,11 @@ impl Prompt {
             #[cfg(unix)]
             mode: rustix::termios::tcgetattr(io::stdin()).ok(),
         }
+    }
+
+    /// The same, if a person is there to answer: a line of a pipe answers no question.
+    pub(crate) fn of_person(&self) -> Option<&Self> {
+        self.is_terminal.then_some(self)
     }
 
     /// Asks for a line.
@@ -147,11 +153,18 @@ fn read(
         .completion_type(CompletionType::List)
         .bell_style(BellStyle::None)
         .color_mode(colours)
+        // Esc alone is no beginning of the next key.
+        .keyseq_timeout(Some(100))
         .build();
     let editor = |is_message| {
         let mut editor = Editor::<Words, FileHistory>::with_config(config.clone())?;
         let files = FilenameCompleter::new();
         editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), Cmd::Newline);
+        #[cfg(unix)]
+        if let Ok(mode) = rustix::termios::tcgetattr(io::stdin()) {
+            let suspend = super::suspend::Suspend { mode };
+            editor.bind_sequence(KeyEvent::ctrl('Z'), EventHandler::Conditional(Box::new(suspend)));
+        }
         editor.set_helper(Some(Words { commands, files, is_message }));
         rustyline::Result::Ok(editor)
     };

@@ -69,6 +69,18 @@ pub(crate) fn cut(row: &str, limit: usize) -> String {
     text
 }
 
+/// The columns that a painted row takes.
+pub(crate) fn painted_width(row: &str) -> usize {
+    let mut is_style = false;
+    let of = |c: char| {
+        is_style |= c == '\x1b';
+        let taken = if is_style { 0 } else { columns(c) };
+        is_style &= c != 'm';
+        taken
+    };
+    row.chars().map(of).sum()
+}
+
 /// A row as the terminal takes it.
 pub(crate) fn painted(row: &[(char, Style)], colours: bool) -> String {
     let (mut text, mut now) = (String::new(), Style::new());

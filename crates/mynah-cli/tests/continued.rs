@@ -1,0 +1,207 @@
+//! Conversations that a later process continues: changed agents, taken back messages, forks.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
+
+mod common;
+#[path = "common/pty.rs"]
+mod pty;
+
+use common::{Store, feed, mynah};
+use pty::{SHELL, Terminal, agent, says, shell};
+
+/// Starts to answer, and never ends.
+const HANGS: &str = r#"[{"text": "Well, "}, {"delay_ms": 60000}, {"finish": "stop"}]"#;
+
+fn chat(store: &Store, agent: &str, session: &str) -> Terminal {
+    Terminal::new(store, &["chat", agent, "--session", session], 80, &[])
+}
+
+/// Ends a chat.
+fn leave(mut terminal: Terminal) -> String {
+    terminal.send("\x04");
+    let (code, all) = terminal.end();
+    assert_eq!(code, Some(0), "{all}");
+    all
+}
+
+/// The first record of the last run.
+fn asked(store: &Store) -> String {
+    store.json(&["show", "last", "--records"])[0]["fact"]["thread"]["messages"].to_string()
+}
+
+fn prompted(prompt: &str) -> String {
+    format!("model = 'scripted:script.json'\nsystem = '{prompt}'\n{SHELL}")
+}
+
+#[test]
+fn a_turn_whose_agent_changed_continues_or_is_taken_back() {
+    let scripts = [shell("c0", "echo one-$((1+0))"), says("First."), says("Second.")];
+    let (store, agent) = agent(&scripts.join(","), SHELL);
+    for (session, answer) in [("a", "c"), ("b", "t")] {
+        store.file("agent.toml", &prompted("You are polite."));
+        let mut terminal = chat(&store, &agent, session);
+        terminal.wait("›");
+        terminal.send("work\r");
+        terminal.wait("why not:");
+        terminal.send("\x04");
+        let (code, all) = terminal.end();
+        assert_eq!(code, Some(3), "{all}");
+        store.file("agent.toml", &prompted("You are terse."));
+        // No line of a pipe is an answer.
+        let piped =
+            feed(mynah(["chat", &agent, "--session", session, "--log", &store.url()]), b"c\ny\n");
+        assert!(piped.code == Some(3) && piped.stderr.contains("--approve c0"), "{}", piped.stderr);
+        let mut terminal = chat(&store, &agent, session);
+        terminal.wait_after("the agent changed since this turn began: the prompt\n", "back:");
+        // Enter alone decides nothing.
+        terminal.send("\r");
+        terminal.wait_after("back: \n", "back:");
+        terminal.send(&format!("{answer}\r"));
+        if answer == "c" {
+            terminal.wait("why not:");
+            terminal.send("y\r");
+            let screen = terminal.wait_prompt("First.");
+            assert!(screen.contains("one-1"), "{screen}");
+        } else {
+            terminal.wait_prompt("took the message back");
+            terminal.send("/retry\r");
+            terminal.wait("First.");
+            terminal.wait_after("First.", "\n›");
+        }
+        let all = leave(terminal);
+        assert!(!all.contains("allow_changed_engine") && !all.contains("::"), "{all}");
+    }
+    assert_eq!(store.run(&["verify"]).code, Some(0));
+}
+
+#[test]
+fn an_interrupted_message_is_shown_and_answered_by_the_changed_agent() {
+    let (store, agent) = agent(&[says("Hello."), HANGS.to_owned()].join(","), "");
+    let mut terminal = chat(&store, &agent, "s");
+    terminal.wait("›");
+    terminal.send("hi\r");
+    terminal.wait_prompt("Hello.");
+    terminal.send("how are you?\r");
+    terminal.wait("Well,");
+    // Another process cannot take it meanwhile.
+    let (code, all) = chat(&store, &agent, "s").end();
+    assert!(code == Some(4) && all.contains("another process has this conversation"), "{all}");
+    assert!(!all.contains("was interrupted") && !all.contains("leased"), "{all}");
+    terminal.child.kill().unwrap();
+    drop(terminal);
+    store.file(
+        "script.json",
+        &format!(r#"{{"scripts": [{}]}}"#, [says("Hello."), says("Fine.")].join(",")),
+    );
+    store.file("agent.toml", &prompted("You are polite."));
+    let mut terminal = chat(&store, &agent, "s");
+    let screen = terminal.wait_after("the agent changed since this turn began", "back:");
+    assert!(screen.contains("you: how are you?"), "{screen}");
+    terminal.send("c\r");
+    let screen = terminal.wait_prompt("Fine.");
+    assert!(screen.contains("the last turn was interrupted; it continues"), "{screen}");
+    leave(terminal);
+}
+
+#[test]
+fn a_fork_and_a_message_that_was_taken_back_outlive_the_process() {
+    let scripts = ["One.", "Two.", "Three.", "Four."].map(says);
+    let (store, agent) = agent(&scripts.join(","), "");
+    let mut terminal = chat(&store, &agent, "s");
+    terminal.wait("›");
+    for (message, answer) in [("first", "One."), ("second", "Two."), ("third", "Three.")] {
+        terminal.send(&format!("{message}\r"));
+        terminal.wait_prompt(answer);
+    }
+    terminal.send("/UNDO 2\r");
+    let screen = terminal.wait_prompt("took back: second");
+    assert!(screen.contains("took back: third"), "{screen}");
+    leave(terminal);
+    let mut terminal = chat(&store, &agent, "s");
+    let screen = terminal.wait_prompt("answer: One.");
+    assert!(screen.contains("you: first"), "{screen}");
+    terminal.send("/fork other\r");
+    terminal.wait_prompt("the conversation other now");
+    terminal.send("/runs\r");
+    terminal.send("/undo x\r");
+    terminal.wait_prompt("how many messages?");
+    assert!(leave(terminal).contains("--session other"));
+    let mut terminal = chat(&store, &agent, "other");
+    terminal.wait_prompt("answer: One.");
+    terminal.send("/undo\r");
+    terminal.wait_prompt("took back: first");
+    leave(terminal);
+    // Nothing is left of it, and the one that it came from is as it was.
+    let mut terminal = chat(&store, &agent, "other");
+    let screen = terminal.wait_prompt("/help lists the commands");
+    assert!(!screen.contains("you:"), "{screen}");
+    terminal.send("new\r");
+    terminal.wait_prompt("tokens");
+    leave(terminal);
+    assert!(asked(&store).contains("new") && !asked(&store).contains("first"), "{}", asked(&store));
+    leave({
+        let terminal = chat(&store, &agent, "s");
+        terminal.wait_prompt("answer: One.");
+        terminal
+    });
+    assert_eq!(store.run(&["verify"]).code, Some(0));
+}
+
+#[test]
+fn a_message_that_was_stopped_at_a_question_does_not_come_back() {
+    let (store, agent) =
+        agent(&[says("Hello."), shell("c0", "true"), says("Bye.")].join(","), SHELL);
+    let mut terminal = chat(&store, &agent, "s");
+    terminal.wait("›");
+    terminal.send("hi\r");
+    terminal.wait_prompt("Hello.");
+    terminal.send("work\r");
+    terminal.wait("why not:");
+    terminal.send("\x03");
+    terminal.wait_prompt("as it was before this message");
+    leave(terminal);
+    let terminal = chat(&store, &agent, "s");
+    let screen = terminal.wait_prompt("answer: Hello.");
+    assert!(screen.contains("you: hi"), "{screen}");
+    leave(terminal);
+}
+
+#[test]
+fn the_prompt_of_the_agent_is_sent_also_in_a_continued_conversation() {
+    let scripts = ["One.", "Two.", "Three.", "Four."].map(says);
+    let (store, agent) = agent(&scripts.join(","), "");
+    let says_so = "the agent's prompt changed";
+    for (prompt, is_told) in
+        [("You are polite.", false), ("You are terse.", true), ("You are terse.", false)]
+    {
+        store.file("agent.toml", &prompted(prompt));
+        let url = store.url();
+        let chat = feed(mynah(["chat", &agent, "--session", "s", "--log", &url]), b"hi\n");
+        assert_eq!(chat.code, Some(0), "{}", chat.stderr);
+        assert_eq!(chat.stderr.contains(says_so), is_told, "{}", chat.stderr);
+        let request = recorded(&store);
+        assert!(request.contains(prompt), "{request}");
+        assert!(prompt == "You are polite." || !request.contains("polite"), "{request}");
+    }
+    let model = format!("scripted:{}", store.beside("script.json"));
+    let chat =
+        feed(mynah(["chat", "-m", &model, "--session", "s", "--log", &store.url()]), b"hi\n");
+    assert!(chat.stderr.contains("this agent has no prompt"), "{}", chat.stderr);
+    assert!(!recorded(&store).contains("You are"), "{}", recorded(&store));
+    for run in store.json(&["runs"]) {
+        let replayed = store.run(&["replay", run["run_id"].as_str().unwrap()]);
+        assert_eq!(replayed.code, Some(0), "{}", replayed.stderr);
+    }
+}
+
+/// The conversation of the last run.
+fn recorded(store: &Store) -> String {
+    let last = store.json(&["show", "last", "--records"]);
+    let link = &last[0]["fact"]["about"]["session"]["previous"];
+    let own = last[0]["fact"]["thread"]["messages"].to_string();
+    match (link["messages"].as_u64(), link["run_id"].as_str()) {
+        (Some(1..), Some(run)) => own + &store.run(&["show", run, "--records", "--json"]).stdout,
+        _ => own,
+    }
+}
