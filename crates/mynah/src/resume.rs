@@ -170,6 +170,9 @@ impl Resume {
 
     /// Runs a call that the run waits for: one that asks for approval, one of a manual tool, or one whose outcome is unknown.
     ///
+    /// If the process died in an approved call, the same approval again is refused: a repeated request must not run the call twice. Resume the
+    /// run without a decision; it then waits for one about the unknown outcome.
+    ///
     /// An approval is bound to what the run recorded when it asked: the tool's name, its description and schema, and the arguments. If
     /// this engine's tool differs in one of them, the approval is refused with `approval_stale`, also with
     /// [`allow_changed_engine`](Self::allow_changed_engine); [`approve_digest`](Self::approve_digest) approves the call with the new tool.

@@ -144,6 +144,10 @@ async fn an_approved_call_is_not_run_twice_unasked_whenever_its_process_dies() -
     let scheduled = kinds.iter().position(|kind| kind == "tool_scheduled").expect("it was run");
     let log = copy(&log, &run, scheduled as u64 + 1).await;
     let engine = engine.adapter(Scripted::new([says("done")])?);
+    // A queue that repeats its job does not know that the process died: that is no second decision.
+    let repeated = engine.resume(&log, &*run).approve("c0").await.expect_err("it may have run");
+    assert_eq!(repeated.reason(), "invalid_status");
+    assert!(repeated.message().contains("call c0 was approved before"), "{repeated}");
     let waiting = engine.resume(&log, &*run).await?;
     assert_eq!(recorded_call(&log, &run).await?.waiting, Some(waiting));
     assert_eq!(engine.resume(&log, &*run).approve("c0").await?.text(), "done");

@@ -136,6 +136,7 @@ impl Resume {
                 let nothing = || self.refused(RunStatus::Running, "it does not wait for anything");
                 let waits = self.uncertain(loaded).filter(|_| !self.decisions.is_empty());
                 uncertain = waits.ok_or_else(nothing)?;
+                self.check_repeated(loaded)?;
                 (&uncertain, RunStatus::Running)
             }
         };
@@ -212,17 +213,43 @@ impl Resume {
         }
     }
 
+    /// Refuses a repeated approval of a call that may have run since: who sent it did not know that the process died.
+    fn check_repeated(&self, loaded: &Loaded) -> Result<()> {
+        let was_approved = |id: &String| {
+            loaded
+                .facts()
+                .any(|fact| matches!(fact, Fact::Resumed { approved, .. } if approved.contains(id)))
+        };
+        let left = loaded.state().left_open();
+        let repeated = left.iter().find(|(call, _)| {
+            self.approved().any(|id| *id == call.id)
+                && was_approved(&call.id)
+                && !self.is_harmless(call)
+        });
+        let Some((call, _)) = repeated else { return Ok(()) };
+        let why = format!(
+            "call {} was approved before, and the process died while it ran, so that its outcome is unknown; \
+             resume the run without a decision first, then decide what to do with the call",
+            call.id
+        );
+        Err(self
+            .refused(RunStatus::Running, &why)
+            .with("missing_tool_calls", vec![call.id.clone()]))
+    }
+
+    /// Whether a call may run twice.
+    fn is_harmless(&self, call: &ToolCall) -> bool {
+        let tools = self.engine.resolve_tools(&self.options);
+        tools.iter().any(|tool| tool.name() == call.name && tool.spec().idempotent)
+    }
+
     /// The tool calls that a resumed run waits for: those with an unknown outcome, because the
     /// process died while they ran, and those that the caller decided about.
     fn uncertain(&self, loaded: &Loaded) -> Option<End> {
         let state = loaded.state();
-        let tools = self.engine.resolve_tools(&self.options);
-        let is_harmless = |call: &ToolCall| {
-            tools.iter().any(|tool| tool.name() == call.name && tool.spec().idempotent)
-        };
         let is_named = |call: &ToolCall| self.decisions.iter().any(|(id, _)| *id == call.id);
         let mut left = state.left_open();
-        left.retain(|(call, _)| is_named(call) || !is_harmless(call));
+        left.retain(|(call, _)| is_named(call) || !self.is_harmless(call));
         let edited = left.iter().filter(|(_, edited)| *edited).map(|(call, _)| &**call);
         let ids = left.iter().map(|(call, _)| call.id.as_str());
         (!left.is_empty()).then(|| End::uncertain(ids).with_edited(edited))
