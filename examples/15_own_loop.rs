@@ -17,12 +17,10 @@ async fn main() -> Result<()> {
         Script::new().tool_call("c0", "roll", json!({})).call_tools(),
         Script::new().text("Enough.").stop(),
     ];
-    let roll = Tool::new("roll", "Rolls a die", json!({"type": "object"}))
-        .handler(async |_, context| context.random().await.map(|chance| json!(chance % 6 + 1)));
     // A scripted model starts from its first script, so it is given the number of recorded answers.
     let config = |answers: usize| {
         let model = Scripted::play(scripts[answers..].to_vec());
-        Config::new(&log, "run-1").adapter(model).tools([roll.clone()])
+        Config::new(&log, "run-1").adapter(model).tools([roll()])
     };
 
     // The process dies after the dice: the context is dropped during the run.
@@ -41,6 +39,11 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
+fn roll() -> Tool {
+    Tool::new("roll", "Rolls a die", json!({"type": "object"}))
+        .handler(async |_, context| context.random().await.map(|chance| json!(chance % 6 + 1)))
+}
+
 async fn agent(context: &Context, dies: bool) -> Result<String> {
     let mut thread = Thread::from("Roll until you are tired.");
     let run = context.run(thread.clone(), async |cx| {
@@ -49,7 +52,9 @@ async fn agent(context: &Context, dies: bool) -> Result<String> {
         let process = cx.side_effect("process", process).await?;
         thread.extend([Message::user(format!("Process {process} watches."))]);
         loop {
-            let answer = cx.call_model(Request::from(thread.clone())).await?.response;
+            // A model is offered the tools of its request.
+            let request = Request::from(thread.clone()).with_tools([roll().spec().clone()]);
+            let answer = cx.call_model(request).await?.response;
             thread.extend([answer.message.clone()]);
             let calls: Vec<ToolCall> = answer.tool_calls().cloned().collect();
             if calls.is_empty() {

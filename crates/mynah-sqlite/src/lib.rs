@@ -1,8 +1,8 @@
 //! A log in a SQLite file, for runs on one machine.
 //!
 //! ```
-//! use mynah_log::{Log, RunFilter};
-//! use mynah_sqlite::SqliteLog;
+//! # mod mynah { pub mod log { pub use {mynah_log::*, mynah_sqlite::SqliteLog}; } }
+//! use mynah::log::{Log, RunFilter, SqliteLog};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
 //! # let folder = tempfile::tempdir().unwrap();
@@ -59,8 +59,8 @@ type Answer<T> = rusqlite::Result<Result<T>>;
 /// A clone is the same log; the last of them closes the file.
 ///
 /// ```
-/// use mynah_log::{Log, RunFilter};
-/// use mynah_sqlite::SqliteLog;
+/// # mod mynah { pub mod log { pub use {mynah_log::*, mynah_sqlite::SqliteLog}; } }
+/// use mynah::log::{Log, RunFilter, SqliteLog};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
 /// # let folder = tempfile::tempdir().unwrap();

@@ -87,7 +87,8 @@ impl Config {
         }
     }
 
-    /// The same with more tools. Two of one name are refused when the run begins.
+    /// The same with more tools. Two of one name are refused when the run begins. A model is offered the tools of its request:
+    /// [`Request::with_tools`](mynah_data::Request::with_tools).
     ///
     /// ```
     /// # mod mynah { pub use {mynah_log as log, mynah_step as step, mynah_step::*}; }

@@ -15,7 +15,7 @@ use crate::{Journal, SideEffectErrors, World, effects::Effects};
 /// effects. Those are recorded, and the same in a replay. Cheap to clone.
 ///
 /// ```
-/// # use mynah_step as mynah;
+/// # mod mynah { pub use {mynah_data::Error, mynah_step::*}; }
 /// use mynah::Tool;
 /// use serde_json::json;
 ///
@@ -23,7 +23,7 @@ use crate::{Journal, SideEffectErrors, World, effects::Effects};
 ///     .handler(async |_, context| {
 ///         let rolled = context.random().await? % 6 + 1;
 ///         let page = context.side_effect("fetch", async { Ok::<_, std::io::Error>("<html>".to_owned()) }).await?;
-///         Ok::<_, mynah_data::Error>(json!({"rolled": rolled, "bytes": page.len()}))
+///         Ok::<_, mynah::Error>(json!({"rolled": rolled, "bytes": page.len()}))
 ///     });
 /// # assert_eq!(roll.name(), "roll");
 /// ```

@@ -98,6 +98,8 @@ impl Chat {
     /// while let Some(waiting) = run.waiting() {
     ///     run = match waiting {
     ///         Waiting::Question(question) => run.answer(format!("{question} I do not know.")).await?,
+    ///         // The process died inside these: to approve one runs it again.
+    ///         Waiting::Uncertain(_) => run.decide(|_call| Decision::Reject("it may have run".into())).await?,
     ///         _ => run.decide(|_call| Decision::Approve).await?,
     ///     };
     /// }

@@ -88,7 +88,7 @@ use crate::{
 /// let log = Arc::new(MemoryLog::new());
 /// let config = Config::new(&log, "run-1").tools([roll]);
 ///
-/// async fn agent(context: &Context) -> mynah_data::Result<ToolOutcome> {
+/// async fn agent(context: &Context) -> mynah::Result<ToolOutcome> {
 ///     let roll = ToolCall::new("c0", "roll", "{}");
 ///     context.run("go", async |cx| cx.call_tool(roll).await).await
 /// }
