@@ -82,8 +82,8 @@ impl Request {
     }
 
     /// The same request with tools that are described and never run.
-    pub fn with_tools(mut self, tools: impl IntoIterator<Item = ToolSpec>) -> Self {
-        self.tools = tools.into_iter().map(Arc::new).collect();
+    pub fn with_tools(mut self, tools: impl IntoIterator<Item = impl Into<Arc<ToolSpec>>>) -> Self {
+        self.tools = tools.into_iter().map(Into::into).collect();
         self
     }
 
