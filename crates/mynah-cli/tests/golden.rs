@@ -238,6 +238,22 @@ times  differs
 }
 
 #[test]
+fn the_model_reads_the_prompt_that_the_agent_has_now() {
+    let (store, agent, goldens) = golden();
+    store.file("goldens/times.toml", "");
+    store.file("agent.toml", &AGENT.replace("Compute.", "Guess."));
+    let updated = common::run(["check", &agent, &goldens, "--what-if", "--update"]);
+    assert_eq!(updated.code, Some(0), "{}", updated.stderr);
+    let imported = store.run(&["import", &store.beside("goldens/times.ndjson"), "--json"]);
+    assert_eq!(imported.code, Some(0), "{}", imported.stderr);
+    let run = lines(&imported)[0]["run_id"].as_str().unwrap().to_owned();
+    let shown = store.run(&["show", &run, "--json"]).stdout;
+    assert!(shown.contains("Guess.") && !shown.contains("Compute."), "{shown}");
+    let same = common::run(["check", &agent, &goldens]);
+    assert_eq!((same.code, same.stdout.as_str()), (Some(0), "times  ok\n"), "{}", same.stderr);
+}
+
+#[test]
 fn live_runs_the_tools_and_a_call_that_needs_approval_only_if_the_golden_has_it() {
     let (store, agent, goldens) = golden();
     store.file("goldens/times.toml", "");

@@ -474,12 +474,18 @@ impl Done {
         })
     }
 
-    /// The conversation with which it began.
+    /// The conversation with which it began, without the prompt of the agent: the one that is asked now has its own.
     fn asked(&self) -> Thread {
-        match self.facts.first() {
-            Some((_, Fact::RunStarted { thread, .. })) => thread.clone(),
-            _ => Thread::new(),
-        }
+        let Some((_, Fact::RunStarted { thread, about, .. })) = self.facts.first() else {
+            return Thread::new();
+        };
+        let params = about.as_ref().map(|about| &about.params);
+        let prompt = params.and_then(|params| params.get("system")?.as_str());
+        let has_prompt = thread
+            .messages
+            .get(0)
+            .is_some_and(|first| first.role() == Role::System && Some(&*first.text()) == prompt);
+        thread.messages.iter().skip(usize::from(has_prompt)).cloned().collect()
     }
 
     /// A finding, if another run did not end in the same way.
