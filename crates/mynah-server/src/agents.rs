@@ -106,13 +106,15 @@ impl Agents {
     pub(crate) fn named(&self, name: &str) -> Result<&Agent> {
         let found = self.0.iter().find(|agent| agent.name == name);
         found.ok_or_else(|| {
-            let names: Vec<&str> = self.0.iter().map(|agent| &*agent.name).collect();
-            let detail = match names.is_empty() {
+            Problem::absent(match self.0.is_empty() {
                 true => "this server has no agents".to_owned(),
-                false => format!("there is no agent {name}; give one of {}", names.join(", ")),
-            };
-            Problem::absent(detail)
+                false => format!("there is no agent {name}; give one of {}", self.names()),
+            })
         })
+    }
+
+    fn names(&self) -> String {
+        self.0.iter().map(|agent| &*agent.name).collect::<Vec<_>>().join(", ")
     }
 
     /// The agent with this name, or the only one.
@@ -136,10 +138,12 @@ impl Agents {
             (None, [_, _, ..]) => {
                 let first = log.read(run, 1, 1).await?;
                 let first = first.first().and_then(|record| record.fact().ok().flatten());
-                match first.as_ref().and_then(|fact| self.likely(fact)) {
-                    Some(agent) => Ok(agent),
-                    None => self.chosen(None),
-                }
+                first.as_ref().and_then(|fact| self.likely(fact)).ok_or_else(|| {
+                    let names = self.names();
+                    Problem::bad(format!(
+                        "agent: none of this server fits the run; name one of {names}"
+                    ))
+                })
             }
             _ => self.chosen(name),
         }
@@ -147,11 +151,7 @@ impl Agents {
 
     /// The name of the agent that could have begun a run with this first record.
     pub(crate) fn name_of(&self, first: Option<&Fact>) -> Option<&str> {
-        let named = first.and_then(named);
-        match &self.0[..] {
-            [only] if named.is_none_or(|name| name == only.name) => Some(&only.name),
-            _ => self.likely(first?).map(|agent| &*agent.name),
-        }
+        self.likely(first?).map(|agent| &*agent.name)
     }
 
     /// The agent that the first record names; if it names none, the one with the run's model and tools.

@@ -63,6 +63,14 @@ async fn agents_are_listed() {
 }
 
 #[tokio::test]
+async fn a_run_that_no_agent_could_have_begun_has_none() {
+    let log = Arc::new(MemoryLog::new());
+    sample(&log).await;
+    let alone = Running::start(Server::new(Arc::clone(&log)).agent(greeter())).await;
+    assert_eq!(alone.json("/v1/runs/pays").await["agent"], json!(null));
+}
+
+#[tokio::test]
 async fn a_run_is_started_and_waited_for() {
     let (server, log) = serving().await;
     let body = json!({"agent": "greeter", "input": "hi", "key": "a b/c"});
