@@ -146,7 +146,7 @@ fn a_folder_without_a_log_is_in_order() {
 #[cfg(target_os = "linux")]
 fn a_folder_that_cannot_be_written_is_not_usable() {
     let mut command = mynah(["doctor"]);
-    // Nobody can make a file there.
+    // No file can be created there.
     command.env_remove("MYNAH_LOG").current_dir("/proc");
     let told = feed(command, b"");
     assert_eq!(told.code, Some(4), "{}", told.stdout);

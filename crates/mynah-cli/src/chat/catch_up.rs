@@ -98,7 +98,7 @@ enum Change {
     Leave,
 }
 
-/// Checks whether the run can be resumed by this agent, whatever a person decides.
+/// Checks whether this agent can resume the run, before a person is asked to decide anything.
 async fn refused(resume: Resume, waiting: Option<&ChatResult>) -> mynah::Result<()> {
     let Some(waiting) = waiting else { return resume.check().await };
     let calls = match waiting.halted_reason {

@@ -92,7 +92,7 @@ pub(super) async fn earlier(
     Ok(Some((at, message)))
 }
 
-/// Records that a conversation continues with this session, whatever was said after it: a run that is cancelled before it asks the model.
+/// Records that a conversation continues with this session, without later messages: a run that is cancelled before it asks the model.
 /// Returns the session after it.
 pub(super) async fn keep(
     log: &Arc<Ledger>,
