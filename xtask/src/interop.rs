@@ -160,7 +160,7 @@ fn smollm() -> Result<(), String> {
     let formed = ["Invent", "--param", &own, "--param", "max_tokens=64"];
     model.ask("openai:default", &formed, 0, r#""name""#)?;
     let url = format!("http://127.0.0.1:{}", model.port);
-    run_with("MYNAH_LLAMA_URL", &url, "cargo test --quiet -p mynah-cli --test terminal real_model")
+    run_with("MYNAH_LLAMA_URL", &url, "cargo test --quiet -p mynah-cli real_model")
 }
 
 /// A server that runs until this is dropped.

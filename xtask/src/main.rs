@@ -60,7 +60,7 @@ const NEEDS: &[(&str, &str, &str, bool)] = &[
 /// A step of `cargo xtask test`: its name and what it does.
 type Stage = (&'static str, fn() -> Result<(), String>);
 
-/// The slowest test binaries: they kill processes, wait for leases or run thousands of cases.
+/// The slowest tests, by their files: they kill processes, wait for leases or run thousands of cases.
 const SLOW_TESTS: &[&str] = &[
     "bundle",
     "cast",
@@ -91,7 +91,6 @@ const SLOW_TESTS: &[&str] = &[
     "roles",
     "session_runs",
     "terminal",
-    "tool",
     "wire",
 ];
 
@@ -203,12 +202,11 @@ fn perform(task: Task<'_>) -> Result<(), String> {
         Task::Interop => interop::all(),
         Task::Mcp => mcp::all(),
         Task::Browser => browser(),
-        Task::Cast => run_with("MYNAH_CAST", "1", "cargo test -p mynah-cli --test cast"),
+        Task::Cast => run_with("MYNAH_CAST", "1", "cargo test -p mynah-cli cast::"),
         Task::Nightly => {
-            let line = "cargo test --workspace --release --test properties --test record --test session_runs \
-                        --test handover --test outside --test effects";
+            let line = "cargo test --workspace --release -- properties:: record:: session_runs:: handover:: outside:: effects::";
             run_with("PROPTEST_CASES", "10000", line)?;
-            run_with("MYNAH_KILLS", "5000", "cargo test -p mynah-cli --test crash")?;
+            run_with("MYNAH_KILLS", "5000", "cargo test -p mynah-cli crash::")?;
             let all = [
                 ("MYNAH_POSTGRES_KILLS", "1000"),
                 ("MYNAH_POSTGRES_CUTS", "1"),
@@ -216,7 +214,7 @@ fn perform(task: Task<'_>) -> Result<(), String> {
                 ("MYNAH_WORKER_KILLS", "150"),
             ];
             let all = all.map(|(name, value)| (name, value.to_owned()));
-            run_in(&all, "cargo test -p mynah-postgres --test failures --test workers")?;
+            run_in(&all, "cargo test -p mynah-postgres -- failures:: workers::")?;
             run("cargo bench -p mynah-sqlite --bench million")?;
             fuzz()
         }
@@ -304,36 +302,49 @@ const BUILD: &str = "cargo build --quiet --workspace --all-features --bins --exa
 /// The command, as the tests compile it.
 const MYNAH: &str = "target/debug/mynah";
 
-/// Runs all tests in one build: another set of packages or features would compile the workspace again. Most tests wait more than
-/// they compute, so several programs run at the same time.
+/// Runs all tests in one build: another set of packages or features would compile the workspace again.
 ///
 /// Peers that tests can use are installed first and named in the environment. The property tests have the same cases each time, so
 /// that a change fails by its own fault; `nightly` looks for new ones.
 fn test() -> Result<(), String> {
+    unlisted_tests()?;
     let mut line = String::from("cargo test --workspace --all-features --no-fail-fast");
-    let mut names = test_names("")?;
     let on_ci = env::var_os("CI").is_some_and(|value| !value.is_empty());
     if !is_installed("psql") && !on_ci {
         skip("postgres", "PostgreSQL is not installed; on Debian: apt-get install postgresql");
         line += " --exclude mynah-postgres";
-        names = test_names("mynah-postgres")?;
     }
-    let mut variables = vec![("PROPTEST_RNG_SEED", "1".to_owned())];
+    let mut variables =
+        vec![("PROPTEST_RNG_SEED", "1".to_owned()), ("RUST_TEST_THREADS", TEST_THREADS.to_owned())];
     variables.extend(mcp::peers().map(|folder| ("MYNAH_MCP_PEERS", folder.display().to_string())));
     variables.extend(axe().map(|file| ("MYNAH_AXE", file)));
     run_in(&variables, &format!("{line} --no-run"))?;
-    // The slow ones first, so that each part gets some of them.
-    names.sort_by_key(|name| !SLOW_TESTS.contains(&name.as_str()));
-    let mut parts = vec![format!("{line} --doc"), format!("{line} --lib --bins --examples")];
-    for part in 0..TEST_PARTS {
-        let of_part = names.iter().skip(part).step_by(TEST_PARTS);
-        parts.push(of_part.fold(line.clone(), |line, name| line + " --test " + name));
-    }
+    let parts = ["--doc", "--lib --bins --examples --tests"].map(|part| format!("{line} {part}"));
     side_by_side(&variables, &parts)
 }
 
-/// How many programs with integration tests run at the same time.
-const TEST_PARTS: usize = 3;
+/// Refuses a file of tests that is part of no program: it would never run.
+fn unlisted_tests() -> Result<(), String> {
+    for folder in fs::read_dir("crates").map_err(|e| format!("crates: {e}"))?.flatten() {
+        let tests = folder.path().join("tests");
+        let Ok(all) = fs::read_to_string(tests.join("all.rs")) else { continue };
+        let manifest = folder.path().join("Cargo.toml");
+        let alone = fs::read_to_string(&manifest).map_err(|e| format!("{manifest:?}: {e}"))?;
+        for name in source_names(&tests)? {
+            let is_listed = all.contains(&format!("mod {name};"));
+            if !is_listed && !alone.contains(&format!("name = \"{name}\"")) {
+                let tests = tests.display();
+                return Err(format!(
+                    "{tests}/{name}.rs never runs; add `mod {name};` to {tests}/all.rs"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How many tests of a program run at the same time. Most tests wait more than they compute.
+const TEST_THREADS: &str = "6";
 
 /// Runs these commands at the same time. Prints the output of each when it ends.
 fn side_by_side(variables: &[(&str, String)], lines: &[String]) -> Result<(), String> {
@@ -378,39 +389,23 @@ fn axe() -> Option<String> {
 /// Runs the tests of the inspector's pages in Chromium.
 fn browser() -> Result<(), String> {
     let Some(axe) = axe() else { return without_peers() };
-    let line = "cargo test --workspace --all-features --test exported_page --test inspector --test inspector_runs --test inspector_views";
+    let line = "cargo test -p mynah-cli --all-features -- exported_page:: inspector";
     run_in(&[("MYNAH_AXE", axe)], line)
 }
 
 /// Runs the tests except the slow ones and the doctests.
 fn quick_test() -> Result<(), String> {
-    let mut line = command("cargo test --workspace --all-features --lib --bins");
-    let mut repeat =
-        String::from("PROPTEST_CASES=16 cargo test --workspace --all-features --lib --bins");
-    for name in test_names("")?.iter().filter(|name| !SLOW_TESTS.contains(&name.as_str())) {
-        line.args(["--test", name]);
-        repeat += &format!(" --test {name}");
+    unlisted_tests()?;
+    let mut line = String::from("cargo test --workspace --all-features --lib --bins --tests --");
+    for name in SLOW_TESTS {
+        line += &format!(" --skip {name}::");
     }
-    finish(line.env("PROPTEST_CASES", "16").env("PROPTEST_RNG_SEED", "1"), &repeat)
-}
-
-/// The names of all integration tests, each once, without those of one crate.
-fn test_names(without: &str) -> Result<Vec<String>, String> {
-    let mut names = Vec::new();
-    for folder in fs::read_dir("crates").map_err(|e| format!("crates: {e}"))?.flatten() {
-        if folder.file_name() == without {
-            continue;
-        }
-        let tests = folder.path().join("tests");
-        names.extend(source_names(&tests)?);
-        // Tests of several files are folders.
-        let folders = fs::read_dir(&tests).into_iter().flatten().flatten();
-        let folders = folders.filter(|folder| folder.path().join("main.rs").exists());
-        names.extend(folders.map(|folder| folder.file_name().to_string_lossy().into_owned()));
-    }
-    names.sort();
-    names.dedup();
-    Ok(names)
+    let variables =
+        [("PROPTEST_CASES", "16"), ("PROPTEST_RNG_SEED", "1"), ("RUST_TEST_THREADS", TEST_THREADS)];
+    run_in(
+        &variables.map(|(name, value)| (name, value.to_owned())),
+        &(line + " --skip mistakes_are_reported"),
+    )
 }
 
 /// Checks that the library and the ready-made tools compile without features, and the library with its default ones. `hygiene` checks each
@@ -492,7 +487,7 @@ fn fuzz() -> Result<(), String> {
         skip(
             "fuzz targets",
             "they need `rustup toolchain install nightly` and `cargo install cargo-fuzz`; \
-             `cargo test --test hostile` runs some of each",
+             `cargo test hostile::` runs some of each",
         );
         return Ok(());
     }

@@ -51,7 +51,7 @@ for (const name of readdirSync(folder).filter((name) => name.startsWith("server-
 pub(crate) fn all() -> Result<(), String> {
     conformance()?;
     let Some(peers) = peers() else { return without_peers() };
-    let line = "cargo test --workspace --all-features --test real --test servers --test terminal";
+    let line = "cargo test --workspace --all-features --tests -- real:: servers:: terminal::";
     run_with("MYNAH_MCP_PEERS", &peers.display().to_string(), line)
 }
 

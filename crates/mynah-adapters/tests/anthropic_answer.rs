@@ -6,19 +6,18 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
-use common::{
-    events, folded,
-    messages::{answer, around, body, input, read, read_whole, text},
-    sse, streamed,
-};
 use mynah_adapters::{anthropic::Anthropic, format::Delivery};
 use mynah_data::{
     AdapterReason, Error, ErrorKind, Event, FinishReason, Part, Request, ResponseFormat, ToolCall,
 };
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
+
+use crate::common::{
+    events, folded,
+    messages::{answer, around, body, input, read, read_whole, text},
+    sse, streamed,
+};
 
 #[test]
 fn n13_blocks_are_told_one_after_the_other() {

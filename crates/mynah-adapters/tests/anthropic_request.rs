@@ -6,10 +6,6 @@
     reason = "helpers fail as tests do"
 )]
 
-#[path = "common/asked.rs"]
-mod asked;
-
-use asked::{cached, marked, search, with_blanks, with_options};
 use mynah_adapters::{anthropic::Anthropic, format::Format};
 use mynah_data::{
     AdapterReason, CacheRetention, EngineReason, ErrorKind, Image, Message, ModelRef, Part,
@@ -17,6 +13,8 @@ use mynah_data::{
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
+
+use crate::asked::{cached, marked, search, with_blanks, with_options};
 
 #[test]
 fn n01_n02_instructions_stand_apart_and_a_limit_is_always_there() {

@@ -6,11 +6,6 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-#[path = "common/frames.rs"]
-mod frames;
-
-use common::{events, folded};
 use mynah_adapters::{
     bedrock::{Bedrock, EventStreamFramer},
     format::Delivery,
@@ -21,6 +16,11 @@ use mynah_data::{
 };
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
+
+use crate::{
+    common::{events, folded},
+    frames,
+};
 
 #[test]
 fn blocks_are_told_in_their_order_with_what_must_go_back() {

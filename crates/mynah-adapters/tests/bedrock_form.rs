@@ -6,16 +6,8 @@
     reason = "helpers fail as tests do"
 )]
 
-#[path = "common/asked.rs"]
-mod asked;
-mod common;
-#[path = "common/frames.rs"]
-mod frames;
-
 use std::sync::Arc;
 
-use asked::{search, with_options};
-use common::{events, folded};
 use futures_util::StreamExt as _;
 use mynah_adapters::{
     bedrock::Bedrock,
@@ -30,6 +22,12 @@ use mynah_data::{
 use mynah_step::{Adapter, ModelCall};
 use secrecy::SecretString;
 use serde_json::{Value, json};
+
+use crate::{
+    asked::{search, with_options},
+    common::{events, folded},
+    frames,
+};
 
 const FORM: &str = "respond_with_json_count";
 const NOVA: &str = "us.amazon.nova-2-lite-v1:0";

@@ -6,16 +6,12 @@
     reason = "helpers fail as tests do"
 )]
 
-#[path = "common/asked.rs"]
-mod asked;
-
 use std::{
     collections::HashMap,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use asked::{cached, marked, search, with_blanks, with_options};
 use mynah_adapters::{
     bedrock::Bedrock,
     conformance::{Reply, TestServer},
@@ -29,6 +25,8 @@ use mynah_data::{
 };
 use mynah_step::{Adapter, ModelCall};
 use serde_json::{Value, json};
+
+use crate::asked::{cached, marked, search, with_blanks, with_options};
 
 #[test]
 fn a_conversation_is_written_in_turns() {

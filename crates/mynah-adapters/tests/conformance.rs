@@ -6,15 +6,10 @@
     reason = "helpers fail as tests do"
 )]
 
-#[path = "common/subjects.rs"]
-mod subjects;
 #[allow(unreachable_pub, reason = "a module of a test")]
-#[path = "common/vectors.rs"]
-mod vectors;
-
 use mynah_adapters::conformance;
-use subjects::*;
-use vectors::*;
+
+use crate::{subjects::*, vectors::*};
 
 #[tokio::test]
 async fn chat_completions_do_what_every_adapter_must() {

@@ -6,8 +6,6 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
 use std::time::Duration;
 
 use mynah_adapters::{
@@ -19,6 +17,8 @@ use mynah_adapters::{
 };
 use mynah_data::{AdapterReason, Error, ErrorKind, Request};
 use serde_json::{Value, json};
+
+use crate::common;
 
 #[test]
 fn o13_o14_n18_each_refusal_has_its_reason_and_its_message() {

@@ -6,11 +6,8 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{events, folded, sse, streamed};
 use mynah_adapters::{
     format::{Delivery, Format},
     gemini::Gemini,
@@ -22,6 +19,8 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
+
+use crate::common::{events, folded, sse, streamed};
 
 #[test]
 fn i16_text_thoughts_and_calls_are_told_in_their_order() {

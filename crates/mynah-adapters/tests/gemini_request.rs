@@ -6,10 +6,6 @@
     reason = "helpers fail as tests do"
 )]
 
-#[path = "common/asked.rs"]
-mod asked;
-
-use asked::{search, with_options};
 use mynah_adapters::{
     fit::{self, Target, fit},
     format::Format,
@@ -18,6 +14,8 @@ use mynah_adapters::{
 use mynah_data::{Image, Message, Part, Request, ResponseFormat, ToolCall, ToolChoice, ToolSpec};
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
+
+use crate::asked::{search, with_options};
 
 /// As the provider maps OpenAI's words itself: levels for Gemini 3, tokens for those before.
 #[test]

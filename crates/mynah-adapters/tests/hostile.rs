@@ -7,13 +7,7 @@
 )]
 #![allow(clippy::duplicate_mod, reason = "the fuzzer has the targets alone")]
 
-mod common;
-#[path = "common/subjects.rs"]
-mod subjects;
-mod targets;
-
 use allocation_counter::measure;
-use common::events;
 use mynah_adapters::{
     conformance::Scenario,
     format::{Delivery, Reader},
@@ -22,7 +16,8 @@ use mynah_adapters::{
 use mynah_data::{Event, Metadata, Request};
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
-use subjects::subjects;
+
+use crate::{common::events, subjects::subjects, targets};
 
 const NAMES: [&str; 7] =
     ["openai", "openai-chat", "openrouter", "anthropic", "gemini", "ollama", "bedrock"];

@@ -6,9 +6,6 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
-use common::{events, folded, streamed};
 use mynah_adapters::{
     format::{Delivery, Format},
     ollama::Ollama,
@@ -20,6 +17,8 @@ use mynah_data::{
 use mynah_step::ModelCall;
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
+
+use crate::common::{events, folded, streamed};
 
 /// `think value "low" is not supported for this model`
 #[test]

@@ -6,18 +6,17 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
-use common::{
-    chat::{answer, body, failed, read},
-    events, folded, sse, streamed,
-};
 use mynah_adapters::{format::Delivery, openai_chat::OpenAiChat};
 use mynah_data::{
     AdapterReason, ErrorKind, Event, FinishReason, Part, Request, Response, ToolCall,
 };
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
+
+use crate::common::{
+    chat::{answer, body, failed, read},
+    events, folded, sse, streamed,
+};
 
 #[test]
 fn who_answers_may_be_told_after_the_first_chunk() {

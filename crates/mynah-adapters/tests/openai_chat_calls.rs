@@ -6,15 +6,14 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
-use common::{
-    chat::{answer, body, read},
-    events, folded, sse, streamed,
-};
 use mynah_adapters::{format::Delivery, openai_chat::OpenAiChat};
 use mynah_data::{Event, FinishReason, Message, Part, Request, Response, ToolCall};
 use serde_json::{Value, json};
+
+use crate::common::{
+    chat::{answer, body, read},
+    events, folded, sse, streamed,
+};
 
 #[test]
 fn o15_o16_calls_are_told_by_their_index() {

@@ -6,10 +6,6 @@
     reason = "helpers fail as tests do"
 )]
 
-#[path = "common/asked.rs"]
-mod asked;
-
-use asked::{cache_members, cached, check_choices, search, with_options};
 use mynah_adapters::{
     format::Format,
     openai_chat::{
@@ -23,6 +19,8 @@ use mynah_data::{
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
+
+use crate::asked::{cache_members, cached, check_choices, search, with_options};
 
 #[test]
 fn a_question_is_a_model_and_messages_and_asks_for_its_usage() {

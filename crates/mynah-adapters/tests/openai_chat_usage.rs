@@ -6,12 +6,11 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
-use common::{folded, messages::body, streamed};
 use mynah_adapters::openai_chat::OpenAiChat;
 use mynah_data::{Event, Usage};
 use serde_json::{Value, json};
+
+use crate::common::{folded, messages::body, streamed};
 
 #[test]
 fn o20_usage_counts_the_whole_prompt_and_the_whole_output() {

@@ -6,17 +6,16 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
-use common::{
-    events, folded,
-    responses::{body, completed, raw, read, reply, told, whole},
-    sse, streamed,
-};
 use mynah_adapters::{format::Delivery, openai_responses::OpenAiResponses};
 use mynah_data::{AdapterReason, Error, ErrorKind, FinishReason, Request, Usage};
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
+
+use crate::common::{
+    events, folded,
+    responses::{body, completed, raw, read, reply, told, whole},
+    sse, streamed,
+};
 
 #[test]
 fn a_call_that_was_cut_off_before_its_arguments_has_none_whatever_the_reason() {

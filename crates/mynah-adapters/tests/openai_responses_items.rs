@@ -6,18 +6,17 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
 use std::slice;
 
-use common::{
+use mynah_adapters::openai_responses::OpenAiResponses;
+use mynah_data::{Event, FinishReason, Part, ToolCall};
+use serde_json::{Value, json};
+
+use crate::common::{
     folded,
     responses::{body, completed, raw, read, reply, told, whole},
     sse, streamed,
 };
-use mynah_adapters::openai_responses::OpenAiResponses;
-use mynah_data::{Event, FinishReason, Part, ToolCall};
-use serde_json::{Value, json};
 
 #[test]
 fn text_comes_in_pieces_and_is_told_once() {

@@ -6,10 +6,6 @@
     reason = "helpers fail as tests do"
 )]
 
-#[path = "common/asked.rs"]
-mod asked;
-
-use asked::{cache_members, cached, check_choices, with_options};
 use mynah_adapters::{
     format::Format,
     openai_responses::{OpenAiResponses, ResponsesDialect},
@@ -21,6 +17,8 @@ use mynah_data::{
 };
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
+
+use crate::asked::{cache_members, cached, check_choices, with_options};
 
 #[test]
 fn a_question_is_a_model_and_input_and_is_not_kept() {

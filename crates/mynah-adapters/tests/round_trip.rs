@@ -6,13 +6,6 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
-use common::{
-    events, folded,
-    messages::{answer, body, read, read_whole, text},
-    sse, streamed,
-};
 use mynah_adapters::{
     anthropic::Anthropic,
     format::{Delivery, Format},
@@ -22,6 +15,12 @@ use mynah_adapters::{
 use mynah_data::{Event, FinishReason, Message, Request};
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
+
+use crate::common::{
+    events, folded,
+    messages::{answer, body, read, read_whole, text},
+    sse, streamed,
+};
 
 #[test]
 fn what_means_nothing_to_us_goes_back_where_it_stood_and_as_it_came() {

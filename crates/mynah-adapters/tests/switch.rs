@@ -6,15 +6,13 @@
     reason = "helpers fail as tests do"
 )]
 
-#[path = "common/subjects.rs"]
-mod subjects;
-
 use futures_util::StreamExt as _;
 use mynah_adapters::conformance::{Reply, Scenario, Subject, TestServer};
 use mynah_data::{Message, Part, Request, ResponseBuilder};
 use mynah_step::ModelCall;
 use secrecy::SecretString;
-use subjects::subjects;
+
+use crate::subjects::subjects;
 
 #[tokio::test]
 async fn reasoning_goes_back_to_whoever_thought_it_and_to_nobody_else() {

@@ -6,9 +6,6 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
-use common::{events as events_of, messages};
 use mynah_adapters::{
     anthropic::Anthropic,
     format::{Delivery, Format},
@@ -19,6 +16,8 @@ use mynah_adapters::{
 };
 use mynah_data::{Event, Request};
 use serde_json::{Value, json};
+
+use crate::common::{events as events_of, messages};
 
 #[test]
 fn messages_pass_on_what_they_do_not_know() {

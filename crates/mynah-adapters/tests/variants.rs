@@ -6,11 +6,6 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-#[path = "common/subjects.rs"]
-mod subjects;
-
-use common::{events, folded};
 use mynah_adapters::{
     conformance::{Scenario, Subject},
     format::Delivery,
@@ -18,7 +13,11 @@ use mynah_adapters::{
 };
 use mynah_data::{Request, Response, Result};
 use serde_json::{Value, json};
-use subjects::subjects;
+
+use crate::{
+    common::{events, folded},
+    subjects::subjects,
+};
 
 const SCENARIOS: [Scenario; 6] = [
     Scenario::Text,

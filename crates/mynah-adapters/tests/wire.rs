@@ -9,8 +9,6 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
 use std::{
     collections::BTreeMap,
     fs,
@@ -19,7 +17,6 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use common::{events, folded};
 use mynah_adapters::{
     failure,
     format::{Delivery, Format},
@@ -29,6 +26,8 @@ use mynah_data::{ErrorKind, Message, Request, Response};
 use mynah_step::ModelCall;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+
+use crate::common::{events, folded};
 
 /// Streams up to this size are cut at every byte.
 const SMALL: usize = 1_000;

@@ -2,10 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
-use common::{Store, lines, mynah, run, text};
 use serde_json::json;
+
+use crate::common::{Store, lines, mynah, run, text};
 
 /// Three turns of a session. The last loses its process before the model answers.
 const SESSION: &str = r#"{

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::fs;
 
-use common::{Store, feed, lines, mynah, run};
+use crate::common::{Store, feed, lines, mynah, run};
 
 #[test]
 fn three_answers_make_an_agent_file_that_can_be_checked() {

@@ -1,9 +1,8 @@
 //! Files that cannot be performed: exit code 2, or 4 if they cannot even be read, and a message that names the place.
 
-mod common;
-
-use common::{Ran, feed, file, mynah, run};
 use serde_json::json;
+
+use crate::common::{Ran, feed, file, mynah, run};
 
 #[test]
 fn text_that_is_not_json_is_refused_with_line_and_column() {

@@ -2,10 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
-use common::{RUNS, Store, run, text};
 use serde_json::json;
+
+use crate::common::{RUNS, Store, run, text};
 
 #[test]
 fn a_run_that_waits_or_was_left_is_ended_and_sealed() {

@@ -5,15 +5,11 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-#[path = "common/pty.rs"]
-mod pty;
-
 use std::{env, fs, num::NonZeroU16, path::Path, process::Command, thread, time::Duration};
 
-use common::Store;
-use pty::Terminal;
 use serde_json::{Value, json};
+
+use crate::{common::Store, pty::Terminal};
 
 const CAST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/terminal.cast");
 const PICTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/images/terminal.svg");

@@ -1,14 +1,13 @@
 //! What holds for the program as a whole.
 
-mod common;
-
 use std::{
     io::{BufRead as _, BufReader},
     process::Stdio,
 };
 
-use common::{Store, feed, file, mynah, run};
 use mynah::log::{Append, Chain, Extent, Fact, Log as _, SqliteLog};
+
+use crate::common::{self, Store, feed, file, mynah, run};
 
 const HELLO: &str = r#"{
   "scripts": [ [ {"text": "hello"}, {"finish": "stop"} ] ],

@@ -3,12 +3,10 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-#[path = "common/pty.rs"]
-mod pty;
-
-use common::{Store, feed, mynah};
-use pty::{SHELL, Terminal, agent, says, shell};
+use crate::{
+    common::{Store, feed, mynah},
+    pty::{SHELL, Terminal, agent, says, shell},
+};
 
 /// Starts to answer, and never ends.
 const HANGS: &str = r#"[{"text": "Well, "}, {"delay_ms": 60000}, {"finish": "stop"}]"#;

@@ -3,14 +3,12 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-#[path = "common/pty.rs"]
-mod pty;
-
 use std::{fs, os::unix::fs::PermissionsExt as _, thread, time::Duration};
 
-use common::{Store, feed, mynah};
-use pty::{SHELL, Terminal, agent, says, shell};
+use crate::{
+    common::{self, Store, feed, mynah},
+    pty::{SHELL, Terminal, agent, says, shell},
+};
 
 /// An answer that calls `ask_user` with choices.
 const ASKS: &str = r#"[{"tool_call": {"id": "q0", "name": "ask_user", "arguments": {"question": "Which soup?", "choices": ["tomato", "onion"]}}}, {"finish": "tool_calls"}]"#;
@@ -295,7 +293,7 @@ fn commands_show_export_clear_and_change_the_model() {
 
 #[test]
 fn another_model_of_the_same_provider_is_called_at_the_same_server() {
-    use common::server::{Server, answer};
+    use crate::common::server::{Server, answer};
     let (store, server) =
         (Store::new(), Server::new([answer("One", "stop"), answer("Two", "stop")]));
     let chat =

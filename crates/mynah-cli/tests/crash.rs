@@ -7,8 +7,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::{
     collections::hash_map::RandomState,
     hash::BuildHasher as _,
@@ -18,9 +16,10 @@ use std::{
     time::Duration,
 };
 
-use common::{Ran, feed, mynah};
 use mynah::log::{Fact, Kind, Log as _, Record, Resolution, RunFilter, SqliteLog};
 use serde_json::{Value, json};
+
+use crate::common::{Ran, feed, mynah};
 
 /// The exit code that a scenario asks for.
 const KILLED: Option<i32> = Some(137);

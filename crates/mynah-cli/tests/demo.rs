@@ -2,12 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::{fs, path::Path};
 
-use common::{feed, lines, mynah, run};
 use serde_json::json;
+
+use crate::common::{feed, lines, mynah, run};
 
 const STORY: &str = r#"An agent at work, without a key: the model plays a script, everything else is real.
 

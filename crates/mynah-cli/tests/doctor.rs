@@ -2,12 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::fs;
 
-use common::{RUNS, Ran, Store, feed, lines, mynah, run};
 use serde_json::json;
+
+use crate::common::{self, RUNS, Ran, Store, feed, lines, mynah, run};
 
 #[test]
 fn everything_that_was_looked_at_is_told() {

@@ -1,14 +1,12 @@
 //! The errors of the command that people meet most often, as text: what failed, where, and what to do.
 //!
-//! `MYNAH_BLESS=1 cargo test -p mynah-cli --test error_texts` writes the file that they are compared with.
+//! `MYNAH_BLESS=1 cargo test -p mynah-cli error_texts::` writes the file that they are compared with.
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::{env, fmt::Write as _, fs};
 
-use common::{RUNS, Store, feed, mynah};
+use crate::common::{RUNS, Store, feed, mynah};
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/error_texts.txt");
 

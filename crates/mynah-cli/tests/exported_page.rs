@@ -2,13 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod chromium;
-mod common;
-
 use std::fs;
 
-use chromium::Browser;
-use common::Store;
+use crate::{
+    chromium::Browser,
+    common::{self, Store},
+};
 
 const TOOLS: &str = include_str!("../../../scenarios/tools/values_become_text_or_json.json");
 

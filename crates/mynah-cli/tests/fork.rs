@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
-use common::{RUNS, Store, lines, run, text};
 use mynah::log::{Append, Chain, Extent, Fact, Log as _, SqliteLog};
 use serde_json::{Value, json};
+
+use crate::common::{RUNS, Store, lines, run, text};
 
 /// Resumes with an answer of its own.
 const OTHERWISE: &str = r#"{

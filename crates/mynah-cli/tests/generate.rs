@@ -2,15 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod common;
-
 use std::net::TcpListener;
 
-use common::{
+use serde_json::{Value, json};
+
+use crate::common::{
     Store, feed, file, lines, mynah, run,
     server::{END, PIECES, Server, answer},
 };
-use serde_json::{Value, json};
 
 const KEY: &str = "sk-very-secret-0123456789";
 

@@ -2,17 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{
-    Ran, Store, feed, lines, mynah,
+use mynah::{Engine, Tool, adapters::http::HttpAdapter, log::SqliteLog};
+use serde_json::json;
+
+use crate::common::{
+    self, Ran, Store, feed, lines, mynah,
     server::{END, PIECES, Server, answer},
     text,
 };
-use mynah::{Engine, Tool, adapters::http::HttpAdapter, log::SqliteLog};
-use serde_json::json;
 
 #[cfg(unix)]
 #[test]

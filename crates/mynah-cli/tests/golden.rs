@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::fs;
 
-use common::{Store, lines};
+use crate::common::{self, Store, lines};
 
 const SCRIPTS: &str = r#"{"scripts": [
   [{"tool_call": {"id": "c0", "name": "shell", "arguments": {"command": "echo $((6*7))"}}}, {"usage": {"input_tokens": 9, "output_tokens": 3}}, {"finish": "tool_calls"}],

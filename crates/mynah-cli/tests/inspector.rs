@@ -2,16 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
-mod chromium;
-mod common;
-mod hostile_text;
-mod served;
-
 use std::{process::Stdio, sync::Arc};
 
-use chromium::Browser;
-use common::{RUNS, Store, mynah};
-use hostile_text::HOSTILE;
 use mynah::{
     Image, Message, Metadata, Part, Response, ToolCall, ToolOutcome,
     log::{
@@ -19,7 +11,13 @@ use mynah::{
     },
 };
 use serde_json::{Value, json};
-use served::Served;
+
+use crate::{
+    chromium::{self, Browser},
+    common::{self, RUNS, Store, mynah},
+    hostile_text::HOSTILE,
+    served::Served,
+};
 
 const VERIFIED: &str = "document.querySelector('.proof-line')?.dataset.status === 'verified'";
 

@@ -2,15 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod chromium;
-mod common;
-mod served;
-
-use chromium::Browser;
-use common::{RUNS, Store, mynah};
 use mynah::log::{Log as _, SqliteLog, conformance::Sample};
 use serde_json::json;
-use served::Served;
+
+use crate::{
+    chromium::Browser,
+    common::{self, RUNS, Store, mynah},
+    served::Served,
+};
 
 /// Starts a run in the page, and returns its id.
 fn started(browser: &Browser, served: &Served, input: &str) -> String {

@@ -2,16 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod chromium;
-mod common;
-mod served;
-
 use std::process::{Child, Stdio};
 
-use chromium::Browser;
-use common::{RUNS, Store, mynah};
 use serde_json::json;
-use served::Served;
+
+use crate::{
+    chromium::Browser,
+    common::{self, RUNS, Store, mynah},
+    served::Served,
+};
 
 /// An agent whose model looks for a train, and answers after a pause.
 const TRIP: &str = r#"{"engine": {"model": "m"}, "scripts": [

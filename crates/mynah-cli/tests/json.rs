@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
-use common::{RUNS, Ran, Store, lines, run};
 use mynah::log::{Log as _, SqliteLog};
 use serde_json::{Value, json};
+
+use crate::common::{RUNS, Ran, Store, lines, run};
 
 #[test]
 fn a_run_that_is_not_there_is_told_once_by_every_verb() {

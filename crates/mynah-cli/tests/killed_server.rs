@@ -3,11 +3,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 #![cfg(all(feature = "serve", unix))]
 
-mod common;
 #[cfg(feature = "postgres")]
-#[path = "../../mynah-postgres/tests/server/mod.rs"]
-mod postgres;
-
 use std::{
     fs,
     io::{BufRead as _, BufReader},
@@ -31,7 +27,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::common::{file, mynah};
+use crate::{
+    common::{file, mynah},
+    postgres,
+};
 
 /// Numbers that are the same in each run of the test.
 #[derive(Clone)]

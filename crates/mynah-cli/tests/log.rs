@@ -2,12 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::path::Path;
 
-use common::{Ran, Store, feed, mynah, run};
 use serde_json::{Value, json};
+
+use crate::common::{Ran, Store, feed, mynah, run};
 
 const SCRIPTS: &str = r#"[
   [ {"tool_call": {"id": "c0", "name": "echo", "arguments": {"x": 1}}}, {"finish": "tool_calls"} ],

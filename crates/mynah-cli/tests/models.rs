@@ -2,10 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::{feed, file, lines, mynah, run};
 use serde_json::{Value, json};
+
+use crate::common::{feed, file, lines, mynah, run};
 
 #[test]
 fn models_are_listed_with_limits_prices_and_sources() {

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::{env, fs};
 
-use common::run;
+use crate::common::run;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
 
@@ -22,7 +20,7 @@ fn the_reference_in_the_documentation_is_that_of_the_command() {
     assert!(
         kept == produced,
         "docs/cli.md is not what the command documents; write it with \
-         MYNAH_BLESS=1 cargo test -p mynah-cli --test reference\nfirst difference: {differs:?}"
+         MYNAH_BLESS=1 cargo test -p mynah-cli reference::\nfirst difference: {differs:?}"
     );
 }
 

@@ -2,13 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::{fs, path::PathBuf, sync::Arc};
 
-use common::{RUNS, Store, mynah, run, text};
 use mynah::log::{Log as _, RunFilter, SqliteLog};
 use serde_json::json;
+
+use crate::common::{self, RUNS, Store, mynah, run, text};
 
 #[test]
 fn every_kind_of_run_replays_from_its_records_alone() {

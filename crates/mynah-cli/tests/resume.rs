@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::{
     io::{BufRead as _, BufReader, Read as _},
     process::{Command, Stdio},
@@ -11,14 +9,13 @@ use std::{
 };
 
 #[cfg(target_os = "linux")]
-use common::end;
 #[cfg(unix)]
-use common::interrupt;
-use common::{Store, lines, mynah, run, text};
 use mynah::{
     Approval, Chat, Engine, Tool, ToolErrorDecision, ToolMode, log::SqliteLog, testing::Scripted,
 };
 use serde_json::{Value, json};
+
+use crate::common::{self, Store, end, interrupt, lines, mynah, run, text};
 
 /// A run that waits for an answer, one that waits for the caller's tool, and one whose process ended in a tool.
 const WAITING: &str = r#"{

@@ -2,12 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::{fs, path::PathBuf};
 
-use common::{Store, feed, lines, mynah, run, text};
 use serde_json::{Value, json};
+
+use crate::common::{Store, feed, lines, mynah, run, text};
 
 /// A run with a tool, one that failed, one that waits, all long ago.
 const RUNS: &str = r#"{

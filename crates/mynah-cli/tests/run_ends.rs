@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::{
     io::{BufRead as _, BufReader},
     process::{Command, Stdio},
 };
 
-use common::{
+use crate::common::{
     Store, feed, interrupt, lines, mynah, run,
     server::{Server, answer},
 };

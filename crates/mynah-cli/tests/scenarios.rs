@@ -4,14 +4,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use common::{Ran, run};
+use crate::common::{Ran, run};
 
 #[test]
 fn every_scenario_gives_its_expected_output() {

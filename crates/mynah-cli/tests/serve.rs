@@ -3,8 +3,6 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 #![cfg(feature = "serve")]
 
-mod common;
-
 use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _},
@@ -13,7 +11,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::common::{file, mynah, run};
+use crate::common::{self, file, mynah, run};
 
 const AGENT: &str = r#"{
   "engine": {"model": "scripted-1"},

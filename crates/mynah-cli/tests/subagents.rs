@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
-use common::{Store, feed, lines, mynah, run};
+use crate::common::{Store, feed, lines, mynah, run};
 
 /// A store with an agent that asks another one, which says this. Returns the agent's file.
 fn store(says: &str) -> (Store, String) {

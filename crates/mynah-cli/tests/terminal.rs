@@ -3,14 +3,12 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-#[path = "common/pty.rs"]
-mod pty;
-
 use std::{env, fs, path::PathBuf, thread, time::Duration};
 
-use common::{Store, feed, mynah};
-use pty::{SHELL, Terminal, agent, says, shell};
+use crate::{
+    common::{self, Store, feed, mynah},
+    pty::{SHELL, Terminal, agent, says, shell},
+};
 
 #[test]
 fn an_answer_is_rendered_and_a_question_of_a_tool_is_answered_in_place() {

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 #[cfg(target_os = "linux")]
 use std::fs;
 use std::process::Stdio;
 
-use common::{RUNS, Store, mynah, text};
+use crate::common::{RUNS, Store, mynah, text};
 
 #[test]
 fn whoever_has_seen_enough_may_close_the_pipe() {

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::fs;
 #[cfg(unix)]
 use std::{
@@ -12,9 +10,9 @@ use std::{
 };
 
 #[cfg(unix)]
-use common::Ran;
-use common::{RUNS, Store, feed, lines, mynah, run, text};
 use serde_json::{Value, json};
+
+use crate::common::{RUNS, Ran, Store, feed, lines, mynah, run, text};
 
 /// Every verb on one run.
 const ON_LAST: [&[&str]; 8] = [

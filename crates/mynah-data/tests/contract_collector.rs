@@ -1,17 +1,16 @@
 //! Events, and what they fold into.
 #![allow(clippy::panic, reason = "helpers fail as tests do")]
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{call, calling, map, refused, through_json};
 use mynah_data::{
     ASK_USER_SENTINEL, AdapterReason, CUT_SHORT, ChatResult, Collector, Error, Event, FinishReason,
     HaltReason, Message, Metadata, Part, Response, ResponseBuilder, StepResult, Thread, ToolCall,
     ToolMode, ToolOutcome, Usage, validate,
 };
 use serde_json::{Value, json};
+
+use crate::common::{call, calling, map, refused, through_json};
 
 #[test]
 fn e01_there_are_nineteen_events_and_twelve_of_them_are_a_models() {

@@ -1,16 +1,15 @@
 //! Constructors and accessors of the plain data.
 
-mod common;
-
 use std::{io, path::Path};
 
-use common::{call, calling, map, refused, rules};
 use mynah_data::{
     AdapterReason, ChatResult, Error, ErrorKind, FieldError, HaltReason, Image, ImageError,
     Message, Part, Pricing, Request, Response, ResponseFormat, Role, Session, Thread, ToolCall,
     ToolOutcome, ToolReason, ToolSpec, Usage, ValidationReason,
 };
 use serde_json::{Value, json};
+
+use crate::common::{call, calling, map, refused, rules};
 
 #[test]
 fn a01_a_user_message_has_a_role_and_text_and_nothing_else() {

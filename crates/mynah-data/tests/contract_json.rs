@@ -1,9 +1,6 @@
 //! The one JSON form of every value.
 #![allow(clippy::panic, reason = "helpers fail as tests do")]
 
-mod common;
-
-use common::{call, calling, map, refused, through_json};
 use mynah_data::{
     AdapterReason, ChatResult, EngineReason, Error, ErrorKind, Event, FieldError, FinishReason,
     Halt, HaltReason, Image, ImageSource, Message, ModelRef, Operation, Part, Pricing, PromptCache,
@@ -13,6 +10,8 @@ use mynah_data::{
 };
 use serde::Serialize;
 use serde_json::{Value, json};
+
+use crate::common::{call, calling, map, refused, through_json};
 
 #[test]
 fn j01_j02_each_type_has_one_form_with_its_empty_members() {

@@ -1,15 +1,14 @@
 //! The events of a session's turn, folded into the session after it.
 #![allow(clippy::panic, reason = "helpers fail as tests do")]
 
-mod common;
-
-use common::{call, calling, map, through_json};
 use mynah_data::{
     AdapterReason, CUT_SHORT, ChatResult, Error, Event, FinishReason, HaltReason, Message,
     Metadata, Response, Session, SessionReducer, SessionState, Status, Thread, ToolMode,
     TurnResult, validate,
 };
 use serde_json::json;
+
+use crate::common::{call, calling, map, through_json};
 
 #[test]
 fn m02_the_events_of_a_whole_turn_give_the_session_after_it() {

@@ -1,15 +1,14 @@
 //! What may be done with a session in which status, and what its turns leave behind.
 #![allow(clippy::panic, reason = "helpers fail as tests do")]
 
-mod common;
-
-use common::{call, calling, map, through_json};
 use mynah_data::{
     AdapterReason, CUT_SHORT, ChatResult, Collector, Error, ErrorKind, Event, FinishReason,
     HaltReason, Image, Message, Operation, Part, Response, Session, SessionReason, SessionState,
     Status, StepResult, StreamReason, Thread, ToolCall, validate,
 };
 use serde_json::{Value, json};
+
+use crate::common::{call, calling, map, through_json};
 
 #[test]
 fn d04_the_whole_matrix_of_status_and_operation() {

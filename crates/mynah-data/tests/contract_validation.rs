@@ -1,16 +1,15 @@
 //! The rules that types alone cannot keep.
 #![allow(clippy::panic, reason = "helpers fail as tests do")]
 
-mod common;
-
 use std::fmt::Debug;
 
-use common::{calling, map, refused, rules};
 use mynah_data::{
     Error, ErrorKind, Image, Message, Part, Request, ResponseFormat, Session, Status, Thread,
     ToolChoice, ToolSpec, ValidationReason, decode, validate,
 };
 use serde_json::{Value, json};
+
+use crate::common::{calling, map, refused, rules};
 
 #[test]
 fn v01_a_request_needs_a_message() {

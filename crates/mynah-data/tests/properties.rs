@@ -1,17 +1,8 @@
 //! What holds for every value, every text and every stream.
 #![allow(clippy::panic, reason = "helpers fail as tests do")]
 
-// Reached by path, so that files without properties need not build them.
-#[path = "common/mutate.rs"]
-mod mutate;
-#[path = "common/strategies.rs"]
-mod strategies;
-#[path = "common/streams.rs"]
-mod streams;
-
 use std::{collections::BTreeSet, fmt::Debug, sync::Arc};
 
-use mutate::{Mutation, mutation};
 use mynah_data::*;
 use proptest::{
     collection::vec,
@@ -20,7 +11,12 @@ use proptest::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
-use streams::{Streamed, chat};
+
+use crate::{
+    mutate::{Mutation, mutation},
+    strategies,
+    streams::{Streamed, chat},
+};
 
 /// For each type: it comes back from its JSON equal and with the same bytes, and its JSON broken in any way is another
 /// value of the type or a typed error.

@@ -4,12 +4,12 @@
 
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 
-mod targets;
-
 use allocation_counter::measure;
 use mynah_log::{Fact, Record, bundle, cbor, conformance::Sample};
 use proptest::{collection::vec, prelude::*, sample::Index};
 use serde::de::IgnoredAny;
+
+use crate::targets;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]

@@ -6,11 +6,8 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{asked, call, failed, hostile, ok, proceed};
 use futures_util::StreamExt as _;
 use mynah::log::Log as _;
 use mynah_data::{Event, Part, ToolOutcome};
@@ -26,6 +23,8 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
 };
+
+use crate::common::{asked, call, failed, hostile, ok, proceed};
 
 type Tested = Result<(), McpError>;
 

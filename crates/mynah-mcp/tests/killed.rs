@@ -11,8 +11,6 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
 use std::{
     os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
@@ -21,13 +19,14 @@ use std::{
     time::Duration,
 };
 
-use common::{hostile, script};
 use mynah::{
     ChatResult, Engine, OnUncertain, Result, Role,
     log::{Log as _, RunFilter, RunStatus, SqliteLog},
     testing::Scripted,
 };
 use serde_json::{Value, json};
+
+use crate::common::{hostile, script};
 
 /// Where a process finds its orders: the mode of the server, answers to its questions, and the folder of the run.
 const ORDERS: &str = "MYNAH_TEST_ORDERS";
@@ -70,7 +69,7 @@ fn child_process() -> Result<()> {
 
 fn start(mode: &str, answers: &[&str], folder: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_process"])
+        .args(["--exact", "killed::child_process"])
         .env(ORDERS, json!([mode, answers, folder]).to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -8,8 +8,6 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
 use std::{
     path::{Path, PathBuf},
     process::Stdio,
@@ -17,13 +15,14 @@ use std::{
     time::Duration,
 };
 
-use common::script;
 use mynah::{
     ChatResult, Engine, Message, Role, Tool, Tools, log::MemoryLog, replay_run, testing::Scripted,
 };
 use mynah_mcp::{Approval, Connection, Protocol, Server};
 use serde_json::{Map, Value, json};
 use tokio::{net::TcpStream, process::Command};
+
+use crate::common::script;
 
 fn peers() -> Option<PathBuf> {
     std::env::var_os("MYNAH_MCP_PEERS").map(PathBuf::from)

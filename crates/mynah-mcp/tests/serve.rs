@@ -6,11 +6,8 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{asked, call, failed, ok, proceed};
 use mynah_data::{Image, Metadata, Part, ToolOutcome};
 use mynah_mcp::{Approval, Connection, Protocol, Server, serve};
 use mynah_step::{Tool, ToolProgress};
@@ -19,6 +16,8 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
 };
+
+use crate::common::{asked, call, failed, ok, proceed};
 
 fn tools() -> Vec<Tool> {
     let city =

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mynah_log::{Log, conformance};
 use mynah_postgres::PostgresLog;
 
-mod server;
+use crate::server;
 
 fn open(url: &str) -> Arc<dyn Log> {
     Arc::new(PostgresLog::open(url).expect("a URL"))

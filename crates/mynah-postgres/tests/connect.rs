@@ -12,7 +12,7 @@ use std::{
 use mynah_log::{Log as _, conformance::Sample};
 use mynah_postgres::PostgresLog;
 
-mod server;
+use crate::server;
 
 const PASSWORD: &str = "a pass:word with \\ in it";
 
@@ -36,7 +36,7 @@ fn connects_as_it_is_told() {
 /// Connects in a process with these variables.
 fn connect(url: &str, variables: &[(&str, &str)]) -> String {
     let mut process = Command::new(env::current_exe().expect("this program"));
-    process.args(["--exact", "connects_as_it_is_told", "--nocapture"]);
+    process.args(["--exact", "connect::connects_as_it_is_told", "--nocapture"]);
     for name in [
         "PGPASSWORD",
         "PGPASSFILE",

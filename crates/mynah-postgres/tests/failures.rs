@@ -25,7 +25,7 @@ use tokio::{
     time::Instant,
 };
 
-mod server;
+use crate::server;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -486,7 +486,7 @@ fn workers_that_are_killed_at_random_lose_no_run_and_repeat_nothing() {
         }
         let start = || {
             let this = env::current_exe().expect("this program");
-            let name = "workers_that_are_killed_at_random_lose_no_run_and_repeat_nothing";
+            let name = "failures::workers_that_are_killed_at_random_lose_no_run_and_repeat_nothing";
             let mut worker = Command::new(this);
             worker.args(["--exact", name, "--nocapture"]).env("MYNAH_POSTGRES_WORKER", &url);
             worker.spawn().expect("a worker")

@@ -8,7 +8,7 @@ use mynah_log::{Log as _, RunFilter, conformance::Sample};
 use mynah_postgres::PostgresLog;
 use tokio::time::Instant;
 
-mod server;
+use crate::server;
 
 /// Makes many calls side by side. All fail, and none waits for the server or for another.
 async fn all_fail(log: &PostgresLog, round: usize) {

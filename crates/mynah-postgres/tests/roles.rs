@@ -8,7 +8,7 @@ use mynah_log::{Log as _, RunFilter, conformance::Sample};
 use mynah_postgres::PostgresLog;
 use tokio_postgres::NoTls;
 
-mod server;
+use crate::server;
 
 #[tokio::test]
 async fn a_role_without_the_right_to_create_tables_works_once_they_are_there() {

@@ -9,7 +9,7 @@ use mynah_log::{Log as _, RunFilter, conformance::Sample};
 use mynah_postgres::PostgresLog;
 use tokio_postgres::NoTls;
 
-mod server;
+use crate::server;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_another_reader_gives_its_place_is_read_with_it() {

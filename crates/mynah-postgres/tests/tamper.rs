@@ -7,7 +7,7 @@ use mynah_log::{Log as _, conformance::Sample, verify_run, verify_seals};
 use mynah_postgres::PostgresLog;
 use tokio_postgres::{Client, NoTls};
 
-mod server;
+use crate::server;
 
 /// A log with a run that has its seal and one that has none, and a way to change its tables.
 struct Book {

@@ -23,9 +23,9 @@ use mynah_postgres::PostgresLog;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-mod server;
+use crate::server;
 
-const TEST: &str = "workers_that_are_killed_at_random_end_every_run_and_repeat_no_effect";
+const TEST: &str = "workers::workers_that_are_killed_at_random_end_every_run_and_repeat_no_effect";
 
 #[expect(clippy::disallowed_methods, reason = "how much is tested is said by the environment")]
 fn variable(name: &str) -> Option<String> {

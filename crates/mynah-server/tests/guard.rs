@@ -2,8 +2,6 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use mynah::log::MemoryLog;
 use mynah_server::{Agent, Server};
 use reqwest::{Method, StatusCode};

@@ -2,8 +2,6 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::{sync::Arc, time::Duration};
 
 use mynah::{
@@ -16,7 +14,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::common::{Running, calls, engine, json_of, paced, problem_of, says};
+use crate::common::{self, Running, calls, engine, json_of, paced, problem_of, says};
 
 /// An agent that pays, whose runs say so once it is approved.
 fn cashier() -> Agent {

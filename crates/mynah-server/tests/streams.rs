@@ -2,8 +2,6 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use mynah::{

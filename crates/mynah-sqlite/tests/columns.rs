@@ -15,8 +15,6 @@ use rusqlite::{Connection, types::Value};
 
 use crate::tables::Head;
 
-mod tables;
-
 const RUNS: [&str; 3] = ["sealed", "open", "held"];
 
 /// Every column that holds a number, and what else its row needs for it to count.

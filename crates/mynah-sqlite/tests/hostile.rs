@@ -2,9 +2,9 @@
 //!
 //! `PROPTEST_CASES` sets the number of cases; `cargo xtask nightly` also runs the same function under a fuzzer, see `fuzz/`.
 
-mod targets;
-
 use proptest::{collection::vec, prelude::*};
+
+use crate::targets;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]

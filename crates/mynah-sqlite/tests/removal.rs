@@ -16,8 +16,6 @@ use tempfile::TempDir;
 
 use crate::tables::Head;
 
-mod tables;
-
 #[tokio::test]
 async fn what_was_taken_away_is_nowhere_in_the_files() {
     let book = Book::new().await;

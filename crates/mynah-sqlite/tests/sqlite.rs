@@ -612,7 +612,7 @@ fn text(record: &Record) -> String {
 /// This test program again, as another process.
 fn child(task: &str, path: &Path, argument: &str) -> Child {
     Command::new(env::current_exe().expect("this program"))
-        .args(["--exact", "child_process", "--nocapture"])
+        .args(["--exact", "sqlite::child_process", "--nocapture"])
         .env("MYNAH_TEST_TASK", task)
         .env("MYNAH_TEST_PATH", path)
         .env("MYNAH_TEST_ARGUMENT", argument)

@@ -13,8 +13,6 @@ use tempfile::TempDir;
 
 use crate::tables::{Head, row_of};
 
-mod tables;
-
 #[tokio::test]
 async fn every_flipped_byte_of_every_record_is_found() {
     let book = Book::new().await;

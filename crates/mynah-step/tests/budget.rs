@@ -1,13 +1,10 @@
 //! Budgets of a custom loop.
 
-mod common;
-
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
-use common::*;
 use futures_util::{StreamExt as _, stream};
 use mynah_data::{
     Breach, BreachTime, Budget, Error, Event, FinishReason, Limit, ModelRef, Pricing, Request,
@@ -19,6 +16,8 @@ use mynah_step::{
 };
 use serde_json::json;
 use tokio::time::sleep;
+
+use crate::common::*;
 
 const PRE: BreachTime = BreachTime::PreCall;
 const MID: BreachTime = BreachTime::MidStream;

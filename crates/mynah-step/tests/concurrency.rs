@@ -1,7 +1,5 @@
 //! Branches of one loop, or of one tool, that wait for things which are no part of the run.
 
-mod common;
-
 use std::{
     sync::{
         Arc,
@@ -10,12 +8,13 @@ use std::{
     time::Duration,
 };
 
-use common::*;
 use mynah_data::{Error, Message, Result, ToolOutcome};
 use mynah_log::{Append, Fact, Log as _, MemoryLog};
 use mynah_step::{CallTool, Context, SideEffectErrors, ToolContext};
 use serde_json::json;
 use tokio::sync::{Mutex, mpsc::unbounded_channel};
+
+use crate::common::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_branch_that_waits_before_an_effect_replays_and_goes_on_after_any_record() {

@@ -1,7 +1,5 @@
 //! The configuration of a run: its log, its mode, and its observers.
 
-mod common;
-
 use std::{
     sync::{
         Arc,
@@ -10,12 +8,13 @@ use std::{
     time::Duration,
 };
 
-use common::*;
 use mynah_data::{Budget, Error, ErrorKind, LogReason, ToolCall, ToolOutcome};
 use mynah_log::{MemoryLog, Redact, VerifyStatus, Warrant, verify};
 use mynah_step::{CallTool, Config, Context, RunMode, Tool, ToolContext};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
+
+use crate::common::*;
 
 #[tokio::test]
 async fn a_configuration_that_lacks_something_is_refused() {

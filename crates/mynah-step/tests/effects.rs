@@ -1,7 +1,5 @@
 //! Time, chance, side effects and facts of a custom loop, live and again.
 
-mod common;
-
 use std::{
     panic::AssertUnwindSafe,
     sync::{
@@ -11,7 +9,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use common::*;
 use futures_util::FutureExt as _;
 use mynah_data::{
     Breach, BreachTime, Error, ErrorKind, HaltReason, Limit, Message, Metadata, MismatchClass,
@@ -22,6 +19,8 @@ use mynah_log::{
 };
 use mynah_step::{Config, Context, RunMode, SideEffectErrors};
 use serde_json::{Value, json};
+
+use crate::common::*;
 
 #[tokio::test]
 async fn now_reads_the_worlds_clock_records_it_and_replays_without_a_clock() {

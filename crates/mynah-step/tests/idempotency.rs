@@ -2,18 +2,17 @@
 
 #![allow(clippy::expect_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex},
 };
 
-use common::*;
 use mynah_data::Result;
 use mynah_log::{Append, Log as _, MemoryLog};
 use mynah_step::{Config, Context, ToolContext};
 use serde_json::json;
+
+use crate::common::*;
 
 /// What a tool saw: its call and its key.
 type Seen = Arc<Mutex<Vec<(String, String)>>>;

@@ -1,10 +1,7 @@
 //! Model calls of a custom loop.
 
-mod common;
-
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use common::*;
 use futures_util::future::{Either, select};
 use mynah_data::{
     AdapterReason, Error, ErrorKind, Event, FinishReason, MismatchClass, StreamReason, ToolCall,
@@ -12,6 +9,8 @@ use mynah_data::{
 use mynah_log::{Fact, Log as _, MemoryLog};
 use mynah_step::{Config, Context, RunMode};
 use serde_json::json;
+
+use crate::common::*;
 
 #[tokio::test]
 async fn a_model_call_is_a_turn_and_its_answer_and_a_replay_does_not_call() {

@@ -1,8 +1,6 @@
 //! A custom loop as one run: how it begins and ends, continues from a checkpoint, and gives calls
 //! up.
 
-mod common;
-
 use std::{
     sync::{
         Arc,
@@ -11,11 +9,12 @@ use std::{
     time::Duration,
 };
 
-use common::{facts, kinds, plain, read};
 use mynah_data::{Error, HaltReason, Result, ToolCall, ToolReason};
 use mynah_log::{Append, Fact, Kind, Log, MemoryLog, Resolution};
 use mynah_step::{Config, Context, Tool};
 use serde_json::json;
+
+use crate::common::{self, facts, kinds, plain, read};
 
 type Shared = Arc<MemoryLog>;
 

@@ -2,8 +2,6 @@
 
 #![allow(clippy::expect_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use mynah_log::VerifyStatus;
 use std::{
     collections::HashSet,
@@ -14,7 +12,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use common::*;
 use futures_util::stream;
 use mynah_data::{
     Breach, BreachTime, Budget, Error, Event, FinishReason, Limit, Request, Result, ToolCall,
@@ -26,6 +23,8 @@ use mynah_step::{
     Tool, ToolContext, World,
 };
 use serde_json::{Value, json};
+
+use crate::common::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_loop_cut_off_after_any_record_comes_to_the_same_and_does_nothing_completed_twice() {

@@ -1,7 +1,5 @@
 //! Tool calls of a custom loop.
 
-mod common;
-
 use std::{
     sync::{
         Arc,
@@ -10,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use common::*;
 use mynah_data::{Error, ErrorKind, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{Fact, Kind, MemoryLog, Resolution};
 use mynah_step::{
@@ -19,6 +16,8 @@ use mynah_step::{
 };
 use serde_json::json;
 use tokio::time::{Instant, sleep};
+
+use crate::common::*;
 
 #[tokio::test]
 async fn a_call_is_announced_run_and_told_with_its_turn_and_arguments() {

@@ -1,14 +1,13 @@
 //! What side effects give: the same live and again.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::*;
 use mynah_data::HaltReason;
 use mynah_log::{End, Fact, MemoryLog};
 use mynah_step::{Context, SystemWorld, ToolContext};
 use serde_json::{Value, json};
+
+use crate::common::*;
 
 #[tokio::test]
 async fn an_effect_gives_what_its_record_gives() {

@@ -6,10 +6,9 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
-use common::call;
 use serde_json::json;
+
+use crate::common::call;
 
 async fn calculated(expression: &str) -> (String, bool) {
     let value = call(&mynah_tools::calculator(), json!({"expression": expression})).await;

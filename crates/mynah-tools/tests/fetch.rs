@@ -6,8 +6,6 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
 use std::{
     future::{Ready, ready},
     io,
@@ -18,7 +16,6 @@ use std::{
     },
 };
 
-use common::{Reply, call, page, redirect, serve};
 use mynah_tools::fetch;
 use serde_json::json;
 use tokio::{
@@ -29,6 +26,8 @@ use tokio_rustls::{
     TlsAcceptor,
     rustls::{ServerConfig, pki_types::PrivateKeyDer},
 };
+
+use crate::common::{Reply, call, page, redirect, serve};
 
 type Answer = Ready<io::Result<Vec<IpAddr>>>;
 

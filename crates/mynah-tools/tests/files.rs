@@ -6,14 +6,13 @@
     reason = "helpers fail as tests do"
 )]
 
-mod common;
-
 use std::{fs, path::Path};
 
-use common::{call, named};
 use mynah_step::Tool;
 use mynah_tools::{Files, files};
 use serde_json::{Value, json};
+
+use crate::common::{call, named};
 
 fn folder(content: &[(&str, &str)]) -> (tempfile::TempDir, Files) {
     let dir = tempfile::tempdir().unwrap();

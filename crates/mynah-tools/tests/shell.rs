@@ -7,14 +7,13 @@
 )]
 #![cfg(unix)]
 
-mod common;
-
 use std::{fs, time::Duration};
 
-use common::call;
 use mynah_step::Approval;
 use mynah_tools::shell;
 use serde_json::json;
+
+use crate::common::call;
 
 #[tokio::test]
 async fn a_command_returns_its_exit_code_and_both_outputs() {

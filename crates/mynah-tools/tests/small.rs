@@ -1,8 +1,6 @@
 //! `ask_user` and `now`, in normal use.
 
-mod common;
-
-use common::{call, outcome};
+use crate::common::{call, outcome};
 use mynah_data::ToolOutcome;
 use serde_json::json;
 

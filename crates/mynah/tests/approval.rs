@@ -1,13 +1,10 @@
 //! Calls that a person allows, or does not.
 
-mod kept;
-
 use std::sync::{
     Arc,
     atomic::{AtomicU32, Ordering::Relaxed},
 };
 
-use kept::{calls, copy, kinds, says};
 use mynah::{
     Approval, ChatResult, Engine, Event, Message, OnUncertain, ReplayStatus, Resume, Tool,
     ToolCall, ToolMode, ToolOutcome, Tools,
@@ -16,6 +13,8 @@ use mynah::{
     testing::{Script, Scripted, collect, crash_everywhere},
 };
 use serde_json::{Value, json};
+
+use crate::kept::{calls, copy, kinds, says};
 
 #[tokio::test]
 async fn another_process_knows_what_a_run_waits_for() -> mynah::Result<()> {

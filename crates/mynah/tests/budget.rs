@@ -1,10 +1,6 @@
 //! A run stays within its budget, over all its calls and processes, and reports the limit that it
 //! passed.
 
-#[path = "common/param.rs"]
-mod param;
-
-use param::Param as _;
 use std::{
     sync::{
         Arc,
@@ -21,6 +17,8 @@ use mynah::{
     testing::{self, Scripted},
 };
 use serde_json::{Value, json};
+
+use crate::param::Param as _;
 
 /// Each limit, the place, a script that passes it, and what is left of the answer.
 fn axes() -> Vec<(Value, Value, Value, &'static str)> {

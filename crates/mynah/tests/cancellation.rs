@@ -1,13 +1,8 @@
 //! Ending a chat from outside: by a handle, by a deadline, by dropping its stream; at every event of two turns with tools
 //! side by side.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{
-    Counter, both, calls, completed, events, fold, hanging, pull, says, scripted, transcript,
-};
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah::{
     CancelHandle, Chat, ChatResult, Engine, Event, EventStream, HaltReason, Message, Result, Role,
@@ -16,6 +11,10 @@ use mynah::{
 };
 use serde_json::json;
 use tokio::{runtime::Handle, time::advance};
+
+use crate::common::{
+    self, Counter, both, calls, completed, events, fold, hanging, pull, says, scripted, transcript,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

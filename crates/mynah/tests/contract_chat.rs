@@ -1,17 +1,7 @@
 //! Steps until something ends or suspends the conversation: every end, and which wins.
 
-mod common;
-#[path = "common/param.rs"]
-mod param;
-
-use param::Param as _;
 use std::panic::AssertUnwindSafe;
 
-use common::{
-    Canned, boom, both, call, calls, counted, echo, events,
-    fixtures::{fixtures, paused, paused_with_call, stopped},
-    fold, map, refusal, says, scripted, tool, transcript,
-};
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah::{
     AdapterReason, Chat, Engine, EngineReason, Error, ErrorKind, Event, FinishReason, HaltReason,
@@ -19,6 +9,15 @@ use mynah::{
     ToolOutcome, ValidationReason, testing::names,
 };
 use serde_json::{Value, json};
+
+use crate::{
+    common::{
+        Canned, boom, both, call, calls, counted, echo, events,
+        fixtures::{fixtures, paused, paused_with_call, stopped},
+        fold, map, refusal, says, scripted, tool, transcript,
+    },
+    param::Param as _,
+};
 
 /// One more setting of a chat.
 type Set = fn(Chat) -> Chat;

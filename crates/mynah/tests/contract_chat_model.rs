@@ -1,13 +1,7 @@
 //! What reaches the model: options, tools, models, keys, and how often it is called.
 
-mod common;
-#[path = "common/param.rs"]
-mod param;
-
-use param::Param as _;
 use std::time::Duration;
 
-use common::{Canned, boom, call, echo, fixtures::stopped, map, refusal, says, scripted, tool};
 use mynah::{
     AdapterReason, CancelHandle, Engine, Error, ErrorKind, HaltReason, ModelRef, OnUnknownTool,
     Options, Request, ResponseFormat, Result, RetryPolicy, ToolCall, ToolChoice, ToolErrorDecision,
@@ -15,6 +9,11 @@ use mynah::{
 };
 use serde_json::json;
 use tokio::time::Instant;
+
+use crate::{
+    common::{Canned, boom, call, echo, fixtures::stopped, map, refusal, says, scripted, tool},
+    param::Param as _,
+};
 
 #[tokio::test]
 async fn c31_c32_the_model_gets_the_providers_options_and_nothing_of_the_loops() -> Result<()> {

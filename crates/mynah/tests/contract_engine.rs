@@ -1,14 +1,8 @@
 //! Engines: how a call's options meet the engine's, how an engine is stored, and what it keeps to itself.
 #![allow(clippy::unwrap_used, reason = "helpers fail as tests do")]
 
-mod common;
-#[path = "common/param.rs"]
-mod param;
-
-use param::Param as _;
 use std::sync::Arc;
 
-use common::{calls, echo, map, says, scripted};
 use mynah::{
     BoxFuture, Catalog, EncodeError, Engine, EngineReason, EngineRegistry, EngineSpec, Error,
     ErrorKind, FieldError, Image, Message, ModelRef, Options, Part, Pricing, Request,
@@ -17,6 +11,11 @@ use mynah::{
 };
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
+
+use crate::{
+    common::{calls, echo, map, says, scripted},
+    param::Param as _,
+};
 
 #[test]
 fn g01_a_field_that_no_engine_has_is_refused() {

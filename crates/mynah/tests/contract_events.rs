@@ -1,15 +1,7 @@
 //! What a stream shows: order, filters, the observer, and what travels with events.
 
-mod common;
-#[path = "common/param.rs"]
-mod param;
-
-use param::Param as _;
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
-use common::{
-    Canned, Seen, call, echo, events, fixtures::fixtures, fold, says, scripted, transcript,
-};
 use futures_util::FutureExt as _;
 use mynah::{
     AdapterReason, Engine, ErrorKind, Event, FinishReason, HaltReason, Message, Request, Result,
@@ -17,6 +9,14 @@ use mynah::{
     testing::{self, names},
 };
 use serde_json::json;
+
+use crate::{
+    common::{
+        self, Canned, Seen, call, echo, events, fixtures::fixtures, fold, says, scripted,
+        transcript,
+    },
+    param::Param as _,
+};
 
 #[tokio::test]
 async fn e04_a_generated_answer_streams_its_text_and_ends() {

@@ -1,14 +1,5 @@
 //! An answer that gets its form by one more call after the tools.
 
-mod common;
-#[path = "common/param.rs"]
-mod param;
-
-use common::{
-    Canned, boom, call, calls, counted, echo, events, fixtures::stopped, fold, map, says, scripted,
-    tool, transcript,
-};
-use param::Param as _;
 use std::sync::Arc;
 
 use mynah::{
@@ -20,6 +11,14 @@ use mynah::{
     testing::{self, Scripted, names},
 };
 use serde_json::{Value, json};
+
+use crate::{
+    common::{
+        Canned, boom, call, calls, counted, echo, events, fixtures::stopped, fold, map, says,
+        scripted, tool, transcript,
+    },
+    param::Param as _,
+};
 
 /// One more setting of a chat.
 type Set = fn(Chat) -> Chat;

@@ -1,16 +1,10 @@
 //! When a model call that failed is made again, and how long after.
 
-mod common;
-#[path = "common/param.rs"]
-mod param;
-
-use param::Param as _;
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use common::{call, echo, events, says, scripted};
 use mynah::{
     Adapter, AdapterReason, BoxFuture, Engine, Error, ErrorKind, ModelCall, ModelStream, Request,
     RetryPolicy, ValidationReason, World,
@@ -18,6 +12,11 @@ use mynah::{
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
+
+use crate::{
+    common::{call, echo, events, says, scripted},
+    param::Param as _,
+};
 
 #[tokio::test(start_paused = true)]
 async fn y01_a_call_that_fails_twice_succeeds_at_the_third_try() {

@@ -1,17 +1,17 @@
 //! Sessions: what becomes of one in each operation.
 #![allow(clippy::unwrap_used, reason = "helpers fail as tests do")]
 
-mod common;
-mod sessions;
-
-use common::{call, calls, map, says, transcript};
 use futures_util::StreamExt as _;
 use mynah::{
     AdapterReason, ChatResult, Engine, ErrorKind, Message, Result, Session, SessionReason,
     SessionState, Status, ToolMode,
 };
 use serde_json::{Value, json};
-use sessions::{At, awaiting, engine, session};
+
+use crate::{
+    common::{call, calls, map, says, transcript},
+    sessions::{At, awaiting, engine, session},
+};
 
 #[tokio::test]
 async fn d01_start_from_messages_completes() {

@@ -1,15 +1,11 @@
 //! What may be done with a session in which status, streamed or not, in this process or another.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "helpers fail as tests do")]
 
-mod common;
-mod sessions;
-
 use std::{
     io::stdin,
     process::{Command, Stdio},
 };
 
-use common::{call, says};
 use futures_util::StreamExt as _;
 use mynah::{
     Engine, Error, ErrorKind, Message, Operation, Result, Session, SessionReason, SessionState,
@@ -17,10 +13,14 @@ use mynah::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sessions::{At, engine, session};
 
 use Cell::{Dead as D, Legal as L, Misuse as M, UnknownId as U};
 use Op::*;
+
+use crate::{
+    common::{call, says},
+    sessions::{At, engine, session},
+};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Cell {
@@ -154,7 +154,7 @@ async fn d27_a_stored_session_goes_on_in_another_process_as_it_would_have_in_mem
             jobs.push(Job { session: serde_json::to_string(&held).unwrap(), op });
         }
     }
-    let name = "d27_a_stored_session_goes_on_in_another_process_as_it_would_have_in_memory";
+    let name = "contract_session_matrix::d27_a_stored_session_goes_on_in_another_process_as_it_would_have_in_memory";
     let outcomes = in_another_process(name, &jobs);
     assert_eq!(outcomes.len(), jobs.len());
     for ((outcome, expected), job) in outcomes.iter().zip(&expected).zip(&jobs) {

@@ -1,13 +1,7 @@
 //! One model call and its tools.
 
-mod common;
-
 use std::{sync::Arc, time::Duration};
 
-use common::{
-    Canned, Counter, both, call, calls, counted, echo, events, fixtures::fixtures, fold, folded,
-    hanging, map, refusal, results, says, scripted, step, tool, transcript,
-};
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah::{
     AdapterReason, CancelHandle, Engine, EngineReason, Error, ErrorKind, Event, FinishReason,
@@ -15,6 +9,11 @@ use mynah::{
     ToolOutcome, testing::names,
 };
 use serde_json::json;
+
+use crate::common::{
+    self, Canned, Counter, both, call, calls, counted, echo, events, fixtures::fixtures, fold,
+    folded, hanging, map, refusal, results, says, scripted, step, tool, transcript,
+};
 
 #[tokio::test]
 async fn s01_a_text_answer_is_a_step_that_is_done() -> Result<()> {

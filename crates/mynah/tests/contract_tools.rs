@@ -1,22 +1,21 @@
 //! How the calls of one answer are run: outcomes, errors and the policy for them, limits, order, concurrency.
 
-mod common;
-#[path = "common/param.rs"]
-mod param;
-
-use param::Param as _;
 use std::future;
 
-use common::{
-    Counter, Seen, boom, both, call, calls, counted, echo, events, folded, map, results, says,
-    scripted, sleepy, step, tool, transcript,
-};
 use mynah::{
     EncodeError, Engine, Error, ErrorKind, Event, HaltReason, JsonEncoder, Result, Tool,
     ToolContext, ToolErrorDecision, ToolOutcome, ToolReason, ToolResultEncoder, ValidationReason,
     testing::names,
 };
 use serde_json::{Value, json};
+
+use crate::{
+    common::{
+        Counter, Seen, boom, both, call, calls, counted, echo, events, folded, map, results, says,
+        scripted, sleepy, step, tool, transcript,
+    },
+    param::Param as _,
+};
 
 #[tokio::test]
 async fn t01_no_calls_run_nothing() {

@@ -1,7 +1,5 @@
 //! How calls run: side by side, within limits, again after transient failures, by another executor, or not at all.
 
-mod common;
-
 use std::{
     future,
     sync::{
@@ -11,10 +9,6 @@ use std::{
     time::Duration,
 };
 
-use common::{
-    Counter, Seen, both, call, echo, events, folded, hanging, results, says, scripted, sleepy,
-    step, tool,
-};
 use futures_util::{FutureExt as _, StreamExt as _};
 use mynah::{
     BoxFuture, Engine, ErrorKind, Event, HaltReason, Result, Tool, ToolContext, ToolExecutor,
@@ -22,6 +16,11 @@ use mynah::{
 };
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+
+use crate::common::{
+    Counter, Seen, both, call, echo, events, folded, hanging, results, says, scripted, sleepy,
+    step, tool,
+};
 
 #[tokio::test(start_paused = true)]
 async fn t14_a_tool_that_takes_too_long_is_dropped_and_its_error_follows_the_policy() -> Result<()>

@@ -2,16 +2,15 @@
 
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 
-mod kept;
-
 use std::time::Duration;
 
-use kept::{copy, kinds, says};
 use mynah::{
     Decision, Engine, Result, Waiting,
     log::{Log as _, MemoryLog},
     testing::Scripted,
 };
+
+use crate::kept::{copy, kinds, says};
 
 /// A run whose processes died during the model call, this many times.
 async fn crashed(engine: &Engine, times: usize) -> Result<MemoryLog> {

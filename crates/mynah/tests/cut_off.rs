@@ -1,14 +1,7 @@
 //! Tools that run when their run is stopped: the records name them, and the events do not change.
 
-mod kept;
-
-#[path = "common/param.rs"]
-mod param;
-
-use param::Param as _;
 use std::time::Duration;
 
-use kept::{calls, copy, says};
 use mynah::{
     Budget, CancelHandle, ChatResult, Engine, HaltReason, OnUncertain, Options, Tool, ToolOutcome,
     Tools,
@@ -18,6 +11,11 @@ use mynah::{
 };
 use serde_json::{Value, json};
 use tokio::time::sleep;
+
+use crate::{
+    kept::{calls, copy, says},
+    param::Param as _,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -2,16 +2,15 @@
 
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 
-mod kept;
-
 use std::time::Duration;
 
-use kept::says;
 use mynah::{
     Engine, OnToolError, Options, Result, Tool, ToolErrorDecision, log::MemoryLog, replay_run,
     testing::Scripted,
 };
 use serde_json::json;
+
+use crate::kept::says;
 
 fn failing() -> Result<Engine> {
     let call = json!([{"tool_call": {"id": "c0", "name": "pay"}}, {"finish": "tool_calls"}]);

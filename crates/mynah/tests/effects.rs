@@ -1,8 +1,6 @@
 //! What happens inside tools is recorded in the moment, and met again in its turn.
 
 #[allow(dead_code, reason = "of the random plans only their settings are needed")]
-mod plans;
-
 use std::{
     fmt::Write as _,
     sync::{
@@ -17,9 +15,10 @@ use mynah::{
     log::{Append, Effect, Fact, Inside, Log as _, MemoryLog, Resolution, verify},
     testing::Scripted,
 };
-use plans::{cases, runtime};
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
+
+use crate::plans::{cases, runtime};
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_hangs_when_it_is_run_again_is_given_up_after_its_own_time() -> mynah::Result<()>

@@ -2,10 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-#[path = "common/param.rs"]
-mod param;
-
-use param::Param as _;
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -19,6 +15,8 @@ use mynah::{
 };
 use serde::Deserialize as _;
 use serde_json::{Value, json};
+
+use crate::param::Param as _;
 
 #[tokio::test]
 async fn the_next_model_answers_where_another_provider_can_help() {

@@ -1,21 +1,18 @@
 //! Runs that other engines resume it with: each reads what is there as those did that made it, and the whole replays.
 
-mod plans;
-
-#[path = "common/param.rs"]
-mod param;
-
-use param::Param as _;
-
 use mynah::{
     Engine, HaltReason, Message, OnUncertain, Resume, Tool, ToolOutcome, Tools, cancel_run,
     log::{Append, Fact, Log, MemoryLog, Record, verify_run},
     replay_run,
     testing::Scripted,
 };
-use plans::{Plan, cases, plan, runtime};
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
+
+use crate::{
+    param::Param as _,
+    plans::{Plan, cases, plan, runtime},
+};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(300), ..ProptestConfig::default() })]

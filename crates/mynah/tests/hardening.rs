@@ -1,9 +1,5 @@
 //! Mistakes of adapters, tools and callers, and their consequences.
 
-#[path = "common/param.rs"]
-mod param;
-
-use param::Param as _;
 use std::{
     sync::{
         Arc,
@@ -24,6 +20,8 @@ use mynah::{
     testing::Scripted,
 };
 use serde_json::{Value, json};
+
+use crate::param::Param as _;
 
 #[tokio::test]
 async fn two_calls_with_one_id_are_a_malformed_answer_and_neither_runs() -> Result<()> {

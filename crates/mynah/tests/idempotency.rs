@@ -2,19 +2,18 @@
 
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 
-mod kept;
-
 use std::{
     collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex},
 };
 
-use kept::{copy, kinds, says};
 use mynah::{
     Engine, Result, RunId, Tool, ToolContext, ToolOutcome, fork_run, log::MemoryLog,
     testing::Scripted,
 };
 use serde_json::{Value, json};
+
+use crate::kept::{copy, kinds, says};
 
 /// What each attempt saw: its run, its call and its key.
 type Seen = Arc<Mutex<Vec<(Option<RunId>, String, String)>>>;

@@ -266,7 +266,7 @@ impl Trace {
 fn start(folder: &Path, before: u32, killed_after: Option<u64>) -> Child {
     fs::create_dir_all(folder).expect("a folder");
     Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "child_process", "--nocapture"])
+        .args(["--exact", "killed::child_process", "--nocapture"])
         .env(ORDERS, json!((folder, before, killed_after)).to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -91,7 +91,7 @@ fn paid(folder: &Path) -> Vec<String> {
 
 fn start(folder: &Path, what: &str) -> Child {
     Command::new(std::env::current_exe().expect("this test"))
-        .args(["--exact", "child_process", "--nocapture"])
+        .args(["--exact", "killed_approval::child_process", "--nocapture"])
         .env(ORDERS, json!((folder, what)).to_string())
         .stdout(Stdio::piped())
         .spawn()

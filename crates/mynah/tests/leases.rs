@@ -1,9 +1,5 @@
 //! A run belongs to one process at a time.
 
-#[path = "common/param.rs"]
-mod param;
-
-use param::Param as _;
 use std::{
     pin::{Pin, pin},
     sync::{
@@ -31,6 +27,8 @@ use tokio::{
     sync::watch,
     time::{Instant, advance},
 };
+
+use crate::param::Param as _;
 
 #[tokio::test]
 async fn a_run_under_way_cannot_be_resumed_and_a_dropped_one_can_at_once() -> mynah::Result<()> {

@@ -2,13 +2,12 @@
 
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 
-mod kept;
-
 use std::{future::IntoFuture as _, sync::Arc};
 
-use kept::{copy, says};
 use mynah::{Engine, Result, Tool, log::MemoryLog, recorded_call, replay_run, testing::Scripted};
 use serde_json::{Value, json};
+
+use crate::kept::{copy, says};
 
 /// An engine that calls a tool in so many turns, and is done.
 fn engine(turns: usize) -> Result<Engine> {

@@ -2,8 +2,6 @@
 
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 
-mod kept;
-
 use std::{
     sync::{
         Arc, Mutex,
@@ -12,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use kept::says;
 use mynah::{
     AdapterReason, BoxFuture, Budget, Engine, Error, OnToolError, Result, Session, Tool,
     ToolContext, ToolExecutor, ToolOutcome, fork_run,
@@ -21,6 +18,8 @@ use mynah::{
     testing::Scripted,
 };
 use serde_json::{Value, json};
+
+use crate::kept::says;
 
 /// An answer that breaks off after so many tokens.
 fn breaks_off(tokens: u64) -> Value {

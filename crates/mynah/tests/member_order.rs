@@ -2,14 +2,8 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
-mod common;
-#[path = "common/param.rs"]
-mod param;
-
-use param::Param as _;
 use std::sync::Arc;
 
-use common::{call, says, scripted};
 use mynah::{
     Engine, Message, Metadata, Options, ReplayStatus, ResponseFormat, Session, Tool, fork_run,
     log::{Log, MemoryLog},
@@ -18,6 +12,11 @@ use mynah::{
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
+
+use crate::{
+    common::{call, says, scripted},
+    param::Param as _,
+};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]

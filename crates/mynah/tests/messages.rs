@@ -2,20 +2,18 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
-mod common;
-mod kept;
-#[path = "common/param.rs"]
-mod param;
-
-use common::{call, echo, says, scripted, tool, transcript};
-use kept::{copy, kinds};
 use mynah::{
     Budget, Engine, HaltReason, Message, OnUncertain, Tool, ToolOutcome, fork_run,
     log::{Log, MemoryLog, VerifyStatus, verify_run},
     replay_run,
 };
-use param::Param as _;
 use serde_json::{Value, json};
+
+use crate::{
+    common::{call, echo, says, scripted, tool, transcript},
+    kept::{copy, kinds},
+    param::Param as _,
+};
 
 #[tokio::test]
 async fn a_message_joins_a_run_after_any_record_and_the_model_is_asked_next() -> mynah::Result<()> {

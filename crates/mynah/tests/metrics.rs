@@ -1,13 +1,7 @@
 //! Metrics of an engine's calls: one for each call, however it ends, and none for replayed ones.
 
-mod common;
-#[path = "common/param.rs"]
-mod param;
-
-use param::Param as _;
 use std::sync::Arc;
 
-use common::*;
 use futures_util::StreamExt as _;
 use mynah::{
     Breach, CancelHandle, Engine, MetricsSink, Result, RetryPolicy, ToolOutcome,
@@ -15,6 +9,8 @@ use mynah::{
     step::{AppendMetric, ModelCallMetric, ToolCallMetric},
 };
 use serde_json::{Value, json};
+
+use crate::{common::*, param::Param as _};
 
 #[tokio::test]
 async fn a_chat_tells_of_its_model_calls_and_tools() -> Result<()> {

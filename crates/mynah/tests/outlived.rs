@@ -28,7 +28,7 @@ fn a_thread_that_outlives_its_chat_is_told_that_its_call_is_over() -> mynah::Res
         let told = runtime.block_on(async {
             let (mut tool, mut thread) = lingering();
             if how == "timed out" {
-                tool = tool.timeout(Duration::from_millis(20));
+                tool = tool.timeout(BEGINS_WITHIN);
             }
             let log = Arc::new(MemoryLog::new());
             let cancel = CancelHandle::new();
@@ -61,7 +61,7 @@ async fn what_a_tool_asks_for_after_its_outcome_leaves_no_record_beside_its_sibl
         let waits = Arc::clone(&waits);
         async move { json!(waits.acquire().await.is_err()) }
     });
-    let tool = tool.timeout(Duration::from_millis(20));
+    let tool = tool.timeout(BEGINS_WITHIN);
     let engine = Engine::new(calls(&["lingering", "sibling"])?).tool(tool).tool(sibling);
     let log = Arc::new(MemoryLog::new());
     let mut chat = engine.chat("go").record(&log).stream();
@@ -98,8 +98,11 @@ async fn what_a_tool_asks_for_after_its_outcome_leaves_no_record_beside_its_sibl
     Ok(())
 }
 
-/// How long nobody waits who is answered.
+/// Longer than any answer takes.
 const ANSWERED: Duration = Duration::from_secs(60);
+
+/// A timeout that passes while the thread of a tool runs, also on a busy machine.
+const BEGINS_WITHIN: Duration = Duration::from_secs(1);
 
 /// A thread that cannot be stopped.
 struct Lingering {

@@ -1,7 +1,5 @@
 //! Runs in any state that are ended, branched or written from outside.
 
-mod plans;
-
 use std::{
     sync::{
         Arc,
@@ -21,9 +19,10 @@ use mynah::{
     step::{Config, Context},
     testing::Scripted,
 };
-use plans::{Plan, cases, plan, runtime};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+
+use crate::plans::{Plan, cases, plan, runtime};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(200), ..ProptestConfig::default() })]

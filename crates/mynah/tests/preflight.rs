@@ -1,13 +1,10 @@
 //! What an adapter knows to fail before a call is made.
 
-mod common;
-
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use common::{echo, says, scripted};
 use futures_util::StreamExt as _;
 use mynah::{
     Adapter, BoxFuture, Engine, EngineReason, Error, Fallback, ModelCall, ModelStream, Request,
@@ -16,6 +13,8 @@ use mynah::{
     testing::Scripted,
 };
 use serde_json::json;
+
+use crate::common::{echo, says, scripted};
 
 #[tokio::test]
 async fn it_is_known_when_the_stream_is_made() {

@@ -1,11 +1,8 @@
 //! Progress of tools: shown while they run, recorded nowhere.
 #![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{call, fold, says, scripted};
 use futures_util::StreamExt as _;
 use mynah::{
     Engine, Event, InFlight, Result, RunEvent, Thread, Tool, ToolProgress, follow,
@@ -13,6 +10,8 @@ use mynah::{
 };
 use serde_json::json;
 use tokio::sync::Semaphore;
+
+use crate::common::{call, fold, says, scripted};
 
 /// A tool that reports, waits for a permit, reports more than anyone can read, and waits for another.
 fn digger(permits: &Arc<Semaphore>) -> Tool {

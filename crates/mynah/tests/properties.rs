@@ -2,8 +2,6 @@
 //!
 //! `PROPTEST_CASES` sets the number of cases; `cargo xtask nightly` runs 10,000.
 
-mod plans;
-
 use std::{future::IntoFuture, sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;
@@ -13,9 +11,10 @@ use mynah::{
     log::{Append, Chain, End, Fact, Log, MemoryLog, Seal, Totals, verify_run},
     testing::Scripted,
 };
-use plans::{cases, plan, runtime};
 use proptest::{prelude::*, sample::Index};
 use serde_json::{Value, json};
+
+use crate::plans::{cases, plan, runtime};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(500), ..ProptestConfig::default() })]

@@ -1,7 +1,5 @@
 //! A recorded run verifies, and its replay is equal.
 
-mod plans;
-
 use std::sync::Arc;
 
 use mynah::{
@@ -11,9 +9,10 @@ use mynah::{
     replay_run,
     testing::{self, Scripted, crash_everywhere},
 };
-use plans::{cases, plan, runtime};
 use proptest::{prelude::*, test_runner::TestRunner};
 use serde_json::{Value, json};
+
+use crate::plans::{cases, plan, runtime};
 
 #[tokio::test(start_paused = true)]
 async fn the_time_to_the_first_token_is_recorded_and_the_same_in_a_replay() -> mynah::Result<()> {

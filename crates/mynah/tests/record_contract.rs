@@ -2,11 +2,8 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
-mod common;
-
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
-use common::*;
 use futures_util::FutureExt as _;
 use mynah::{
     ChatResult, Engine, Error, ErrorKind, LogReason, Message, Metadata, OnUncertain, RetryPolicy,
@@ -15,6 +12,8 @@ use mynah::{
     testing::{Scripted, assert_equal, assert_replays, crash_everywhere},
 };
 use serde_json::{Value, json};
+
+use crate::common::*;
 
 /// Arguments as models write them: spaces, keys in any order, nesting, integral floats, large numbers, signs of markup.
 const RAW: &str =

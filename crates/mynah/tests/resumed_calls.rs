@@ -2,14 +2,13 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
-mod common;
-
-use common::{call, echo, says, scripted, tool};
 use mynah::{
     Engine, OnUncertain, StepResult, ToolOutcome, fork_run,
     log::{Fact, Log, MemoryLog},
 };
 use serde_json::{Value, json};
+
+use crate::common::{call, echo, says, scripted, tool};
 
 #[tokio::test]
 async fn a_reply_that_was_killed_is_resumed_as_the_reply_that_it_was() -> mynah::Result<()> {

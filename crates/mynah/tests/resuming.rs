@@ -1,20 +1,18 @@
 //! What a run is gone on with: the engine and the options that it ran with, or what is said in their place.
 
-mod kept;
-
-#[path = "common/param.rs"]
-mod param;
-
-use param::Param as _;
 use std::time::Duration;
 
-use kept::{calls, copy, says, talker};
 use mynah::{
     Budget, Engine, HaltReason, Thread, Tool,
     log::MemoryLog,
     testing::{self, Scripted},
 };
 use serde_json::json;
+
+use crate::{
+    kept::{calls, copy, says, talker},
+    param::Param as _,
+};
 
 #[tokio::test]
 async fn another_engine_is_refused_unless_it_is_allowed() -> mynah::Result<()> {

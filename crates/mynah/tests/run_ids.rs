@@ -2,12 +2,6 @@
 
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 
-mod kept;
-
-#[path = "common/param.rs"]
-mod param;
-
-use param::Param as _;
 use std::{
     sync::{
         Arc, Mutex,
@@ -17,7 +11,6 @@ use std::{
 };
 
 use futures_util::StreamExt as _;
-use kept::{copy, kinds, logs, says, talker};
 use mynah::{
     Budget, Engine, Event, Options, Request, Response, Result, RunId, Session, Thread, Tool,
     ToolOutcome,
@@ -25,6 +18,11 @@ use mynah::{
     testing::{self, Scripted},
 };
 use serde_json::{Value, json};
+
+use crate::{
+    kept::{copy, kinds, logs, says, talker},
+    param::Param as _,
+};
 
 #[tokio::test]
 async fn a_finished_run_gives_its_recorded_result_and_events_again() -> Result<()> {

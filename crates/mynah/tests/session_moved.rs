@@ -2,8 +2,6 @@
 
 #![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 
-mod kept;
-
 use std::{
     sync::{
         Arc,
@@ -13,7 +11,6 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, future::join_all};
-use kept::{copy, logs, says, talker};
 use mynah::{
     Engine, Error, Result, RunId, Session, Status, Tool, cancel_run,
     log::{Append, Head, Lease, Log, LogFuture, MemoryLog, Prune, RunFilter, Warrant, forward_log},
@@ -22,6 +19,8 @@ use mynah::{
 };
 use serde_json::{Value, json};
 use tokio::sync::Barrier;
+
+use crate::kept::{copy, logs, says, talker};
 
 #[tokio::test]
 async fn a_second_turn_from_an_ended_state_is_refused_and_names_the_run_that_was_faster()

@@ -2,15 +2,11 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
-mod kept;
-mod plans;
-
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use kept::{calls, copy, says, talker};
 use mynah::{
     Budget, Engine, Metadata, Options, RunId, Session, Status, SystemWorld, Thread, Tool,
     ToolOutcome, World, cancel_run, fork_run,
@@ -20,9 +16,13 @@ use mynah::{
     restore_session,
     testing::{self, Scripted},
 };
-use plans::{Plan, cases, plan, runtime};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+
+use crate::{
+    kept::{calls, copy, says, talker},
+    plans::{Plan, cases, plan, runtime},
+};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(200), ..ProptestConfig::default() })]

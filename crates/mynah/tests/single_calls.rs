@@ -2,18 +2,17 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
-mod common;
-#[path = "common/param.rs"]
-mod param;
-
-use common::{call, echo, says, scripted, tool, transcript};
 use mynah::{
     Engine, HaltReason, Session, Status, ToolOutcome, fork_run,
     log::{Extent, Fact, Log, MemoryLog, RunFilter, RunStatus},
     replay_run, restore_session,
 };
-use param::Param as _;
 use serde_json::{Value, json};
+
+use crate::{
+    common::{self, call, echo, says, scripted, tool, transcript},
+    param::Param as _,
+};
 
 #[tokio::test]
 async fn a_single_call_or_step_that_failed_is_a_run_that_failed_live_replayed_and_resumed()

@@ -1,19 +1,18 @@
 //! One call that starts a run or continues it, in any state.
 
-mod kept;
-
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
-use kept::{copy, kinds, says};
 use mynah::{
     Approval, Budget, Decision, Engine, Result, RetryPolicy, Run, Tool, ToolOutcome, Waiting,
     log::{Log, MemoryLog, RunFilter, RunStatus, verify_run},
     testing::Scripted,
 };
 use serde_json::{Value, json};
+
+use crate::kept::{copy, kinds, says};
 
 /// Looks an invoice up, pays it after approval, and asks for a note.
 fn clerk(model: &Scripted, paid: &Arc<AtomicUsize>) -> Engine {

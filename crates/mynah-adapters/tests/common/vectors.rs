@@ -24,7 +24,7 @@ fn texts<'b>(texts: impl IntoIterator<Item = &'b Value>) -> Vec<String> {
 }
 
 /// The adapter, and how many texts it takes.
-pub struct OpenAiVectors(pub &'static str, pub usize);
+pub(crate) struct OpenAiVectors(pub &'static str, pub usize);
 
 impl EmbedderSubject for OpenAiVectors {
     fn embedder(&self, base_url: &str, key: &str) -> Arc<dyn Embedder> {
@@ -53,7 +53,7 @@ impl EmbedderSubject for OpenAiVectors {
     }
 }
 
-pub struct GeminiVectors;
+pub(crate) struct GeminiVectors;
 
 impl EmbedderSubject for GeminiVectors {
     fn embedder(&self, base_url: &str, key: &str) -> Arc<dyn Embedder> {

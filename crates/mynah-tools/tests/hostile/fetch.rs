@@ -15,10 +15,8 @@ use mynah_tools::fetch;
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use super::{
-    ARGUMENTS, Table,
-    common::{Reply, call, page, redirect, serve},
-};
+use super::{ARGUMENTS, Table};
+use crate::common::{Reply, call, page, redirect, serve};
 
 const PUBLIC: &str = "93.184.215.14";
 

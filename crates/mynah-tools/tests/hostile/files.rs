@@ -15,10 +15,8 @@ use mynah_step::Tool;
 use mynah_tools::files;
 use serde_json::{Value, json};
 
-use super::{
-    ARGUMENTS, Table,
-    common::{call, named},
-};
+use super::{ARGUMENTS, Table};
+use crate::common::{call, named};
 
 /// A folder with traps, and a folder beside it that must stay as it is.
 struct Trapped {

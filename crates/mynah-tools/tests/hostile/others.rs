@@ -6,10 +6,8 @@ use mynah_data::ToolOutcome;
 use mynah_tools::{ask_user, calculator, now, shell};
 use serde_json::json;
 
-use super::{
-    ARGUMENTS, Table,
-    common::{call, outcome},
-};
+use super::{ARGUMENTS, Table};
+use crate::common::{call, outcome};
 
 pub(super) async fn commands(table: &mut Table) {
     let dir = tempfile::tempdir().unwrap();

@@ -9,17 +9,16 @@
 )]
 #![cfg(unix)]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod fetch;
 mod files;
 mod others;
 
 use std::{fmt::Write as _, fs, path::Path};
 
-use common::call;
 use mynah_step::Tool;
 use serde_json::{Value, json};
+
+use crate::common::call;
 
 /// The list, and what was found wrong while it was made.
 #[derive(Default)]

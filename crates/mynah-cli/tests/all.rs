@@ -1,0 +1,45 @@
+//! The integration tests, as one program: it is compiled and linked once.
+
+mod agent;
+mod agent_files;
+mod bad_input;
+mod cancel;
+mod cast;
+mod chromium;
+mod cli;
+mod common;
+mod continued;
+mod conversation;
+mod crash;
+mod demo;
+mod doctor;
+mod error_texts;
+mod exported_page;
+mod fork;
+mod generate;
+mod go_on;
+mod golden;
+mod hostile_text;
+mod inspector;
+mod inspector_runs;
+mod inspector_views;
+mod json;
+mod killed_server;
+mod log;
+mod models;
+#[path = "../../mynah-postgres/tests/server/mod.rs"]
+mod postgres;
+#[path = "common/pty.rs"]
+mod pty;
+mod reference;
+mod replay;
+mod resume;
+mod retention;
+mod run_ends;
+mod scenarios;
+mod serve;
+mod served;
+mod subagents;
+mod terminal;
+mod unread;
+mod verbs;

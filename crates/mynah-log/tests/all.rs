@@ -1,0 +1,10 @@
+//! The integration tests, as one program: it is compiled and linked once.
+
+mod bundle;
+mod conformance;
+mod cuts;
+mod format;
+mod hostile;
+mod record_contract;
+mod targets;
+mod vectors;

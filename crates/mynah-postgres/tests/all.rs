@@ -1,0 +1,11 @@
+//! The integration tests, as one program: it is compiled and linked once.
+
+mod conformance;
+mod connect;
+mod failures;
+mod outage;
+mod roles;
+mod seals;
+mod server;
+mod tamper;
+mod workers;

@@ -1,0 +1,11 @@
+//! The integration tests, as one program: it is compiled and linked once.
+
+mod actions;
+mod client;
+mod common;
+mod guard;
+mod metrics;
+mod read;
+mod search;
+mod signals;
+mod streams;
