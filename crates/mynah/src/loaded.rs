@@ -248,6 +248,13 @@ impl Loaded {
         session
     }
 
+    /// The run at its first record, which holds no conversation for later turns.
+    pub(crate) fn start(&self) -> Option<SessionRun> {
+        let first = self.records.first()?.record();
+        let hash = first.hash().to_string();
+        Some(SessionRun::new(self.run.clone(), first.seq(), hash, false, Messages::new()))
+    }
+
     /// The conversation at the start of the call that the run is, or that last continued it.
     pub(crate) fn thread_of_call(self) -> Thread {
         let is_call = |kept: &RecordedFact| {

@@ -23,15 +23,15 @@ pub struct Restored {
 ///
 /// Changes made to it without the model since then, such as submitted tool results, are not in the records. If a turn was
 /// [branched](crate::Turn::branch), the branch that started last counts, unless it was refused. A turn that was dropped or killed
-/// is [`unfinished`](Restored::unfinished): resume or cancel it first. Until then the next turn is refused with `session_moved`,
-/// or does the work again if the unfinished turn was the session's first. A session that was recorded without an id cannot be
-/// found.
+/// is [`unfinished`](Restored::unfinished): resume or cancel it first. Until then the next turn is refused with `session_moved`.
+/// A session that was recorded without an id cannot be found.
 ///
 /// ```
-/// # use mynah::{Engine, Session, testing::Scripted};
+/// use mynah::{Engine, Session, testing::Scripted};
 /// use mynah::log::MemoryLog;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let engine = Engine::new(Scripted::says(["hi", "again"]));
+///
 /// let log = MemoryLog::new();
 /// let (session, _) = engine.start(Session::from("hello").with_id("s-1")).record(&log).await?;
 /// let (session, _) = engine.reply(&session, "hello again").record(&log).await?;
@@ -65,10 +65,11 @@ pub async fn restore_session<L: Log>(log: &L, id: &str) -> Result<Restored> {
 /// finds a session without an id.
 ///
 /// ```
-/// # use mynah::{Engine, testing::Scripted};
+/// use mynah::{Engine, testing::Scripted};
 /// use mynah::log::MemoryLog;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let engine = Engine::new(Scripted::says(["hi"]));
+///
 /// let log = MemoryLog::new();
 /// let (session, result) = engine.start("hello").record(&log).await?;
 ///
@@ -118,14 +119,15 @@ pub struct RecordedCall {
 /// A process that did not start the run can thus ask the person who decides:
 ///
 /// ```
-/// # use mynah::{Engine, Tool, testing::Scripted};
-/// # use serde_json::json;
+/// use mynah::{Engine, Tool, testing::Scripted};
+/// use serde_json::json;
 /// use mynah::log::MemoryLog;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let engine = Engine::new(Scripted::new([
 /// #     json!([{"tool_call": {"id": "c0", "name": "pay", "arguments": {"euros": 7}}}, {"finish": "tool_calls"}])])?)
 /// #     .tool(Tool::new("pay", "pays the bill", json!({})).manual());
 /// # let log = MemoryLog::new();
+///
 /// let run = engine.chat("pay").record(&log).await?.run_id.unwrap();
 ///
 /// let waiting = mynah::recorded_call(&log, &run).await?.waiting.unwrap();
@@ -150,8 +152,10 @@ pub async fn recorded_call(log: &dyn Log, run: impl AsRef<str>) -> Result<Record
 }
 
 async fn session_of<L: Log>(log: &L, loaded: Loaded) -> Result<Restored> {
-    let before = loaded.session_before();
+    let mut before = loaded.session_before();
     let unfinished = (!loaded.was_told()).then(|| loaded.run.clone());
+    // If the session's first turn has no end, the session refers to the start of its run, so that no other turn does its work.
+    before.last_run = loaded.start().filter(|_| unfinished.is_some());
     let told = if loaded.was_told() && loaded.refusal().is_none() {
         Some(loaded)
     } else {

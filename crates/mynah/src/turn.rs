@@ -46,12 +46,13 @@ use crate::{
 /// tool. The error's `run_id` names the run that continued the session:
 /// [`restore_session`](crate::restore_session) or [`restore_turn`](crate::restore_turn) returns the session after it.
 /// [`branch`](Self::branch) starts a second continuation on purpose. A turn that the provider refused did not continue the
-/// session. The first recorded turn of a session value is never refused: the log cannot know what came before it.
+/// session. [`Engine::start`](crate::Engine::start) fails in the same way if the log already has a turn of a session with this id.
 ///
 /// ```
-/// # use mynah::{Engine, testing::{self, Scripted}};
+/// use mynah::{Engine, testing::{self, Scripted}};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let engine = Engine::new(Scripted::says(["hi"]));
+///
 /// let events = testing::collect(engine.start("hello").stream()).await?;
 /// let ends = testing::names(&events).into_iter().filter(|name| *name == "chat_completed");
 /// assert_eq!(ends.count(), 1);
@@ -68,9 +69,10 @@ impl Turn {
     /// turn. Both continuations are kept; [`restore_session`](crate::restore_session) returns the one that started last.
     ///
     /// ```
-    /// # use mynah::{Engine, log::MemoryLog, testing::Scripted};
+    /// use mynah::{Engine, log::MemoryLog, testing::Scripted};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let engine = Engine::new(Scripted::says(["hi", "one", "two"]));
+    ///
     /// let log = MemoryLog::new();
     /// let (session, _) = engine.start("hello").record(&log).await?;
     /// engine.reply(&session, "count").record(&log).await?;
@@ -102,9 +104,10 @@ awaited! { Turn => (Session, ChatResult), turn => {
 /// it is a run like a [`Turn`], or continues the one that waits for it.
 ///
 /// ```
-/// # use mynah::{Engine, Session, testing::{self, Scripted}};
+/// use mynah::{Engine, Session, testing::{self, Scripted}};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let engine = Engine::new(Scripted::says(["hi"]));
+///
 /// let events = testing::collect(engine.step_session(&Session::from("hi")).stream()).await?;
 /// let ends = testing::names(&events).into_iter().filter(|name| *name == "step_completed");
 /// assert_eq!(ends.count(), 1);
@@ -173,23 +176,41 @@ impl PendingTurn {
     fn begin(mut self) -> EventStream {
         // A conversation goes on when its turn is done, so a turn waits for its times in place.
         self.options.park_after.get_or_insert(Duration::MAX);
-        let (log, run) = (self.options.log.clone(), self.session.last_run.clone());
-        let (Some(log), Some(run)) = (log, run) else {
+        let may_be_in_log = self.may_be_in_log();
+        let Some(log) = self.options.log.take_if(|_| may_be_in_log) else {
             return EventStream::new(self.afresh(None, None));
         };
-        self.options.log = None;
         let cancel = self.options.own_cancel();
         // What can be refused is refused before anything is looked up.
         match self.clone().afresh(None, None) {
             Ok(unkept) => self.request_id = Some(unkept.request_id().to_owned()),
             Err(error) => return EventStream::new(Err(error)),
         }
-        EventStream::starting(Box::pin(self.after(log, run)), cancel)
+        EventStream::starting(Box::pin(self.look_up(log)), cancel)
+    }
+
+    /// Whether the log may hold turns of the session.
+    fn may_be_in_log(&self) -> bool {
+        let starts_named = self.operation == Operation::Start && self.session.id.is_some();
+        self.session.last_run.is_some() || (starts_named && !self.branch)
+    }
+
+    async fn look_up(mut self, log: Arc<dyn Log>) -> Result<Driver> {
+        self.options.log = Some(Arc::clone(&log));
+        if let Some(run) = self.session.last_run.clone() {
+            return self.after(log, run).await;
+        }
+        if let Some(id) = &self.session.id {
+            let newest = log.runs(RunFilter::new().session(id.as_str()).limit(1)).await?;
+            if let Some(run) = newest.runs.first() {
+                stay(&*log, run).await.map_err(|error| started_already(error, id, &run.run_id))?;
+            }
+        }
+        self.afresh(None, None)
     }
 
     /// Continues the session's last run if that waits for this turn, and starts a run after it otherwise.
-    async fn after(mut self, log: Arc<dyn Log>, run: SessionRun) -> Result<Driver> {
-        self.options.log = Some(Arc::clone(&log));
+    async fn after(self, log: Arc<dyn Log>, run: SessionRun) -> Result<Driver> {
         let Some((left, indexed)) = left(&*log, &run).await? else {
             return self.afresh(None, None);
         };
@@ -207,7 +228,8 @@ impl PendingTurn {
         if self.branch {
             return self.afresh(Some(after), None);
         }
-        let has_grown = indexed.records > run.seq;
+        // A restored session refers to the start of its first run if that has no end.
+        let has_grown = indexed.records > run.seq || indexed.status == RunStatus::Running;
         if has_grown && run.abandoned.as_ref() != Some(&run.run_id) {
             stay(&*log, &indexed).await?;
         }
@@ -396,7 +418,8 @@ pub(crate) async fn stay(log: &dyn Log, run: &RunSummary) -> Result<()> {
     if may_stay && Loaded::read(log, &run.run_id).await?.left_session_as_it_was() {
         return Ok(());
     }
-    Err(session_moved(&run.run_id, run.status == RunStatus::Running))
+    let is_unfinished = run.seal.is_none() && run.status != RunStatus::Suspended;
+    Err(session_moved(&run.run_id, is_unfinished))
 }
 
 fn is_taken(error: &Error) -> bool {
@@ -407,6 +430,17 @@ fn is_taken(error: &Error) -> bool {
 /// The same error, or that the session has moved if another turn got the run.
 fn lost(error: Error, run: &str) -> Error {
     if is_taken(&error) { session_moved(run, true) } else { error }
+}
+
+/// The same error in the words of a first turn.
+fn started_already(error: Error, session: &str, run: &str) -> Error {
+    if error.kind() != ErrorKind::Session(SessionReason::SessionMoved) {
+        return error;
+    }
+    error.with_message(format!(
+        "session error: session_moved: session {session:?} is in this log already, run {run} is its newest turn; \
+         continue it with restore_session() and reply(), choose another session id, or call branch() to start a second conversation"
+    ))
 }
 
 fn session_moved(run: &str, runs: bool) -> Error {
@@ -431,10 +465,11 @@ fn kept(mut session: Session, events: &EventStream) -> Session {
 /// A session's turn as it happens.
 ///
 /// ```
-/// # use mynah::{Engine, Status, testing::Scripted};
+/// use mynah::{Engine, Status, testing::Scripted};
 /// use futures_util::StreamExt;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let engine = Engine::new(Scripted::says(["ok", "again"]));
+///
 /// let (session, _) = engine.start("hi").await?;
 /// let mut turn = engine.reply(&session, "again").stream();
 /// let mut ends = 0;

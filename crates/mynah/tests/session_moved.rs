@@ -240,6 +240,63 @@ async fn a_turn_whose_process_died_is_resumed_before_the_session_goes_on() -> Re
 }
 
 #[tokio::test]
+async fn a_first_turn_whose_process_died_is_not_done_again() -> Result<()> {
+    let (engine, whole) = (talker(20)?, MemoryLog::new());
+    let opening = || Session::from("one").with_id("s");
+    let (session, _) = engine.start(opening()).record(&whole).await?;
+    let first = session.last_run.clone().expect("a run");
+    for (cut, ends) in (1..first.seq).flat_map(|cut| [(cut, "resumed"), (cut, "cancelled")]) {
+        let log = copy(&whole, &first.run_id, cut).await;
+        let restored = restore_session(&log, "s").await?;
+        assert_eq!(restored.unfinished.as_ref(), Some(&first.run_id), "cut at {cut}");
+        let held = [restored.session.clone(), serde_json::from_value(json!(restored.session))?];
+        for session in &held {
+            let error = engine.reply(session, "two").record(&log).await.expect_err("unfinished");
+            assert_eq!(error.reason(), "session_moved", "cut at {cut}");
+            assert_eq!(error.metadata()["run_id"], json!(first.run_id));
+            assert!(error.to_string().contains("resume or cancel it"), "{error}");
+        }
+        let again = engine.start(opening()).record(&log).await.expect_err("a second start");
+        assert_eq!(again.reason(), "session_moved", "cut at {cut}");
+        assert_eq!(runs(&log).await, 1);
+        if ends == "resumed" {
+            engine.resume(&log, &first.run_id).await?;
+            let late = engine.reply(&held[0], "two").record(&log).await;
+            assert_eq!(late.expect_err("it went on").reason(), "session_moved");
+        } else {
+            cancel_run(&log, &first.run_id).await?;
+        }
+        let restored = restore_session(&log, "s").await?;
+        assert_eq!(restored.unfinished, None);
+        let (second, _) = engine.reply(&restored.session, "two").record(&log).await?;
+
+        let second = run_of(&second);
+        let log = copy(&log, &second, 2).await;
+        let restored = restore_session(&log, "s").await?;
+        assert_eq!(restored.unfinished.as_deref(), Some(&*second), "cut at {cut}, {ends}");
+        let error = engine.reply(&restored.session, "three").record(&log).await;
+        assert_eq!(error.expect_err("unfinished").reason(), "session_moved", "{cut}, {ends}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_that_the_log_has_is_not_started_again() -> Result<()> {
+    let (engine, log) = (talker(5)?, MemoryLog::new());
+    let opening = || Session::from("one").with_id("s");
+    let (session, _) = engine.start(opening()).record(&log).await?;
+    let error = engine.start(opening()).record(&log).await.expect_err("a second start");
+    assert_eq!(error.reason(), "session_moved");
+    assert_eq!(error.metadata()["run_id"], json!(run_of(&session)));
+    assert!(error.to_string().contains("session \"s\" is in this log already"), "{error}");
+    let (branch, _) = engine.start(opening()).branch().record(&log).await?;
+    assert_ne!(run_of(&branch), run_of(&session));
+    engine.start(opening()).record(&MemoryLog::new()).await?;
+    engine.start(opening()).await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_caller_that_stopped_a_turn_goes_on_and_a_copy_from_before_does_not() -> Result<()> {
     let (engine, log) = (talker(5)?, MemoryLog::new());
     let (session, _) = engine.start("one").record(&log).await?;

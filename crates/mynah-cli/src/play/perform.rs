@@ -179,7 +179,8 @@ impl<W: Write> Stage<'_, W> {
                 let mut session = Session::from(decode::thread(&messages)?).with_context(context);
                 session.id = id;
                 let options = options::read(options, &session.thread)?;
-                self.turn(self.engine.start(session), options, watch).await
+                // A scenario may be played again into the same log.
+                self.turn(self.engine.start(session).branch(), options, watch).await
             }
             Verb::Reply { text } => {
                 let session = self.session()?;
