@@ -323,7 +323,7 @@ impl Script {
         self.with(Entry::Usage(Box::new(Usage::new(input_tokens, output_tokens))))
     }
 
-    /// The script of a call that fails before it answers: its provider is down, say.
+    /// The script with a failure: before the call answers if this is the script's first entry, in mid-stream otherwise.
     ///
     /// ```
     /// # mod mynah { pub use {mynah_adapters as adapters, mynah_data::*}; }
@@ -331,10 +331,14 @@ impl Script {
     /// use mynah::adapters::scripted::{Entry, Script};
     ///
     /// let down = Error::adapter(AdapterReason::Overloaded);
-    /// assert_eq!(Script::new().fail(down.clone()), Script::new().with(Entry::PreflightError(down)));
+    /// let refused = Script::new().fail(down.clone());
+    /// assert_eq!(refused, Script::new().with(Entry::PreflightError(down.clone())));
+    /// let broken_off = Script::new().text("I th").fail(down.clone());
+    /// assert_eq!(broken_off, Script::new().text("I th").with(Entry::Error(down)));
     /// ```
     pub fn fail(self, error: Error) -> Self {
-        self.with(Entry::PreflightError(error))
+        let is_first = self.0.is_empty();
+        self.with(if is_first { Entry::PreflightError(error) } else { Entry::Error(error) })
     }
 
     /// The script with an end for this reason.
