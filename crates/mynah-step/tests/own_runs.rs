@@ -35,6 +35,8 @@ async fn a_loop_that_returns_completes_its_run_and_one_that_fails_fails_it() -> 
         assert_eq!(kinds(&recorded), ["run_started", "side_effect", expected, "sealed"]);
         let again = agent(&Context::new(plain(&log).replay().await?)?).await;
         assert_eq!(again, live);
+        let failed_run = live.err().and_then(|error| error.run_id());
+        assert_eq!(failed_run.is_some(), fails);
     }
     Ok(())
 }

@@ -197,7 +197,9 @@ async fn a_tool_of_which_nobody_knows_whether_it_ran_is_run_again_only_if_it_may
     // Waiting: what can be done is done, and the run stays as it is.
     let (done, log, ran) = resumed(OnUncertain::Suspend).await;
     let error = done.expect_err("nobody knows");
-    let message = "tool error (pay): the process ended during call pay, and its outcome is unknown";
+    let message = "tool error (pay): the process ended during call pay, and its outcome is unknown; \
+                   find out whether it did its work, then resume the run with on_uncertain(OnUncertain::Rerun) to run it again, \
+                   or with OnUncertain::Fail to give the loop a failed call";
     assert_eq!(error.message(), message);
     let told = ["uncertain", "tool_call_id"].map(|name| &error.metadata()[name]);
     assert_eq!((told, ran), ([&json!(true), &json!("pay")], 0));

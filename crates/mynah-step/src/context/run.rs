@@ -39,17 +39,25 @@ impl Context {
     ///
     /// # Errors
     /// The loop's own, and those of [`Context::emit`] and [`Context::finish`]. `halted`, and the run is suspended, if it was resumed
-    /// more than [`max_crashes`](crate::Config::max_crashes) times without progress.
+    /// more than [`max_crashes`](crate::Config::max_crashes) times without progress. [`Error::run_id`] names the run.
     pub async fn run<T>(
         &self,
         thread: impl Into<Thread>,
         body: impl AsyncFnOnce(&Self) -> Result<T>,
     ) -> Result<T> {
+        let done = self.perform(thread.into(), body).await;
+        done.map_err(|error| error.of_run(Some(self.run_id())))
+    }
+
+    async fn perform<T>(
+        &self,
+        thread: Thread,
+        body: impl AsyncFnOnce(&Self) -> Result<T>,
+    ) -> Result<T> {
         if self.0.crashes > self.0.config.max_crashes {
             return Err(self.suspend_crash_loop().await?);
         }
-        let (thread, extent) = (thread.into(), Extent::Chat);
-        self.emit(Fact::RunStarted { thread, extent, about: None }).await?;
+        self.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await?;
         let (mut body, alone) = (pin!(body(self)), Arc::default());
         let done = poll_fn(|cx| {
             if !self.0.effects.replaying {

@@ -273,7 +273,15 @@ impl Context {
             context.effects.begin(tries);
             context.failed = next.failed;
             match config.on_uncertain {
-                OnUncertain::Suspend if !harmless => return Err(uncertain(&call)),
+                OnUncertain::Suspend if !harmless => {
+                    let error = uncertain(&call);
+                    let message = format!(
+                        "{}; find out whether it did its work, then resume the run with on_uncertain(OnUncertain::Rerun) to run it \
+                         again, or with OnUncertain::Fail to give the loop a failed call",
+                        error.message()
+                    );
+                    return Err(error.with_message(message));
+                }
                 OnUncertain::Fail if !harmless => {
                     let settled = Settled { outcome: Err(uncertain(&call)), attempts: tries };
                     let fact = self.outcome_fact(&call, settled);
