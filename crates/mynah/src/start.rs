@@ -166,7 +166,7 @@ impl Start {
         let Some(found) = loaded.records.first().map(RecordedFact::fact) else {
             return Ok(());
         };
-        let mut wanted = found.clone();
+        let (mut wanted, asked) = (found.clone(), thread.clone());
         if let Fact::RunStarted { thread: begun, extent, about: ran, .. } = &mut wanted {
             *extent = self.extent;
             let is_allowed = self.options.allow_changed;
@@ -184,16 +184,25 @@ impl Start {
         let difference = mismatch(run, 1, Some(found), Some(&wanted));
         let diff = difference.metadata().get("diff").cloned().unwrap_or_default();
         let path = diff.pointer("/0/path").and_then(Value::as_str).unwrap_or_default();
-        let advice = match self.extent {
-            Extent::Chat if path != "extent" => {
-                ", and allow_changed_engine() continues this run with another prompt or other params"
+        let is_same_input = match found {
+            Fact::RunStarted { thread: begun, extent, .. } => {
+                *extent == self.extent && without_system(begun).eq(without_system(&asked))
             }
-            _ => "",
+            _ => false,
+        };
+        let (what, advice) = match self.extent {
+            Extent::Chat if is_same_input => (
+                "another prompt, or other params or options",
+                "allow_changed_engine() continues the run with them, and another run id starts a new one",
+            ),
+            _ if is_same_input => {
+                ("another prompt, or other params or options", "they need another run id")
+            }
+            _ => ("another input", "another input needs another run id"),
         };
         Err(Error::new(ErrorKind::Log(LogReason::RunExists))
             .with_message(format!(
-                "log error: run_exists: run {run} exists and began with another input: {path} differs; \
-                 another input needs another run id{advice}"
+                "log error: run_exists: run {run} exists and began with {what}: {path} differs; {advice}"
             ))
             .with("run_id", run)
             .with("diff", diff))

@@ -110,6 +110,8 @@ async fn a_changed_engine_continues_only_where_it_is_allowed() -> Result<()> {
         let changed = clerk(&model, &paid).system("Be kind.").budget(budget);
         let refused = start(&changed, &log).await.unwrap_err();
         assert_eq!(refused.reason(), "run_exists");
+        let why = "began with another prompt, or other params or options";
+        assert!(refused.to_string().contains(why), "{refused}");
         assert!(refused.to_string().contains("allow_changed_engine()"), "{refused}");
         let chat = |said: &str| {
             changed.chat(said).record(&log).run_id("k").allow_changed_engine().start_or_resume()
