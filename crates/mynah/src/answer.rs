@@ -25,8 +25,8 @@ impl Chat {
     /// and its answer is validated.
     ///
     /// ```
-    /// # use mynah::{Engine, testing::Scripted};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, testing::Scripted};
+    /// use serde_json::json;
     /// use mynah::schemars::{self, JsonSchema};
     ///
     /// #[derive(serde::Deserialize, JsonSchema)]

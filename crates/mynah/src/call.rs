@@ -65,10 +65,11 @@ macro_rules! call {
             /// the model nor a tool is called for those that are recorded.
             ///
             /// ```
-            /// # use mynah::{Engine, log::MemoryLog, testing::Scripted};
+            /// use mynah::{Engine, log::MemoryLog, testing::Scripted};
             /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
             /// # let model = Scripted::says(["Paid."]);
             /// # let engine = Engine::new(model.clone());
+            ///
             /// let log = MemoryLog::new();
             /// let first = engine.chat("pay invoice 17").record(&log).run_id("invoice-17").await?;
             /// let again = engine.chat("pay invoice 17").record(&log).run_id("invoice-17").await?;

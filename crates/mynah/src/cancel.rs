@@ -15,8 +15,9 @@ use crate::{call::awaited, loaded::VerifiedRun};
 /// `halted_reason: cancelled`. Dropping a stream stops it too, without a result.
 ///
 /// ```
-/// # use mynah::{CancelHandle, Engine, testing::Scripted};
+/// use mynah::{CancelHandle, Engine, testing::Scripted};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+///
 /// let engine = Engine::new(Scripted::says(["never heard"]));
 /// let cancel = CancelHandle::new();
 /// cancel.cancel();
@@ -125,12 +126,13 @@ pub(crate) fn released(run: &RunId) -> Error {
 /// ended too.
 ///
 /// ```
-/// # use mynah::{Engine, ToolMode, testing::Scripted};
-/// # use serde_json::json;
+/// use mynah::{Engine, ToolMode, testing::Scripted};
+/// use serde_json::json;
 /// use mynah::log::{MemoryLog, RunStatus};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let engine = Engine::new(Scripted::new([
 /// #     json!([{"tool_call": {"id": "c0", "name": "pay"}}, {"finish": "tool_calls"}])])?);
+///
 /// let log = MemoryLog::new();
 /// let run = engine.chat("pay").mode(ToolMode::Manual).record(&log).await?.run_id.unwrap();
 /// assert_eq!(mynah::cancel_run(&log, &run).await?, RunStatus::Cancelled);

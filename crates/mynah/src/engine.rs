@@ -20,15 +20,15 @@ use crate::{
 /// An engine is cheap to clone and never changes: each method gives a new one. It holds no API key.
 ///
 /// ```
-/// # use mynah::testing::Scripted;
+/// use mynah::testing::Scripted;
 /// use mynah::{Engine, Tool};
 /// use serde_json::json;
-///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let adapter = Scripted::new([
 /// #     json!([{"tool_call": {"id": "c0", "name": "get_weather", "arguments": {"city": "Boston"}}}, {"finish": "tool_calls"}]),
 /// #     json!([{"text": "Mild."}, {"finish": "stop"}]),
 /// # ])?;
+///
 /// let get_weather = Tool::new("get_weather", "The weather in a city", json!({"type": "object"}))
 ///     .handler(async |arguments, _| json!({"city": arguments["city"], "celsius": 21}));
 ///
@@ -63,7 +63,8 @@ impl Engine {
     /// An engine that speaks through this adapter.
     ///
     /// ```
-    /// # use mynah::{Engine, testing::Scripted};
+    /// use mynah::{Engine, testing::Scripted};
+    ///
     /// let engine = Engine::new(Scripted::default()).model("fake:m");
     /// let spec = engine.spec()?;
     /// assert_eq!(spec.adapter.as_deref(), Some("scripted"));
@@ -123,8 +124,9 @@ impl Engine {
     /// The name of its adapter; none if it has no adapter.
     ///
     /// ```
-    /// # use mynah::{Engine, Tool, testing::Scripted};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, Tool, testing::Scripted};
+    /// use serde_json::json;
+    ///
     /// let tool = Tool::new("echo", "", json!({})).handler(async |arguments, _| arguments);
     /// let engine = Engine::new(Scripted::default()).model("fake:m").tool(tool).provider_option("seed", 7);
     /// assert_eq!(engine.get_adapter_name(), Some("scripted"));
@@ -181,7 +183,8 @@ impl Engine {
     /// The same engine with another model.
     ///
     /// ```
-    /// # use mynah::{Engine, Options};
+    /// use mynah::{Engine, Options};
+    ///
     /// let engine = Engine::without_adapter().model("old").model("new");
     /// assert_eq!(engine.resolve_model(&Options::new()), Some("new".into()));
     /// ```
@@ -193,8 +196,9 @@ impl Engine {
     /// The same engine with one more tool: a [`Tool`], or the name of a function with [`#[mynah::tool]`](macro@crate::tool). Two tools of one name are refused when a call is made.
     ///
     /// ```
-    /// # use mynah::{Engine, Options, Tool};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, Options, Tool};
+    /// use serde_json::json;
+    ///
     /// let engine = Engine::without_adapter().tool(Tool::new("echo", "echo", json!({})));
     /// assert_eq!(engine.resolve_tools(&Options::new())[0].name(), "echo");
     /// ```
@@ -207,7 +211,8 @@ impl Engine {
     /// not required for an address on this machine.
     ///
     /// ```
-    /// # use mynah::Engine;
+    /// use mynah::Engine;
+    ///
     /// let engine = Engine::without_adapter().base_url("http://127.0.0.1:8080");
     /// # Ok::<(), mynah::Error>(())
     /// ```
@@ -219,7 +224,8 @@ impl Engine {
     /// the first model alone. See [`Fallback`](crate::Fallback).
     ///
     /// ```
-    /// # use mynah::Engine;
+    /// use mynah::Engine;
+    ///
     /// let engine = Engine::named("anthropic:claude-sonnet-5")?.or("openai:gpt-5.4-mini")?;
     /// # Ok::<(), mynah::Error>(())
     /// ```
@@ -239,7 +245,8 @@ impl Engine {
     /// its session, counts instead of the engine's.
     ///
     /// ```
-    /// # use mynah::Engine;
+    /// use mynah::Engine;
+    ///
     /// let engine = Engine::without_adapter().context("user_id", 42);
     /// assert_eq!(engine.spec()?.context["user_id"], 42);
     /// # Ok::<(), mynah::Error>(())
@@ -261,8 +268,9 @@ impl Engine {
     /// cancel handle or an observer belongs to a call.
     ///
     /// ```
-    /// # use mynah::{Engine, Options};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, Options};
+    /// use serde_json::json;
+    ///
     /// let options = Options::from_json(json!({"temperature": 0.7, "reasoning_effort": "high"}))?;
     /// let engine = Engine::without_adapter().defaults(options);
     /// assert_eq!(engine.resolve_params(&Options::new())["temperature"], 0.7);
@@ -301,11 +309,12 @@ impl Engine {
     /// counts more. A call that needs what its model cannot do is refused before it is made.
     ///
     /// ```
-    /// # use mynah::{Engine, testing::Scripted};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, testing::Scripted};
+    /// use serde_json::json;
     /// use mynah::{Catalog, ModelInfo, Pricing};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let adapter = Scripted::new([json!([{"usage": {"input_tokens": 1000, "output_tokens": 1}}, {"finish": "stop"}])])?;
+    ///
     /// let own = ModelInfo::new("local", "tiny").with_pricing(Pricing::new(2.0, 0.0));
     /// let engine = Engine::new(adapter).model("tiny").catalog(Catalog::built_in().with_model(own)?);
     /// assert_eq!(engine.generate("hi").await?.usage.total_cost, Some(0.002));
@@ -323,7 +332,7 @@ impl Engine {
     /// The same engine, which reports to this sink how long its calls take and how they end.
     ///
     /// ```
-    /// # use mynah::{Engine, testing::Scripted};
+    /// use mynah::{Engine, testing::Scripted};
     /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
     /// use mynah::{MetricsSink, step::ModelCallMetric};
     ///
@@ -378,9 +387,10 @@ impl Engine {
     /// One model call. Tools are described to the model and never run.
     ///
     /// ```
-    /// # use mynah::{Engine, testing::Scripted};
+    /// use mynah::{Engine, testing::Scripted};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let engine = Engine::new(Scripted::says(["A bird."]));
+    ///
     /// let response = engine.generate("What is a mynah?").temperature(0.2).await?;
     /// assert_eq!(response.text(), "A bird.");
     /// # Ok(()) }
@@ -393,12 +403,13 @@ impl Engine {
     /// One model call and the tools it asks for.
     ///
     /// ```
-    /// # use mynah::{Engine, Tool, testing::Scripted};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, Tool, testing::Scripted};
+    /// use serde_json::json;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let engine = Engine::new(Scripted::new([
     /// #     json!([{"tool_call": {"id": "c0", "name": "echo", "arguments": {"x": 1}}}, {"finish": "tool_calls"}])])?)
     /// #     .tool(Tool::new("echo", "", json!({})).handler(async |arguments, _| arguments));
+    ///
     /// let step = engine.step("echo please").await?;
     /// assert!(!step.done);
     /// assert_eq!(step.tool_results.len(), 1);
@@ -412,11 +423,12 @@ impl Engine {
     /// Steps until something ends or suspends the conversation.
     ///
     /// ```
-    /// # use mynah::{Engine, Event, testing::Scripted};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, Event, testing::Scripted};
+    /// use serde_json::json;
     /// use futures_util::StreamExt;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let engine = Engine::new(Scripted::new([json!([{"text": "hel"}, {"text": "lo"}, {"finish": "stop"}])])?);
+    ///
     /// let mut said = String::new();
     /// let mut events = engine.chat("hi").stream();
     /// while let Some(event) = events.next().await {
@@ -435,9 +447,10 @@ impl Engine {
     /// Starts a session from a session, a thread, messages or text.
     ///
     /// ```
-    /// # use mynah::{Engine, Status, testing::Scripted};
+    /// use mynah::{Engine, Status, testing::Scripted};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let engine = Engine::new(Scripted::says(["hi"]));
+    ///
     /// let (session, result) = engine.start("hello").await?;
     /// assert_eq!(session.status(), Status::Completed);
     /// assert_eq!(result.halted_reason.as_str(), "completed");
@@ -454,9 +467,10 @@ impl Engine {
     /// from each: a second reply to the same one is refused with `session_moved`, unless it is a [`branch`](Turn::branch).
     ///
     /// ```
-    /// # use mynah::{Engine, testing::Scripted};
+    /// use mynah::{Engine, testing::Scripted};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let engine = Engine::new(Scripted::says(["ok", "again"]));
+    ///
     /// let (session, _) = engine.start("hi").await?;
     /// let (longer, _) = engine.reply(&session, "again").await?;
     /// assert_eq!(longer.thread.messages.len(), session.thread.messages.len() + 2);
@@ -472,9 +486,10 @@ impl Engine {
     /// submitted.
     ///
     /// ```
-    /// # use mynah::{Engine, Message, Status, testing::Scripted};
+    /// use mynah::{Engine, Message, Status, testing::Scripted};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let engine = Engine::new(Scripted::says(["first", "second"]));
+    ///
     /// let (session, _) = engine.start("hi").await?;
     /// let (session, _) = engine.continue_session(&session, Some(Message::user("more"))).await?;
     /// assert_eq!(session.status(), Status::Completed);
@@ -488,9 +503,10 @@ impl Engine {
     /// One step on a session.
     ///
     /// ```
-    /// # use mynah::{Engine, Session, Status, testing::Scripted};
+    /// use mynah::{Engine, Session, Status, testing::Scripted};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let engine = Engine::new(Scripted::says(["hi"]));
+    ///
     /// let (session, step) = engine.step_session(&Session::from("hi")).await?;
     /// assert!(step.done);
     /// assert_eq!(session.status(), Status::Completed);
@@ -527,8 +543,9 @@ impl Engine {
     /// replaced in place, new ones at the end.
     ///
     /// ```
-    /// # use mynah::{Engine, Options, Tool};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, Options, Tool};
+    /// use serde_json::json;
+    ///
     /// let tool = |name: &str, description: &str| Tool::new(name, description, json!({}));
     /// let engine = Engine::without_adapter().tools([tool("a", ""), tool("b", ""), tool("c", "")]);
     /// let tools = engine.resolve_tools(&Options::new().tools([tool("b", "another"), tool("d", "")]));
@@ -543,8 +560,9 @@ impl Engine {
     /// something else that an engine has, such as `model`, `tools` or `metadata`, are no params.
     ///
     /// ```
-    /// # use mynah::{Engine, Options};
-    /// # use serde_json::{Value, json};
+    /// use mynah::{Engine, Options};
+    /// use serde_json::{Value, json};
+    ///
     /// let engine = Engine::without_adapter().temperature(0.2).provider_option("top_p", 1.0);
     /// let params = engine.resolve_params(&Options::new().temperature(0.7));
     /// assert_eq!(Value::Object(params), json!({"temperature": 0.7, "top_p": 1.0}));
@@ -561,8 +579,9 @@ impl Engine {
     /// The engine with a call's model, tools, `params` and `context` made its own. Other options are ignored.
     ///
     /// ```
-    /// # use mynah::{Engine, Options, Tool};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, Options, Tool};
+    /// use serde_json::json;
+    ///
     /// let tool = |name: &str| Tool::new(name, name, json!({}));
     /// let engine = Engine::without_adapter().model("old").tool(tool("a"));
     /// let options = Options::from_json(json!({"model": "new", "params": {"temperature": 0.9}}))?.tools([tool("b")]);

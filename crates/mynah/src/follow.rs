@@ -31,10 +31,11 @@ use crate::{
 /// person gives are in [`RunEvent::Resumed`] and nowhere else, also that of a call which started before its process died.
 ///
 /// ```
-/// # use mynah::{Engine, testing::Scripted};
+/// use mynah::{Engine, testing::Scripted};
 /// use mynah::{follow, log::MemoryLog};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let engine = Engine::new(Scripted::says(["hi"]));
+///
 /// let log = MemoryLog::new();
 /// let run = engine.chat("hello").record(&log).await?.run_id.unwrap();
 ///

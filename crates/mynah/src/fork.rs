@@ -17,10 +17,11 @@ use crate::{call::awaited, loaded::VerifiedRun};
 /// own copy of the data: [redact](mynah_log::Redact) it too.
 ///
 /// ```
-/// # use mynah::{Engine, testing::Scripted};
+/// use mynah::{Engine, testing::Scripted};
 /// use mynah::{fork_run, log::MemoryLog};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let engine = |text: &str| Engine::new(Scripted::says([text]));
+///
 /// let log = MemoryLog::new();
 /// let run = engine("hi").chat("hello").record(&log).await?.run_id.unwrap();
 ///

@@ -82,14 +82,15 @@ impl Chat {
     /// process died or whose provider failed, and for one that waits for a person.
     ///
     /// ```
-    /// # use mynah::{Engine, Tool, testing::Scripted};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, Tool, testing::Scripted};
+    /// use serde_json::json;
     /// use mynah::{Decision, Waiting, log::MemoryLog};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let model = Scripted::new([
     /// #     json!([{"tool_call": {"id": "c0", "name": "pay"}}, {"finish": "tool_calls"}]),
     /// #     json!([{"text": "Paid."}, {"finish": "stop"}]),
     /// # ])?;
+    ///
     /// let pay = Tool::new("pay", "Pays an invoice", json!({})).manual().handler(async |_, _| "paid");
     /// let engine = Engine::new(model).tool(pay);
     /// let log = MemoryLog::new();

@@ -19,10 +19,11 @@ use tokio::sync::watch;
 /// the latest progress of each tool that runs.
 ///
 /// ```
-/// # use mynah::{Engine, testing::Scripted};
+/// use mynah::{Engine, testing::Scripted};
 /// use mynah::{InFlight, follow, log::MemoryLog};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let engine = Engine::new(Scripted::says(["hi"]));
+///
 /// let (log, in_flight) = (MemoryLog::new(), InFlight::new());
 /// let chat = engine.chat("hello").record(&log).run_id("r-1").in_flight(&in_flight);
 /// let events = follow(&log, "r-1", None).in_flight(&in_flight);

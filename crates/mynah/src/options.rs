@@ -242,11 +242,12 @@ macro_rules! setters_of {
             /// `budget_exceeded`; a single call or step fails with it.
             ///
             /// ```
-            /// # use mynah::{Engine, testing::Scripted};
-            /// # use serde_json::json;
+            /// use mynah::{Engine, testing::Scripted};
+            /// use serde_json::json;
             /// use mynah::Budget;
             /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
             /// # let engine = Engine::new(Scripted::new([json!([{"text": "far too "}, {"text": "much"}, {"finish": "stop"}])])?);
+            ///
             /// let result = engine.chat("hi").budget(Budget::new().max_output_tokens(1)).await?;
             /// assert_eq!(result.halted_reason.as_str(), "budget_exceeded");
             /// assert_eq!(result.metadata["budget"]["limit"], "output_tokens");
@@ -263,11 +264,12 @@ macro_rules! setters_of {
             /// The note follows from what is recorded. It is not part of the thread, and time is not among it.
             ///
             /// ```
-            /// # use mynah::{Engine, testing::{Script, Scripted}};
+            /// use mynah::{Engine, testing::{Script, Scripted}};
             /// use mynah::Budget;
             /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
             /// # let model = Scripted::play([Script::new().text("hi").stop()]);
             /// # let engine = Engine::new(model.clone());
+            ///
             /// engine.chat("hello").budget(Budget::new().max_turns(5)).budget_note(true).await?;
             /// # let last = model.requests()[0].messages.last().unwrap().text().into_owned();
             /// assert_eq!(last, "[Budget left after this answer: 4 model calls.]");
@@ -296,10 +298,11 @@ macro_rules! setters_of {
         /// here. Adapters over HTTP also refuse `messages`, `input` and `contents`, which would replace the conversation.
         ///
         /// ```
-        /// # use mynah::{Engine, testing::Scripted};
+        /// use mynah::{Engine, testing::Scripted};
         /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
         /// # let model = Scripted::says(["hi"]);
         /// # let engine = Engine::new(model.clone());
+        ///
         /// engine.chat("hello").provider_option("seed", 7).await?;
         /// # assert_eq!(model.requests()[0].options["seed"], 7);
         /// # Ok(()) }
@@ -429,8 +432,9 @@ macro_rules! setters_of {
         /// replace the engine's of the same name, or join them. Two of one name are refused when the call is made.
         ///
         /// ```
-        /// # use mynah::{Engine, Options, Tool};
-        /// # use serde_json::json;
+        /// use mynah::{Engine, Options, Tool};
+        /// use serde_json::json;
+        ///
         /// let tool = |name: &str| Tool::new(name, "", json!({}));
         /// let engine = Engine::without_adapter().tools([tool("a"), tool("b")]);
         /// let tools = engine.resolve_tools(&Options::new().tools([tool("b"), tool("c")]));
@@ -449,14 +453,15 @@ macro_rules! setters_of {
         /// again. Records hold only that there is one, so a resume without it is refused. An engine that has one cannot be stored.
         ///
         /// ```
-        /// # use mynah::{Engine, Tool, testing::Scripted};
-        /// # use serde_json::json;
+        /// use mynah::{Engine, Tool, testing::Scripted};
+        /// use serde_json::json;
         /// use mynah::{OnToolError, ToolErrorDecision};
         /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
         /// # let calls = json!([{"tool_call": {"id": "c0", "name": "pay"}}, {"finish": "tool_calls"}]);
         /// # let model = Scripted::new([calls.clone(), calls, json!([{"text": "Later."}, {"finish": "stop"}])])?;
         /// # let pay = Tool::new("pay", "", json!({})).handler(async |_, _| Err::<String, _>("no money"));
         /// # let engine = Engine::new(model).tool(pay);
+        ///
         /// let halted = engine.chat("pay").on_tool_error(OnToolError::Halt).await?;
         /// assert_eq!(halted.halted_reason.as_str(), "tool_error");
         ///
@@ -489,8 +494,8 @@ macro_rules! setters_of {
         /// panics, the call is denied. An engine that has one cannot be stored.
         ///
         /// ```
-        /// # use mynah::{Engine, Tool, testing::Scripted};
-        /// # use serde_json::json;
+        /// use mynah::{Engine, Tool, testing::Scripted};
+        /// use serde_json::json;
         /// use mynah::Approval;
         /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
         /// # let model = Scripted::new([json!([
@@ -498,6 +503,7 @@ macro_rules! setters_of {
         /// #     {"tool_call": {"id": "c1", "name": "pay", "arguments": {"euros": 700}}},
         /// #     {"finish": "tool_calls"},
         /// # ])])?;
+        ///
         /// let pay = Tool::new("pay", "Pays an invoice", json!({})).handler(async |_, _| "paid");
         /// let engine = Engine::new(model).tool(pay).approval(|call, tool| match call.arguments["euros"].as_u64() {
         ///     Some(0..100) => Approval::Never,
@@ -524,13 +530,14 @@ macro_rules! setters_of {
         /// it, or with one of another name, is refused. A replay without it uses the records.
         ///
         /// ```
-        /// # use mynah::{Engine, Tool, ToolOutcome, testing::Scripted};
-        /// # use serde_json::json;
+        /// use mynah::{Engine, Tool, ToolOutcome, testing::Scripted};
+        /// use serde_json::json;
         /// use mynah::log::MemoryLog;
         /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
         /// # let engine = Engine::new(Scripted::new([
         /// #     json!([{"tool_call": {"id": "c0", "name": "ask"}}, {"finish": "tool_calls"}]),
         /// # ])?).tool(Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("How many?")));
+        ///
         /// let log = MemoryLog::new();
         /// let waiting = engine.chat("order").halt_when("v1", |_| false).record(&log).await?;
         ///

@@ -126,10 +126,11 @@ impl Engine {
     /// seconds: until then another tool may come first.
     ///
     /// ```
-    /// # use mynah::{Engine, testing::Scripted};
+    /// use mynah::{Engine, testing::Scripted};
     /// use mynah::log::MemoryLog;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let engine = Engine::new(Scripted::says(["hi"]));
+    ///
     /// let log = std::sync::Arc::new(MemoryLog::new());
     /// let result = engine.chat("hello").record(&log).await?;
     /// let replayed = engine.replay(&log, result.run_id.unwrap().as_ref()).await?;
@@ -152,10 +153,11 @@ impl Engine {
 /// recorded. Its `halt_when` returns what it returned.
 ///
 /// ```
-/// # use mynah::{Engine, testing::Scripted};
+/// use mynah::{Engine, testing::Scripted};
 /// use mynah::log::MemoryLog;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let engine = Engine::new(Scripted::says(["hi"]));
+///
 /// let log = std::sync::Arc::new(MemoryLog::new());
 /// let result = engine.chat("hello").record(&log).await?;
 /// let replayed = mynah::replay_run(&log, result.run_id.unwrap().as_ref()).await?;
@@ -176,13 +178,14 @@ impl Replay {
     /// person approved, are run again only if [named](Self::rerun_tool).
     ///
     /// ```
-    /// # use mynah::{Engine, Tool, log::MemoryLog, testing::Scripted};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, Tool, log::MemoryLog, testing::Scripted};
+    /// use serde_json::json;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let model = Scripted::new([
     /// #     json!([{"tool_call": {"id": "c0", "name": "price"}}, {"finish": "tool_calls"}]),
     /// #     json!([{"text": "Two."}, {"finish": "stop"}]),
     /// # ])?;
+    ///
     /// let price = |cents: u32| Tool::new("price", "", json!({})).idempotent(1).handler(move |_, _| async move { json!(cents) });
     /// let log = MemoryLog::new();
     /// let run = Engine::new(model.clone()).tool(price(2)).chat("What is it?").record(&log).await?.run_id.unwrap();
@@ -220,9 +223,10 @@ impl Replay {
     /// has only its new messages.
     ///
     /// ```
-    /// # use mynah::{Engine, Thread, log::MemoryLog, testing::Scripted};
+    /// use mynah::{Engine, Thread, log::MemoryLog, testing::Scripted};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let engine = Engine::new(Scripted::says(["hi"]));
+    ///
     /// let log = MemoryLog::new();
     /// let thread = Thread::new().with_system("Be brief.").with_user("hello");
     /// let run = engine.chat(thread).record(&log).await?.run_id.unwrap();
@@ -240,9 +244,10 @@ impl Replay {
     /// difference in behaviour.
     ///
     /// ```
-    /// # use mynah::{Engine, log::MemoryLog, testing::Scripted};
+    /// use mynah::{Engine, log::MemoryLog, testing::Scripted};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let engine = Engine::new(Scripted::says(["hi"]));
+    ///
     /// let log = MemoryLog::new();
     /// let run = engine.chat("hello").record(&log).await?.run_id.unwrap();
     /// let patient = engine.clone().max_turns(50);

@@ -92,14 +92,15 @@ impl Engine {
     /// ids of `uncertain_tool_calls`. [`recorded_call`](crate::recorded_call) returns it without an engine.
     ///
     /// ```
-    /// # use mynah::{Engine, Tool, ToolOutcome, testing::Scripted};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, Tool, ToolOutcome, testing::Scripted};
+    /// use serde_json::json;
     /// use mynah::log::MemoryLog;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let engine = Engine::new(Scripted::new([
     /// #     json!([{"tool_call": {"id": "c0", "name": "ask"}}, {"finish": "tool_calls"}]),
     /// #     json!([{"text": "Two it is."}, {"finish": "stop"}]),
     /// # ])?).tool(Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("How many?")));
+    ///
     /// let log = std::sync::Arc::new(MemoryLog::new());
     /// let waiting = engine.chat("order").record(&log).await?;
     /// assert_eq!(waiting.pending_question.as_deref(), Some("How many?"));
@@ -145,10 +146,11 @@ impl Resume {
     /// message is not delivered.
     ///
     /// ```
-    /// # use mynah::{Engine, Message, fork_run, testing::Scripted};
+    /// use mynah::{Engine, Message, fork_run, testing::Scripted};
     /// use mynah::log::MemoryLog;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let engine = Engine::new(Scripted::says(["It rains in Paris.", "And shines in Rome."]));
+    ///
     /// let log = MemoryLog::new();
     /// let run = engine.chat("What about Paris?").record(&log).await?.run_id.unwrap();
     /// let fork = fork_run(&log, &*run, 3).await?.run_id;
@@ -178,14 +180,15 @@ impl Resume {
     /// [`allow_changed_engine`](Self::allow_changed_engine); [`approve_digest`](Self::approve_digest) approves the call with the new tool.
     ///
     /// ```
-    /// # use mynah::{Engine, Tool, testing::Scripted};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, Tool, testing::Scripted};
+    /// use serde_json::json;
     /// use mynah::log::MemoryLog;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let model = Scripted::new([
     /// #     json!([{"tool_call": {"id": "c0", "name": "pay"}}, {"tool_call": {"id": "c1", "name": "pay"}}, {"finish": "tool_calls"}]),
     /// #     json!([{"text": "Paid once."}, {"finish": "stop"}]),
     /// # ])?;
+    ///
     /// let pay = Tool::new("pay", "pays the bill", json!({})).manual().handler(async |_, _| "paid");
     /// let engine = Engine::new(model).tool(pay);
     /// let log = MemoryLog::new();
@@ -206,8 +209,8 @@ impl Resume {
     /// The records have both. The model's call stays in the conversation as it is, and its result says that a person changed the arguments.
     ///
     /// ```
-    /// # use mynah::{Approval, Engine, Tool, testing::Scripted};
-    /// # use serde_json::json;
+    /// use mynah::{Approval, Engine, Tool, testing::Scripted};
+    /// use serde_json::json;
     /// use mynah::log::MemoryLog;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let model = Scripted::new([
@@ -216,6 +219,7 @@ impl Resume {
     /// # ])?;
     /// # let pay = Tool::new("pay", "Pays an invoice", json!({})).approval(Approval::Ask).handler(async |_, _| "paid");
     /// # let engine = Engine::new(model).tool(pay);
+    ///
     /// let log = MemoryLog::new();
     /// let run = engine.chat("pay").record(&log).await?.run_id.unwrap();
     /// let done = engine.resume(&log, &*run).approve_with("c0", json!({"euros": 7})).await?;

@@ -74,11 +74,11 @@ pub struct ToolEntry {
 /// The code that stored engines name.
 ///
 /// ```
-/// # use mynah::testing::Scripted;
+/// use mynah::testing::Scripted;
 /// use mynah::{Engine, EngineRegistry, Tool};
 /// use serde_json::json;
-///
 /// # fn main() -> mynah::Result<()> {
+///
 /// let adapter = Scripted::default();
 /// let echo = Tool::new("echo", "gives its arguments back", json!({})).handler(async |arguments, _| arguments);
 /// let registry = EngineRegistry::new().adapter(adapter.clone()).tool("echo", &echo);

@@ -42,13 +42,14 @@ impl Filter {
 /// the stream frees everything at once.
 ///
 /// ```
-/// # use mynah::{Engine, Tool, testing::{self, Scripted}};
-/// # use serde_json::json;
+/// use mynah::{Engine, Tool, testing::{self, Scripted}};
+/// use serde_json::json;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let engine = Engine::new(Scripted::new([
 /// #     json!([{"tool_call": {"id": "c0", "name": "echo", "arguments": {"x": 1}}}, {"finish": "tool_calls"}]),
 /// #     json!([{"text": "done"}, {"finish": "stop"}])])?)
 /// #     .tool(Tool::new("echo", "", json!({})).handler(async |arguments, _| arguments));
+///
 /// let events = testing::collect(engine.chat("echo please").stream()).await?;
 /// let ends = testing::names(&events).into_iter().filter(|name| *name == "chat_completed");
 /// assert_eq!(ends.count(), 1);
@@ -86,8 +87,9 @@ impl EventStream {
     /// an error then instead of a stream.
     ///
     /// ```
-    /// # use mynah::{Engine, log::MemoryLog, testing::Scripted};
+    /// use mynah::{Engine, log::MemoryLog, testing::Scripted};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    ///
     /// let engine = Engine::new(Scripted::default());
     /// let refused = engine.resume(&MemoryLog::new(), "invoice-17").stream().started().await;
     /// assert_eq!(refused.unwrap_err().reason(), "run_not_found");

@@ -82,14 +82,15 @@ impl Engine {
     /// agent works, the parent's stream has what it does as [progress](mynah_data::Event::ToolExecutionProgress) of the call.
     ///
     /// ```
-    /// # use mynah::{Engine, testing::Scripted};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, testing::Scripted};
+    /// use serde_json::json;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let answers = [json!([{"text": "Mynahs can talk."}, {"finish": "stop"}])];
     /// # let (research, editor) = (Scripted::new(answers)?, Scripted::new([
     /// #     json!([{"tool_call": {"id": "c0", "name": "research", "arguments": {"task": "Can they talk?"}}}, {"finish": "tool_calls"}]),
     /// #     json!([{"text": "Yes, they can."}, {"finish": "stop"}]),
     /// # ])?);
+    ///
     /// let research = Engine::new(research).system("You look facts up.");
     /// let editor = Engine::new(editor).tool(research.as_tool("research", "Looks facts up."));
     /// assert_eq!(editor.chat("Can mynahs talk?").await?.text(), "Yes, they can.");
@@ -112,13 +113,14 @@ impl Engine {
     /// with the other engine, which reads the answer as its own.
     ///
     /// ```
-    /// # use mynah::{Engine, testing::Scripted};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, testing::Scripted};
+    /// use serde_json::json;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
     /// # let answers = [json!([{"text": "You get 20 euros back."}, {"finish": "stop"}])];
     /// # let (billing, front) = (Scripted::new(answers)?, Scripted::new([
     /// #     json!([{"tool_call": {"id": "c0", "name": "billing", "arguments": {"note": "Order 17."}}}, {"finish": "tool_calls"}]),
     /// # ])?);
+    ///
     /// let billing = Engine::new(billing).system("You handle refunds.");
     /// let front = Engine::new(front).tool(billing.as_handoff("billing", "Handles refunds and invoices."));
     /// assert_eq!(front.chat("I want my money back.").await?.text(), "You get 20 euros back.");

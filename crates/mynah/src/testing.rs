@@ -90,10 +90,11 @@ pub fn assert_equal(replay: Replay) -> impl Future<Output = ()> {
 /// What a replay found, for people: the record, and every place in it that differs.
 ///
 /// ```
-/// # use mynah::{Engine, log::MemoryLog, testing::{self, Scripted}};
-/// # use serde_json::json;
+/// use mynah::{Engine, log::MemoryLog, testing::{self, Scripted}};
+/// use serde_json::json;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let engine = Engine::new(Scripted::says(["hi"])).model("small");
+///
 /// let log = MemoryLog::new();
 /// let run = engine.chat("hello").record(&log).await?.run_id.unwrap();
 /// let error = engine.model("large").replay(&log, &*run).await.unwrap_err();

@@ -126,12 +126,12 @@ impl Chat {
 /// Performs the runs of a log's queues.
 ///
 /// ```
-/// # use mynah::{Engine, testing::Scripted};
+/// use mynah::{Engine, testing::Scripted};
 /// use std::time::Duration;
 /// use mynah::{Worker, log::{Log, MemoryLog, RunStatus}};
-///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let engine = Engine::new(Scripted::says(["Hello."]));
+///
 /// let log = MemoryLog::new();
 /// let run = engine.chat("Hi!").record(&log).run_id("greeting-1").enqueue().await?;
 ///

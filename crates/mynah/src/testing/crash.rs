@@ -150,14 +150,15 @@ impl<'a> CrashEverywhere<'a> {
     /// Answers every question of the run. Without an answer the run waits, and that is its end.
     ///
     /// ```
-    /// # use mynah::{Engine, Tool, ToolOutcome, testing::{Script, Scripted, crash_everywhere}};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, Tool, ToolOutcome, testing::{Script, Scripted, crash_everywhere}};
+    /// use serde_json::json;
     /// # fn engine() -> Engine {
     /// #     let ask = Tool::new("ask", "", json!({})).idempotent(1).handler(async |_, _| ToolOutcome::ask("How many?"));
     /// #     let call = Script::new().tool_call("c0", "ask", json!({})).call_tools();
     /// #     Engine::new(Scripted::play([call, Script::new().text("Two it is.").stop()])).tool(ask)
     /// # }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    ///
     /// crash_everywhere(engine, "order").answer("two").await;
     /// # }
     /// ```
@@ -174,14 +175,15 @@ impl<'a> CrashEverywhere<'a> {
     /// Decides about every call of a manual tool: approves it, rejects it or gives its result.
     ///
     /// ```
-    /// # use mynah::{Engine, Tool, testing::{Script, Scripted, crash_everywhere}};
-    /// # use serde_json::json;
+    /// use mynah::{Engine, Tool, testing::{Script, Scripted, crash_everywhere}};
+    /// use serde_json::json;
     /// # fn engine() -> Engine {
     /// #     let pick = Tool::new("pick", "", json!({})).manual();
     /// #     let call = Script::new().tool_call("c0", "pick", json!({})).call_tools();
     /// #     Engine::new(Scripted::play([call, Script::new().text("Red.").stop()])).tool(pick)
     /// # }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    ///
     /// crash_everywhere(engine, "Pick one").decide(|resume, call| resume.tool_result(&*call.id, "red")).await;
     /// # }
     /// ```
@@ -212,9 +214,9 @@ impl<'a> CrashEverywhere<'a> {
     /// compared.
     ///
     /// ```
-    /// # use std::sync::{Arc, Mutex};
-    /// # use mynah::{Engine, Tool, testing::{Script, Scripted, crash_everywhere}};
-    /// # use serde_json::json;
+    /// use std::sync::{Arc, Mutex};
+    /// use mynah::{Engine, Tool, testing::{Script, Scripted, crash_everywhere}};
+    /// use serde_json::json;
     /// # fn engine(sent: &Arc<Mutex<Vec<String>>>) -> Engine {
     /// #     let sent = Arc::clone(sent);
     /// #     let send = Tool::new("send", "", json!({})).idempotent(3).handler(move |_, context| {
@@ -229,6 +231,7 @@ impl<'a> CrashEverywhere<'a> {
     /// #     Engine::new(Scripted::play([call, Script::new().text("done").stop()])).tool(send)
     /// # }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    ///
     /// let mails = Arc::new(Mutex::new(Vec::new()));
     /// crash_everywhere(|| engine(&mails), "Tell Ada")
     ///     .before_each(|| mails.lock().unwrap().clear())
