@@ -6,7 +6,6 @@
     reason = "helpers fail as tests do"
 )]
 
-#[allow(unreachable_pub, reason = "a module of a test")]
 use mynah_adapters::conformance;
 
 use crate::{subjects::*, vectors::*};

@@ -27,6 +27,7 @@ mod json;
 mod killed_server;
 mod log;
 mod models;
+#[cfg(feature = "postgres")]
 #[path = "../../mynah-postgres/tests/server/mod.rs"]
 mod postgres;
 #[path = "common/pty.rs"]

@@ -3,7 +3,6 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 #![cfg(all(feature = "serve", unix))]
 
-#[cfg(feature = "postgres")]
 use std::{
     fs,
     io::{BufRead as _, BufReader},
@@ -27,10 +26,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{
-    common::{file, mynah},
-    postgres,
-};
+use crate::common::{file, mynah};
+#[cfg(feature = "postgres")]
+use crate::postgres;
 
 /// Numbers that are the same in each run of the test.
 #[derive(Clone)]
@@ -190,6 +188,68 @@ async fn clients_see_what_an_undisturbed_reader_sees_in_postgresql() {
     let url = server.fresh();
     let open = || Arc::new(mynah_postgres::PostgresLog::open(&url).unwrap());
     see_what_an_undisturbed_reader_sees("killed-server-pg", &url, open).await;
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_says_that_its_database_stopped_and_finishes_its_runs_when_that_is_back() {
+    let Some(database) = postgres::start() else { return };
+    let agent = file("stopped-database.json", agent());
+    let arguments = [agent, "--log".to_owned(), database.fresh(), "--durable-events".to_owned()];
+    let (_process, address) = Process::start(&arguments);
+    let client = Client::new(&format!("http://{address}")).unwrap();
+    client.start("look").run_id("before").send().await.unwrap();
+    let mut events = client.events("before", None);
+    let begun = events.next().await.unwrap().unwrap();
+    assert_eq!(begun.id.to_string(), "1.0");
+
+    database.crash();
+    let answer = timeout(Duration::from_secs(60), client.start("look").run_id("meanwhile").send());
+    let refused = answer.await.unwrap().unwrap_err();
+    assert_eq!(refused.status, Some(503), "{refused}");
+    let ready = get(address, "/readyz").await;
+    assert!(
+        ready.starts_with("HTTP/1.1 503") && ready.contains("the log cannot be used"),
+        "{ready}"
+    );
+    assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+
+    database.up();
+    let started = async {
+        while let Err(error) = client.start("look").run_id("meanwhile").send().await {
+            assert_eq!(error.status, Some(503), "{error}");
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), started).await.unwrap();
+    for run in ["before", "meanwhile"] {
+        let end = timeout(Duration::from_secs(120), ended(&client, run)).await.unwrap();
+        assert_eq!(end, mynah::log::RunStatus::Completed, "{run}");
+        assert_eq!(client.verify(run).await.unwrap().status, mynah::client::CheckStatus::Verified);
+    }
+    assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+}
+
+#[cfg(feature = "postgres")]
+async fn ended(client: &Client, run: &str) -> mynah::log::RunStatus {
+    loop {
+        let run = client.run(run).await.unwrap();
+        if run.end.is_some() {
+            return run.summary.status;
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The whole answer of a server.
+#[cfg(feature = "postgres")]
+async fn get(address: SocketAddr, path: &str) -> String {
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    connection.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    answer
 }
 
 async fn see_what_an_undisturbed_reader_sees<L: Log + Clone>(
