@@ -113,16 +113,36 @@ pub mod step {
 }
 
 /// Compiles the code of the README and the book.
-#[cfg(all(doctest, feature = "mcp", feature = "sqlite", feature = "tools"))]
+#[cfg(all(
+    doctest,
+    feature = "client",
+    feature = "http",
+    feature = "mcp",
+    feature = "sqlite",
+    feature = "tools",
+    feature = "typed"
+))]
 mod book {
     #[doc = include_str!("../../../README.md")]
     mod readme {}
+    #[doc = include_str!("../../../docs/context.md")]
+    mod context {}
     #[doc = include_str!("../../../docs/crashes.md")]
     mod crashes {}
     #[doc = include_str!("../../../docs/mcp.md")]
     mod mcp {}
+    #[doc = include_str!("../../../docs/providers.md")]
+    mod providers {}
     #[doc = include_str!("../../../docs/quickstart.md")]
     mod quickstart {}
+    #[doc = include_str!("../../../docs/recording.md")]
+    mod recording {}
+    #[doc = include_str!("../../../docs/server.md")]
+    mod server {}
+    #[doc = include_str!("../../../docs/structured-output.md")]
+    mod structured_output {}
+    #[doc = include_str!("../../../docs/subagents.md")]
+    mod subagents {}
     #[doc = include_str!("../../../docs/tools.md")]
     mod tools {}
     #[doc = include_str!("../../../docs/workers.md")]
