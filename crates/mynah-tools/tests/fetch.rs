@@ -181,7 +181,7 @@ async fn inner_fetch_without_a_proxy() {
 #[test]
 fn proxies_of_the_environment_are_not_used() {
     let inner = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "inner_fetch_without_a_proxy"])
+        .args(["--exact", "fetch::inner_fetch_without_a_proxy"])
         .envs([("http_proxy", "http://127.0.0.1:9"), ("HTTP_PROXY", "http://127.0.0.1:9")])
         .envs([("ALL_PROXY", "http://127.0.0.1:9"), ("all_proxy", "http://127.0.0.1:9")])
         .output()
