@@ -1,5 +1,13 @@
 //! The integration tests, as one program: it is compiled and linked once.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
+#![allow(clippy::duplicate_mod, reason = "the fuzzer has the targets alone")]
+
 mod anthropic_answer;
 mod anthropic_request;
 #[path = "common/asked.rs"]

@@ -1,10 +1,4 @@
 //! Answers of Messages, as the documentation and the gateways in the field write them.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use mynah_adapters::{anthropic::Anthropic, format::Delivery};
 use mynah_data::{

@@ -1,10 +1,4 @@
 //! Answers of Converse, as the documentation writes them.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use mynah_adapters::{
     bedrock::{Bedrock, EventStreamFramer},

@@ -1,10 +1,4 @@
 //! Answers of a given form from models on Bedrock, by its own way or by a tool.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use std::sync::Arc;
 

@@ -1,10 +1,4 @@
 //! Requests as the documentation of Converse wants them, and how they are let in.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use std::{
     collections::HashMap,

@@ -1,10 +1,4 @@
 //! Every adapter passes the one suite.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use mynah_adapters::conformance;
 

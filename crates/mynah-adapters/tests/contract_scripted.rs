@@ -1,5 +1,4 @@
 //! The scripted model: what each entry of a script does, and what is kept of each call.
-#![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers fail as tests do")]
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,5 +1,4 @@
 //! Texts into vectors, over a real socket.
-#![allow(clippy::unwrap_used, reason = "helpers fail as tests do")]
 
 use std::sync::{
     Arc,

@@ -1,10 +1,4 @@
 //! What providers say when they refuse, and what we make of it.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use std::time::Duration;
 

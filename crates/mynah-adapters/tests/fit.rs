@@ -3,12 +3,6 @@
 //! `fit/inputs` holds tools by where they come from: MCP servers, as they answered `tools/list`; types, as schemars describes them; and
 //! schemas written for these tests. `fit/goldens` holds what each dialect makes of them; `MYNAH_BLESS=1` writes it anew. A golden is
 //! an assertion: read what has changed.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use std::{
     env, fs,

@@ -1,10 +1,4 @@
 //! Answers of Gemini, as the documentation and the field write them.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use std::time::Duration;
 

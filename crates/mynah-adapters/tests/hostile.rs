@@ -1,11 +1,4 @@
 //! Bytes that no provider would send: never a panic, never a hang, and never more memory than they are worth.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
-#![allow(clippy::duplicate_mod, reason = "the fuzzer has the targets alone")]
 
 use allocation_counter::measure;
 use mynah_adapters::{

@@ -1,10 +1,4 @@
 //! What goes over the wire, and what is kept from it.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use std::{
     sync::{Arc, Mutex},

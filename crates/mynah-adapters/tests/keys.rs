@@ -1,10 +1,4 @@
 //! Keys are found in their order, and never shown.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use std::fs;
 

@@ -1,10 +1,4 @@
 //! Which server is called, through which proxy, and what errors report.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

@@ -1,10 +1,4 @@
 //! Ollama's own format, as its documentation and its servers write it.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use mynah_adapters::{
     format::{Delivery, Format},

@@ -1,10 +1,4 @@
 //! Calls in answers of Chat Completions, as the servers in the field write them.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use mynah_adapters::{format::Delivery, openai_chat::OpenAiChat};
 use mynah_data::{Event, FinishReason, Message, Part, Request, Response, ToolCall};

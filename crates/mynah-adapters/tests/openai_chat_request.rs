@@ -1,10 +1,4 @@
 //! Requests as the documentation of Chat Completions wants them.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use mynah_adapters::{
     format::Format,

@@ -1,10 +1,4 @@
 //! What Chat Completions count, as the servers in the field write it.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use mynah_adapters::openai_chat::OpenAiChat;
 use mynah_data::{Event, Usage};

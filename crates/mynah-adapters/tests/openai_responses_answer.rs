@@ -1,10 +1,4 @@
 //! Answers of Responses, as the documentation and the servers in the field write them.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use mynah_adapters::{format::Delivery, openai_responses::OpenAiResponses};
 use mynah_data::{AdapterReason, Error, ErrorKind, FinishReason, Request, Usage};

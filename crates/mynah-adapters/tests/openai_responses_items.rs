@@ -1,10 +1,4 @@
 //! Items of an answer of Responses, however the servers in the field number, name and list them.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use std::slice;
 

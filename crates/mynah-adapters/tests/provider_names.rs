@@ -1,7 +1,5 @@
 //! The page that lists the providers.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{env, fmt::Write as _, fs};
 
 use mynah_adapters::presets::{PRESETS, Preset};

@@ -1,11 +1,5 @@
 //! Every format against every kind of thing that a request can hold, as the providers document it. The tests of each format go
 //! further; this one says that no field of the table is empty.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use std::{slice, sync::Arc};
 

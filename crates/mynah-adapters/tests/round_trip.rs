@@ -1,10 +1,4 @@
 //! What a provider gave goes back to it as it came.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use mynah_adapters::{
     anthropic::Anthropic,

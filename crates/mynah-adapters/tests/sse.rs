@@ -1,10 +1,4 @@
 //! Framing is right wherever the bytes are cut.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use mynah_adapters::sse::{Frame, Framer, LineFramer, SseFramer};
 use mynah_data::{AdapterReason, ErrorKind, Result};

@@ -1,10 +1,4 @@
 //! One conversation, several providers: none gets what only another can read.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use futures_util::StreamExt as _;
 use mynah_adapters::conformance::{Reply, Scenario, Subject, TestServer};

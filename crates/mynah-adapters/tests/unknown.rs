@@ -1,10 +1,4 @@
 //! Unknown members of an answer reach callers that want them.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use mynah_adapters::{
     anthropic::Anthropic,

@@ -1,10 +1,4 @@
 //! Undocumented variants of answers are read as far as possible.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use mynah_adapters::{
     conformance::{Scenario, Subject},

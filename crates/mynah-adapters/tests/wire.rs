@@ -2,12 +2,6 @@
 //!
 //! The recordings lie outside the repository, in the folder that `MYNAH_WIRE` names. What they decode to is kept as a table
 //! of hashes in `wire.sha256`; `MYNAH_BLESS=1` writes it anew. What is not read is listed in `NOT_READ`.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use std::{
     collections::BTreeMap,

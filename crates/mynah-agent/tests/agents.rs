@@ -1,7 +1,5 @@
 //! Agents of agents in files.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::fs;
 
 use mynah::{

@@ -1,7 +1,5 @@
 //! Goldens that are run again: what a person decided, how a run ended, and what it spent.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{
     fs,
     sync::{Arc, Mutex},

@@ -1,7 +1,5 @@
 //! The agents in `examples/agents`.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -1,7 +1,5 @@
 //! Agents from files.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{env, fs, path::Path};
 
 use mynah::{Approval, Engine, Options, Tool, ToolCall, log::MemoryLog, testing::Scripted};

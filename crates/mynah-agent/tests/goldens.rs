@@ -2,8 +2,6 @@
 //!
 //! `MYNAH_BLESS=1` records the runs that differ again: the models are scripted, the tools are real.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{
     collections::VecDeque,
     env, fs,

@@ -1,7 +1,5 @@
 //! MCP servers in agent files.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{env, path::PathBuf, process::Command};
 
 use mynah::{Approval, Engine, Options, Tool, log::MemoryLog, testing::Scripted};

@@ -1,7 +1,5 @@
 //! The file that began a run resumes it.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use serde_json::json;
 
 use crate::common::{Store, lines, mynah, run, text};

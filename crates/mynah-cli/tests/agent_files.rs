@@ -1,7 +1,5 @@
 //! Agent files with the verbs that take them.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::fs;
 
 use crate::common::{Store, feed, lines, mynah, run};

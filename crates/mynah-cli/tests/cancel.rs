@@ -1,7 +1,5 @@
 //! `mynah cancel`: the end of runs that have none.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use serde_json::json;
 
 use crate::common::{RUNS, Store, run, text};

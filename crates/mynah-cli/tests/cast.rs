@@ -3,7 +3,6 @@
 //! `cargo xtask cast` writes it, as a person would type. Without that, the same is played at once and must show the same.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
 use std::{env, fs, num::NonZeroU16, path::Path, process::Command, thread, time::Duration};
 

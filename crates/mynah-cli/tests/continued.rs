@@ -1,7 +1,6 @@
 //! Conversations that a later process continues: changed agents, taken back messages, forks.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
 use crate::{
     common::{Store, feed, mynah},

@@ -1,7 +1,6 @@
 //! Conversations in a terminal: commands, questions, files, and what is drawn.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
 use std::{fs, os::unix::fs::PermissionsExt as _, thread, time::Duration};
 

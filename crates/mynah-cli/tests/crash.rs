@@ -5,8 +5,6 @@
 //! `MYNAH_KILLS=5000` kills more often. Outputs are stable, which also lets an hour pass between two processes, so that what
 //! the first had taken for a while is free again.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{
     collections::hash_map::RandomState,
     hash::BuildHasher as _,

@@ -1,7 +1,5 @@
 //! `mynah demo`: a whole story, with a real kill in it.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{fs, path::Path};
 
 use serde_json::json;

@@ -1,12 +1,10 @@
 //! `mynah doctor`: what is in order, and what is not.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::fs;
 
 use serde_json::json;
 
-use crate::common::{self, RUNS, Ran, Store, feed, lines, mynah, run};
+use crate::common::{RUNS, Ran, Store, feed, lines, mynah, run};
 
 #[test]
 fn everything_that_was_looked_at_is_told() {
@@ -60,7 +58,7 @@ fn the_password_of_a_database_is_never_shown() {
     let url = "postgres://ann:pass-word@127.0.0.1:1/d?connect_timeout=1&password=other-word";
     let script = r#"{"scripts": [[{"text": "hi"}, {"finish": "stop"}]], "tools": [],
         "ops": [{"op": "chat", "messages": [{"role": "user", "content": "hi"}]}]}"#;
-    let scenario = common::file("password.json", script);
+    let scenario = crate::common::file("password.json", script);
     for arguments in [
         vec!["doctor"],
         vec!["doctor", "--json"],

@@ -1,7 +1,5 @@
 //! The page that `mynah export --html` writes, opened from disk in a real browser.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::fs;
 
 use crate::{

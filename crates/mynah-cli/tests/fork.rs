@@ -1,7 +1,5 @@
 //! `mynah fork` and `mynah diff`: a run and its branches.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use mynah::log::{Append, Chain, Extent, Fact, Log as _, SqliteLog};
 use serde_json::{Value, json};
 

@@ -1,7 +1,5 @@
 //! `mynah generate`: one call of a model, over a real socket and from scripts.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
 use std::net::TcpListener;
 
 use serde_json::{Value, json};

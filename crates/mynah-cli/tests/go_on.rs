@@ -1,7 +1,5 @@
 //! A run of a real model is resumed from the command line.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::sync::Arc;
 
 use mynah::{Engine, Tool, adapters::http::HttpAdapter, log::SqliteLog};

@@ -1,7 +1,5 @@
 //! `mynah golden` and `mynah check`: runs as regression tests.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::fs;
 
 use crate::common::{self, Store, lines};

@@ -1,7 +1,5 @@
 //! What the page of a run shows and offers, in a real browser.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use mynah::log::{Log as _, SqliteLog, conformance::Sample};
 use serde_json::json;
 

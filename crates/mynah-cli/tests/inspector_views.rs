@@ -1,7 +1,5 @@
 //! The inspector's search, comparisons and layout in a real browser.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::process::{Child, Stdio};
 
 use serde_json::json;

@@ -1,7 +1,5 @@
 //! `--json`: the errors for programs.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use mynah::log::{Log as _, SqliteLog};
 use serde_json::{Value, json};
 

@@ -1,6 +1,5 @@
 //! Clients of servers that are killed at random, over connections that break at random, see what an undisturbed reader of the log sees.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 #![cfg(all(feature = "serve", unix))]
 
 use std::{

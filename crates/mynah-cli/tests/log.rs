@@ -1,7 +1,5 @@
 //! Scenarios that are kept, beyond what one process can show.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::path::Path;
 
 use serde_json::{Value, json};

@@ -1,7 +1,5 @@
 //! `mynah models`: the catalog.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use serde_json::{Value, json};
 
 use crate::common::{feed, file, lines, mynah, run};

@@ -1,7 +1,5 @@
 //! `mynah reference`, and the page of the documentation that it writes.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{env, fs};
 
 use crate::common::run;

@@ -1,7 +1,5 @@
 //! `mynah replay`: from the records alone, and against an agent.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{fs, path::PathBuf, sync::Arc};
 
 use mynah::log::{Log as _, RunFilter, SqliteLog};

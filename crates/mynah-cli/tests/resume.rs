@@ -1,7 +1,5 @@
 //! `mynah resume`: after a crash, and with what a run waits for.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{
     io::{BufRead as _, BufReader, Read as _},
     process::{Command, Stdio},

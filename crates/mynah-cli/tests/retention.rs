@@ -1,7 +1,5 @@
 //! The verbs that carry runs along and take them away: `export`, `import`, `prune`, `redact`.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{fs, path::PathBuf};
 
 use serde_json::{Value, json};

@@ -1,7 +1,5 @@
 //! How `mynah run` and `mynah resume` end: what they print where, and with which exit code.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{
     io::{BufRead as _, BufReader},
     process::{Command, Stdio},

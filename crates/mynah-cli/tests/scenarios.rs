@@ -2,8 +2,6 @@
 //!
 //! `MYNAH_BLESS=1` rewrites the outputs. An output is an assertion: read what has changed.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{
     fs,
     path::{Path, PathBuf},

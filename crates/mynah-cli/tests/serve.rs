@@ -1,6 +1,5 @@
 //! `mynah serve` and `mynah inspect`.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 #![cfg(feature = "serve")]
 
 use std::{

@@ -1,7 +1,5 @@
 //! The runs of agents, with the verbs that follow the link to them.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use crate::common::{Store, feed, lines, mynah, run};
 
 /// A store with an agent that asks another one, which says this. Returns the agent's file.

@@ -1,7 +1,6 @@
 //! `mynah chat`, `mynah run`, `mynah inspect` and `mynah demo` in a terminal.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
 use std::{env, fs, path::PathBuf, thread, time::Duration};
 

@@ -1,7 +1,5 @@
 //! Work continues when its output is not read.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 #[cfg(target_os = "linux")]
 use std::fs;
 use std::process::Stdio;

@@ -1,7 +1,5 @@
 //! The verbs that look at runs that are kept, `runs`, `show`, `verify`, and what holds for every verb.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::fs;
 #[cfg(unix)]
 use std::{

@@ -1,5 +1,4 @@
 //! Events, and what they fold into.
-#![allow(clippy::panic, reason = "helpers fail as tests do")]
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
 //! The one JSON form of every value.
-#![allow(clippy::panic, reason = "helpers fail as tests do")]
 
 use mynah_data::{
     AdapterReason, ChatResult, EngineReason, Error, ErrorKind, Event, FieldError, FinishReason,

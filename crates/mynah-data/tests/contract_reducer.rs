@@ -1,5 +1,4 @@
 //! The events of a session's turn, folded into the session after it.
-#![allow(clippy::panic, reason = "helpers fail as tests do")]
 
 use mynah_data::{
     AdapterReason, CUT_SHORT, ChatResult, Error, Event, FinishReason, HaltReason, Message,

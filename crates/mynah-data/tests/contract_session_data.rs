@@ -1,5 +1,4 @@
 //! What may be done with a session in which status, and what its turns leave behind.
-#![allow(clippy::panic, reason = "helpers fail as tests do")]
 
 use mynah_data::{
     AdapterReason, CUT_SHORT, ChatResult, Collector, Error, ErrorKind, Event, FinishReason,

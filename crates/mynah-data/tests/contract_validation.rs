@@ -1,5 +1,4 @@
 //! The rules that types alone cannot keep.
-#![allow(clippy::panic, reason = "helpers fail as tests do")]
 
 use std::fmt::Debug;
 

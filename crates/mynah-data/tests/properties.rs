@@ -1,5 +1,4 @@
 //! What holds for every value, every text and every stream.
-#![allow(clippy::panic, reason = "helpers fail as tests do")]
 
 use std::{collections::BTreeSet, fmt::Debug, sync::Arc};
 

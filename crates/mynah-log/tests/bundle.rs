@@ -1,7 +1,5 @@
 //! A run as a file: export and import return the same run, and a forged file is rejected.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use std::io::{BufReader, Cursor};
 
 use mynah_data::{ErrorKind, LogReason, Message, Thread};

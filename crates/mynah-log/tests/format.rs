@@ -1,7 +1,5 @@
 //! The bytes that `docs/format.md` shows are the bytes that are written.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use mynah_log::VerifyStatus;
 use std::{fmt::Display, sync::Arc};
 

@@ -2,8 +2,6 @@
 //!
 //! `PROPTEST_CASES` sets the number of cases; `cargo xtask nightly` also runs the same functions under a fuzzer, see `fuzz/`.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
-
 use allocation_counter::measure;
 use mynah_log::{Fact, Record, bundle, cbor, conformance::Sample};
 use proptest::{collection::vec, prelude::*, sample::Index};

@@ -1,7 +1,5 @@
 //! What can go wrong with records, their encoding and their trees elsewhere, and does not here.
 
-#![allow(clippy::expect_used, reason = "a test fails by panicking")]
-
 use std::sync::Arc;
 
 use mynah_data::{HaltReason, Metadata, Thread};

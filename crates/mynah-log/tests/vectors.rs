@@ -3,8 +3,6 @@
 //! They are in `tests/vectors`, where `cargo xtask test` gives them to `verify.py`.
 //! `MYNAH_WRITE_VECTORS=1` rewrites them.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
-
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use mynah_data::{ErrorKind, LogReason};

@@ -1,10 +1,4 @@
 //! Servers that die, hang, flood and lie: each is survived and reported.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers fail as tests do"
-)]
 
 use std::time::Duration;
 

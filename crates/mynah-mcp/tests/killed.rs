@@ -4,12 +4,6 @@
 //! The processes are this test itself, with orders in its environment.
 
 #![cfg(unix)]
-#![allow(
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "helpers fail as tests do"
-)]
 
 use std::{
     os::unix::process::ExitStatusExt as _,

@@ -1,12 +1,6 @@
 //! Servers that others wrote, in both protocols: called, recorded, and replayed when they are gone.
 //!
 //! They are installed by `cargo xtask test`, which names their folder in `MYNAH_MCP_PEERS`. Without it there is nothing to test.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers fail as tests do"
-)]
 
 use std::{
     path::{Path, PathBuf},

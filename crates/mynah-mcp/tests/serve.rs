@@ -1,10 +1,4 @@
 //! Mynah's tools as a server, called by Mynah's client and by hand.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers fail as tests do"
-)]
 
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! The log in PostgreSQL passes the suite of all logs.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
-
 use std::sync::Arc;
 
 use mynah_log::{Log, conformance};

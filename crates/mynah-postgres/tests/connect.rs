@@ -1,7 +1,5 @@
 //! How a server is reached: passwords, the password file, TLS, options as libpq names them.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use std::{
     env, fs,
     os::unix::fs::PermissionsExt as _,

@@ -1,7 +1,5 @@
 //! Connections that are cut, a server that crashes, workers that are killed: nothing is lost, and nothing comes twice.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use std::{
     env,
     process::{Child, Command},

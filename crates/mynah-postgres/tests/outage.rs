@@ -1,7 +1,5 @@
 //! A server that is down: calls fail at once, and succeed as soon as it is back.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
-
 use std::{net::TcpListener, time::Duration};
 
 use mynah_log::{Log as _, RunFilter, conformance::Sample};

@@ -1,7 +1,5 @@
 //! Who makes the tables, and who may use them.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
-
 use std::time::Duration;
 
 use mynah_log::{Log as _, RunFilter, conformance::Sample};

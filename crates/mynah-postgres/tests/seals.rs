@@ -1,7 +1,5 @@
 //! Seals get their places while many processes read them.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use std::sync::Arc;
 
 use mynah_data::{ErrorKind, LogReason};

@@ -1,7 +1,5 @@
 //! Every change to the records of a log is found, and the message names the record.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use mynah_data::{ErrorKind, LogReason};
 use mynah_log::{Log as _, conformance::Sample, verify_run, verify_seals};
 use mynah_postgres::PostgresLog;

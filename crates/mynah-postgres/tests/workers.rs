@@ -1,7 +1,5 @@
 //! Three worker processes on one PostgreSQL, killed at random: every run ends, and no completed effect is repeated.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use std::{
     collections::HashMap,
     env,

@@ -1,7 +1,5 @@
 //! What can be done over HTTP.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{sync::Arc, time::Duration};
 
 use mynah::{

@@ -1,5 +1,7 @@
 //! The integration tests, as one program: it is compiled and linked once.
 
+#![allow(clippy::panic, clippy::unwrap_used, reason = "helpers fail as tests do")]
+
 mod actions;
 mod client;
 mod common;

@@ -1,7 +1,5 @@
 //! The typed client, against a real server.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{error::Error as _, sync::Arc, time::Duration};
 
 use mynah::{

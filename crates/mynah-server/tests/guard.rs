@@ -1,7 +1,5 @@
 //! Who may make which request.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use mynah::log::MemoryLog;
 use mynah_server::{Agent, Server};
 use reqwest::{Method, StatusCode};

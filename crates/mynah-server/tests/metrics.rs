@@ -1,7 +1,5 @@
 //! The metrics, read as strictly as Prometheus does.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,

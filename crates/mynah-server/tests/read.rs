@@ -1,7 +1,5 @@
 //! What can be read over HTTP.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::time::Duration;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};

@@ -1,7 +1,5 @@
 //! Runs that are found by what was said in them, by their agent, cost and duration.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::sync::Arc;
 
 use mynah::log::{Log as _, MemoryLog, conformance::Sample};

@@ -1,7 +1,5 @@
 //! Streams: clients that reconnect, clients that do not read, a server that stops.
 
-#![allow(clippy::panic, clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use mynah::{

@@ -1,8 +1,6 @@
 //! Any value in the place of a number in a log's file causes no panic, and an error names the
 //! problem.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
-
 use std::{fs, io::Cursor, path::Path, time::Duration};
 
 use mynah_data::{Error, ErrorKind, LogReason};

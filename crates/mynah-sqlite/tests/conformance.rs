@@ -1,7 +1,5 @@
 //! A log in a SQLite file does what every log must.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
-
 use std::{cell::Cell, path::Path, sync::Arc};
 
 use mynah_log::{Log, conformance};

@@ -1,7 +1,5 @@
 //! Removed data is gone from the file, and changes in the account of removals are detected.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use std::{fs, io::Cursor, path::PathBuf};
 
 use mynah_data::{Error, ErrorKind, LogReason};

@@ -1,7 +1,5 @@
 //! A log in a SQLite file: several processes, killed writers, shared commits, versions of tables.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use std::{
     env,
     io::{BufRead as _, BufReader, Write as _},

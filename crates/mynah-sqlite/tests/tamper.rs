@@ -1,7 +1,5 @@
 //! Every change in a log's file is found, and the message names the record.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use std::{collections::HashMap, path::PathBuf, time::Duration};
 
 use mynah_data::{ErrorKind, HaltReason, LogReason};

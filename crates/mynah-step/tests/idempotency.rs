@@ -1,7 +1,5 @@
 //! What the tools of a custom loop know of their run.
 
-#![allow(clippy::expect_used, reason = "a helper may fail the test that calls it")]
-
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex},

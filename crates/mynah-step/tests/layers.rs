@@ -1,5 +1,4 @@
 //! Layers around tools: each alone, their order, and one of one's own.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::{
     sync::{

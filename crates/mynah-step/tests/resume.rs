@@ -1,7 +1,5 @@
 //! A custom loop that is resumed after its process ended.
 
-#![allow(clippy::expect_used, reason = "a helper may fail the test that calls it")]
-
 use mynah_log::VerifyStatus;
 use std::{
     collections::HashSet,

@@ -1,7 +1,5 @@
 //! `Context::sleep`: what is recorded of it, and what a crash leaves.
 
-#![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers fail as tests do")]
-
 use std::{
     sync::{
         Arc,

@@ -1,5 +1,4 @@
 //! Typed tools: derived schemas, and everything a handler may return.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 

@@ -1,10 +1,4 @@
 //! The tools for files, in normal use.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 
 use std::{fs, path::Path};
 

@@ -1,10 +1,4 @@
 //! `shell`, in normal use.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 #![cfg(unix)]
 
 use std::{fs, time::Duration};

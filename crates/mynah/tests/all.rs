@@ -1,5 +1,12 @@
 //! The integration tests, as one program: it is compiled and linked once.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail as tests do"
+)]
+
 #[cfg(feature = "typed")]
 mod answer;
 mod approval;

@@ -1,5 +1,4 @@
 //! Answers as values of a type: checked, repaired on request, after tools, streamed and recorded.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
 

@@ -1,7 +1,5 @@
 //! `ContextPolicy`: requests are shortened, results and records are not.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{
     future::{Future, IntoFuture as _, poll_fn},
     pin::Pin,

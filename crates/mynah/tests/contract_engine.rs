@@ -1,5 +1,4 @@
 //! Engines: how a call's options meet the engine's, how an engine is stored, and what it keeps to itself.
-#![allow(clippy::unwrap_used, reason = "helpers fail as tests do")]
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
 //! Sessions: what becomes of one in each operation.
-#![allow(clippy::unwrap_used, reason = "helpers fail as tests do")]
 
 use futures_util::StreamExt as _;
 use mynah::{

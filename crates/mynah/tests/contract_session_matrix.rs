@@ -1,5 +1,4 @@
 //! What may be done with a session in which status, streamed or not, in this process or another.
-#![allow(clippy::panic, clippy::unwrap_used, reason = "helpers fail as tests do")]
 
 use std::{
     io::stdin,

@@ -1,7 +1,5 @@
 //! `testing::crash_everywhere`: what it finds in agents with a bug, and that it finds nothing in the correct ones.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
-
 use std::{
     sync::{
         Arc, Mutex,

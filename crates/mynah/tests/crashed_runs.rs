@@ -1,7 +1,5 @@
 //! Runs whose processes died repeatedly.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
-
 use std::time::Duration;
 
 use mynah::{

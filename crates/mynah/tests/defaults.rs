@@ -1,7 +1,5 @@
 //! What an engine sets for its calls, and what it cannot have.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
-
 use std::time::Duration;
 
 use mynah::{

@@ -2,8 +2,6 @@
 //!
 //! `MYNAH_BLESS=1 cargo test -p mynah --features sqlite error_texts::` writes the file that they are compared with.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{env, fmt::Write as _, fs, io::Cursor, time::Duration};
 
 use mynah::{

@@ -1,7 +1,5 @@
 //! A model for when another cannot be had.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{
     sync::{Arc, Mutex},
     time::Duration,

@@ -1,7 +1,5 @@
 //! Keys with which a service does the work of a call once.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
-
 use std::{
     collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex},

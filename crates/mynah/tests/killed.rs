@@ -8,7 +8,6 @@
 //! up, unknown outcomes that wait for a decision, and processes that resume at once.
 
 #![cfg(unix)]
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
 
 use std::{
     collections::HashSet,

@@ -3,7 +3,6 @@
 //! in its environment.
 
 #![cfg(all(unix, feature = "sqlite"))]
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
 
 use std::{
     fs,

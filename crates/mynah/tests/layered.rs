@@ -1,5 +1,4 @@
 //! Layers of tools in recorded runs.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::{
     sync::{

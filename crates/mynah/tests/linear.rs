@@ -1,7 +1,5 @@
 //! What it costs to continue, replay and show a run grows with the run, and no faster.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
-
 use std::{future::IntoFuture as _, sync::Arc};
 
 use mynah::{Engine, Result, Tool, log::MemoryLog, recorded_call, replay_run, testing::Scripted};

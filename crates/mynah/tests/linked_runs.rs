@@ -1,7 +1,5 @@
 //! Runs that continue those which a provider or a budget ended.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
-
 use std::{
     sync::{
         Arc, Mutex,

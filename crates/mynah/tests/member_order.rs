@@ -1,7 +1,5 @@
 //! The order of members in maps does not change a resumed or replayed run.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use std::sync::Arc;
 
 use mynah::{

@@ -1,7 +1,5 @@
 //! What a person says to a run that does not wait: its process ended, or it is a fork.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use mynah::{
     Budget, Engine, HaltReason, Message, OnUncertain, Tool, ToolOutcome, fork_run,
     log::{Log, MemoryLog, VerifyStatus, verify_run},

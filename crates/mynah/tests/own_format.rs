@@ -1,5 +1,4 @@
 //! The format of the examples does what every adapter must.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers fail as tests do")]
 
 #[allow(dead_code, unreachable_pub, reason = "an example is a program too")]
 #[path = "../../../examples/14_own_format.rs"]

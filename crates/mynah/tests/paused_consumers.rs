@@ -1,7 +1,5 @@
 //! What was done stays done while the caller that reads the stream does something else, or leaves.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use std::{sync::Arc, time::Duration};
 
 use futures_util::StreamExt as _;

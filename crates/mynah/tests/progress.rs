@@ -1,5 +1,4 @@
 //! Progress of tools: shown while they run, recorded nowhere.
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
 
 use std::sync::Arc;
 

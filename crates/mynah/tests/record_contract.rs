@@ -1,7 +1,5 @@
 //! What can go wrong with replay and resumption elsewhere, and does not here.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::FutureExt as _;

@@ -1,7 +1,5 @@
 //! A resumed run returns what the call would have returned.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use mynah::{
     Engine, OnUncertain, StepResult, ToolOutcome, fork_run,
     log::{Fact, Log, MemoryLog},

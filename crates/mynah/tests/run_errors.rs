@@ -1,7 +1,5 @@
 //! What errors report to the person who has to act on them, and to the program that continues after them.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{
     io,
     sync::{

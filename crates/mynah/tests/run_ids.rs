@@ -1,7 +1,5 @@
 //! Calls that start a run under an id of their own, or attach to the run that has it.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
-
 use std::{
     sync::{
         Arc, Mutex,

@@ -1,7 +1,5 @@
 //! A recorded session is continued once from each of its states.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
-
 use std::{
     sync::{
         Arc,

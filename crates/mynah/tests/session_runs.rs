@@ -1,7 +1,5 @@
 //! Recorded sessions: their runs are linked, and contain the session.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},

@@ -1,7 +1,5 @@
 //! The run of a single call or step: it ends with its result, and waits where a chat would wait.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use mynah::{
     Engine, HaltReason, Session, Status, ToolOutcome, fork_run,
     log::{Extent, Fact, Log, MemoryLog, RunFilter, RunStatus},

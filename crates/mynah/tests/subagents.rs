@@ -1,7 +1,5 @@
 //! Engines as tools of other engines.
 
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,

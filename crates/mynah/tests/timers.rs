@@ -1,7 +1,5 @@
 //! Runs that wait for a time: tools that continue later, and retries that are far away.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use std::{
     sync::{
         Arc,

@@ -1,7 +1,5 @@
 //! A log that is unavailable for a while neither ends a run nor loses or doubles anything.
 
-#![allow(clippy::expect_used, reason = "helpers fail as tests do")]
-
 use std::{
     sync::{
         Arc, Mutex, PoisonError,

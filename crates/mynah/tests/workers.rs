@@ -1,7 +1,5 @@
 //! Workers: enqueued runs, messages to runs, shutdown.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers fail as tests do")]
-
 use std::{
     sync::{
         Arc, Mutex,

@@ -1,6 +1,5 @@
 //! What the contract tests share.
 #![allow(dead_code, reason = "each test file uses its own part of it")]
-#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "test code")]
 
 use std::fmt::Debug;
 

@@ -1,12 +1,6 @@
 //! Hostile inputs: each is refused with an error that the model can read, and listed in `docs/tools-hostile.md`.
 //!
 //! `MYNAH_BLESS=1` rewrites the list.
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "helpers fail as tests do"
-)]
 #![cfg(unix)]
 
 mod fetch;
