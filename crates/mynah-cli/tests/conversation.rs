@@ -170,6 +170,36 @@ fn taking_back_stays_in_the_forked_conversation() {
 }
 
 #[test]
+fn an_approval_for_the_session_does_not_hold_in_another_one() {
+    let turn = |id: &str| [shell(id, &format!("echo {id}")), says(&format!("Did {id}."))].join(",");
+    let scripts = ["c0", "c1", "c2", "c3"].map(turn);
+    let (store, agent) = agent(&scripts.join(","), SHELL);
+    let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "s"], 80, &[]);
+    terminal.wait("›");
+    terminal.send("go\r");
+    terminal.wait_after("command: echo c0", "why not:");
+    terminal.send("a\r");
+    terminal.wait_prompt("Did c0.");
+    terminal.send("/undo\r");
+    terminal.wait_prompt("took back: go");
+    terminal.send("go\r");
+    terminal.wait_prompt("Did c1.");
+    terminal.send("/fork other\r");
+    terminal.wait_prompt("the conversation other now");
+    terminal.send("go\r");
+    terminal.wait_after("command: echo c2", "why not:");
+    terminal.send("a\r");
+    terminal.wait_prompt("Did c2.");
+    terminal.send("/clear\r");
+    terminal.wait_prompt("a new conversation begins");
+    terminal.send("go\r");
+    terminal.wait_after("command: echo c3", "why not:");
+    terminal.send("n\r");
+    terminal.wait_prompt("Did c3.");
+    leave(terminal);
+}
+
+#[test]
 fn a_failed_message_is_sent_again_and_is_not_what_undo_takes_back() {
     let scripts = [&says("One."), BREAKS, &says("Two."), BREAKS, &says("Three.")];
     let (store, agent) = agent(&scripts.join(","), "");

@@ -80,6 +80,7 @@ impl Chat {
             "/fork" => {
                 self.id = if rest.is_empty() { new_id() } else { rest.to_owned() };
                 self.unsent = None;
+                self.screen.forget_approvals();
                 if let Some(session) = self.session.take() {
                     let session = session.with_id(&*self.id);
                     self.session = Some(keep(&self.log, &self.engine, &session).await?);
@@ -90,6 +91,7 @@ impl Chat {
             "/clear" => {
                 (self.id, self.session, self.branches) = (new_id(), None, false);
                 (self.before, self.unsent) = (Vec::new(), None);
+                self.screen.forget_approvals();
                 self.screen.note(&format!("a new conversation begins: {}", self.id));
             }
             "/export" if rest.is_empty() => self.screen.note("name a file: /export FILE"),

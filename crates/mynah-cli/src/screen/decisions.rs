@@ -141,6 +141,11 @@ impl Screen {
         }))
     }
 
+    /// Asks again about tools that were approved for all of a session: another one begins.
+    pub(crate) fn forget_approvals(&mut self) {
+        self.always.clear();
+    }
+
     /// Lets a person change the arguments of a call: texts of several lines in their editor, the rest as a line of JSON.
     async fn edited(&mut self, call: &ToolCall, prompt: &Prompt) -> Result<Option<Value>, Stop> {
         let (mut rest, mut long) = (call.arguments.clone(), Vec::new());
