@@ -60,6 +60,10 @@ fn a_turn_whose_agent_changed_continues_or_is_taken_back() {
             terminal.send("y\r");
             let screen = terminal.wait_prompt("First.");
             assert!(screen.contains("one-1"), "{screen}");
+            // The conversation has the new prompt already.
+            terminal.send("more\r");
+            let screen = terminal.wait_prompt("Second.");
+            assert!(!screen.contains("the agent's prompt changed"), "{screen}");
         } else {
             terminal.wait_prompt("took the message back");
             terminal.send("/retry\r");

@@ -101,6 +101,23 @@ fn with_an_agent_a_fork_goes_on_at_once() {
 }
 
 #[test]
+fn a_fork_with_a_changed_agent_sends_the_prompt_of_that_agent() {
+    let store = Store::new();
+    let script = r#"{"scripts": [[{"text": "Soup."}, {"finish": "stop"}]]}"#;
+    store.file("script.json", script);
+    let file = |prompt: &str| {
+        store.file("agent.toml", &format!("model = 'scripted:script.json'\nsystem = '{prompt}'\n"))
+    };
+    let agent = file("Be brief.");
+    assert_eq!(store.run(&["run", &agent, "Menu?"]).code, Some(0));
+    file("Be kind.");
+    let fork = ["fork", "last", "--at", "1", "--agent", &agent, "--allow-changed-agent"];
+    let told = store.json(&fork);
+    let first = &told.last().unwrap()["ok"]["thread"]["messages"][0];
+    assert!(first.to_string().contains("Be kind."), "{first}");
+}
+
+#[test]
 fn a_fork_of_a_loop_of_its_own_names_what_goes_on_with_it() {
     let store = Store::new();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

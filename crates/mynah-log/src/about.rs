@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mynah_data::{Metadata, Pricing, RunId, ToolSpec, json};
+use mynah_data::{Messages, Metadata, Pricing, Role, RunId, ToolSpec, json};
 use serde::{Deserialize, Serialize};
 
 use crate::{Hash, fact::is_zero};
@@ -56,6 +56,20 @@ impl About {
     #[doc(hidden)]
     pub fn of_price(pricing: Pricing) -> Self {
         Self { pricing: Some(pricing), ..Self::default() }
+    }
+
+    /// The system prompt of conversations that have none of their own.
+    #[doc(hidden)]
+    pub fn system_prompt(&self) -> Option<&str> {
+        let set = self.options.get("system").or_else(|| self.params.get("system"));
+        set.and_then(|prompt| prompt.as_str()).filter(|prompt| !prompt.is_empty())
+    }
+
+    /// Whether a conversation begins with that prompt.
+    #[doc(hidden)]
+    pub fn prompts(&self, messages: &Messages) -> bool {
+        let first = messages.get(0).filter(|first| first.role() == Role::System);
+        first.is_some_and(|first| Some(&*first.text()) == self.system_prompt())
     }
 
     /// Whether it contains only where the run was branched off, as in a run that no engine wrote.

@@ -281,7 +281,7 @@ pub(crate) async fn left_out(
     (run, until): (&str, u64),
     policy: &ContextPolicy,
 ) -> Result<Option<LeftOut>> {
-    let (mut left_out, mut seq) = (None, 1);
+    let (mut left_out, mut seq, mut prompted) = (None, 1, false);
     loop {
         let page = log.read(run, seq, PAGE).await?;
         for record in page.iter().filter(|record| record.seq() <= until) {
@@ -293,7 +293,15 @@ pub(crate) async fn left_out(
                     if !recorded.is_some_and(|recorded| recorded.is_ok_and(|it| it == *policy)) {
                         return Ok(None);
                     }
+                    prompted = about.system_prompt().is_some();
                     left_out = about.session.and_then(|link| link.previous?.left_out);
+                }
+                // Its places are those of a conversation with one message more, or less.
+                Some(Fact::Resumed { about: Some(about), .. })
+                    if about.system_prompt().is_some() != prompted =>
+                {
+                    prompted = !prompted;
+                    left_out = None;
                 }
                 Some(Fact::ContextTruncated { dropped, cleared, summary, .. }) => {
                     let summary = summary_in(summary.as_deref()).map(|it| it.text().into_owned());

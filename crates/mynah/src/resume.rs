@@ -265,7 +265,7 @@ impl Resume {
 
     /// Allows an engine whose model, tools or params differ from those of the run. Options that
     /// this call sets need no permission. Completed work stays, and the records note the new
-    /// engine. The conversation stays as it is recorded, its system prompt included.
+    /// engine. If the system prompt differs, the model reads the new one; a conversation that had one of its own keeps it.
     /// [`Engine::replay`] then compares its engine with the last one; for earlier engines their
     /// records answer.
     pub fn allow_changed_engine(mut self) -> Self {

@@ -1,7 +1,8 @@
 //! Runs that other engines resume it with: each reads what is there as those did that made it, and the whole replays.
 
 use mynah::{
-    Engine, HaltReason, Message, OnUncertain, Resume, Tool, ToolOutcome, Tools, cancel_run,
+    Engine, HaltReason, Message, OnUncertain, Resume, Role, Thread, Tool, ToolOutcome, Tools,
+    cancel_run,
     log::{Append, Fact, Log, MemoryLog, Record, verify_run},
     replay_run,
     testing::Scripted,
@@ -91,6 +92,48 @@ async fn another_limit_counts_from_where_another_engine_goes_on() -> mynah::Resu
     let differs =
         first.replay(&log, &*run).replay_tools(Tools::All).await.expect_err("another engine");
     assert_eq!((&differs.metadata()["kind"], differs.reason()), (&json!("resumed"), "payload"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_prompt_of_another_engine_takes_the_place_of_the_one_before() -> mynah::Result<()> {
+    for (before, after) in [(Some("A"), Some("B")), (None, Some("B")), (Some("A"), None)] {
+        let log = MemoryLog::new();
+        let scripts = [
+            json!([{"tool_call": {"id": "c", "name": "ask"}}, {"finish": "tool_calls"}]),
+            json!([{"text": "done"}, {"finish": "stop"}]),
+        ];
+        let model = Scripted::new(scripts)?;
+        let engine = |prompt: Option<&str>| {
+            let ask = Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("?"));
+            let engine = Engine::new(model.clone()).tool(ask);
+            prompt.into_iter().fold(engine, |engine, prompt| engine.system(prompt))
+        };
+        let run = engine(before).chat("go").record(&log).await?.run_id.unwrap_or_default();
+        engine(after).resume(&log, &*run).answer("x").allow_changed_engine().await?;
+        let prompts: Vec<Option<String>> = model
+            .requests()
+            .iter()
+            .map(|request| {
+                let first = request.messages.get(0).filter(|it| it.role() == Role::System);
+                first.map(|first| first.text().into_owned())
+            })
+            .collect();
+        assert_eq!(prompts, [before.map(str::to_owned), after.map(str::to_owned)]);
+        assert_eq!(replay_run(&log, &*run).await?.status, "equal");
+        assert_eq!(engine(after).replay(&log, &*run).await?.status, "equal");
+    }
+    // A conversation that has a prompt of its own keeps it.
+    let (log, model) = (MemoryLog::new(), Scripted::says(["first", "second"]));
+    let own = Thread::from_iter([Message::system("own"), Message::user("go")]);
+    let engine = |prompt: &str| Engine::new(model.clone()).system(prompt);
+    let run = engine("A").chat(own).record(&log).await?.run_id.unwrap_or_default();
+    let fork = mynah::fork_run(&log, &*run, 1).await?.run_id;
+    let done = engine("B").resume(&log, &*fork).allow_changed_engine().await?;
+    assert_eq!(
+        done.thread.messages.get(0).map(|first| first.text().into_owned()),
+        Some("own".into())
+    );
     Ok(())
 }
 

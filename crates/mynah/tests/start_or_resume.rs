@@ -120,8 +120,11 @@ async fn a_changed_engine_continues_only_where_it_is_allowed() -> Result<()> {
         for again in 0..2 {
             let run = to_its_end(chat("Pay 17.").await?).await?;
             assert_eq!(run.result().text(), "Done.", "cut at {cut}, {again}");
-            assert_eq!(run.result().thread.messages.iter().next().unwrap().text(), "Be brief.");
         }
+        for request in model.requests() {
+            assert_eq!(request.messages.get(0).unwrap().text(), "Be kind.", "cut at {cut}");
+        }
+        assert_eq!(mynah::replay_run(&log, "k").await?.status, "equal", "cut at {cut}");
         let was_paid = kinds[..cut].iter().filter(|kind| *kind == "tool_completed").count() > 1;
         assert_eq!(paid.load(Ordering::Relaxed), usize::from(!was_paid), "cut at {cut}");
         verify_run(&log, "k").await?;

@@ -479,12 +479,7 @@ impl Done {
         let Some((_, Fact::RunStarted { thread, about, .. })) = self.facts.first() else {
             return Thread::new();
         };
-        let params = about.as_ref().map(|about| &about.params);
-        let prompt = params.and_then(|params| params.get("system")?.as_str());
-        let has_prompt = thread
-            .messages
-            .get(0)
-            .is_some_and(|first| first.role() == Role::System && Some(&*first.text()) == prompt);
+        let has_prompt = about.as_ref().is_some_and(|about| about.prompts(&thread.messages));
         thread.messages.iter().skip(usize::from(has_prompt)).cloned().collect()
     }
 

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use mynah_data::{
     ASK_USER_SENTINEL, Breach, CUT_SHORT, Error, Halt, HaltReason, Message, Messages, Response,
-    RunId, StepResult, Thread, ToolCall, ToolOutcome, Wait,
+    Role, RunId, StepResult, Thread, ToolCall, ToolOutcome, Wait,
 };
-use mynah_log::{End, Extent, Fact, Interruption, OnUncertain, Plan, Resolution, SUMMARY_STARTED};
+use mynah_log::{
+    About, End, Extent, Fact, Interruption, OnUncertain, Plan, Resolution, SUMMARY_STARTED,
+};
 use mynah_step::{Continuation, Spent, Try, uncertain};
 use serde_json::{Value, json};
 
@@ -53,6 +55,8 @@ pub(crate) struct RunState {
     pub(super) sub_runs: Vec<RunId>,
     /// What the model had said when the run was cut off.
     partial: Option<Response>,
+    /// What the run runs with.
+    about: Option<Box<About>>,
     /// The calls that were answered in place of a tool.
     repaired: Vec<String>,
     /// The number of steps when the run last continued after waiting. Limits are counted from
@@ -99,10 +103,12 @@ impl RunState {
         match fact {
             Fact::RunStarted { thread, extent, about } => {
                 self.begin(thread, extent);
-                let link = about.and_then(|about| about.session?.previous?.left_out);
-                if let Some(left_out) = link {
+                let previous =
+                    about.as_ref().and_then(|about| about.session.as_ref()?.previous.as_ref());
+                if let Some(left_out) = previous.and_then(|previous| previous.left_out.clone()) {
                     self.view = ContextView::carried(&self.thread.messages, left_out);
                 }
+                self.about = about;
             }
             Fact::Resumed {
                 message,
@@ -113,10 +119,15 @@ impl RunState {
                 given_up,
                 request_id,
                 extent,
-                about: _,
+                about,
                 on_uncertain,
                 after,
             } => {
+                // A turn of a session continues its conversation, prompt included.
+                if let Some(about) = about.as_ref().filter(|_| request_id.is_none()) {
+                    self.change_prompt(about);
+                }
+                self.about = about.or(self.about.take());
                 self.on_uncertain = on_uncertain;
                 self.extent = extent.unwrap_or(self.extent);
                 // A run that waited was not cut off.
@@ -230,6 +241,30 @@ impl RunState {
             self.thread.extend(thread.messages.since(0).cloned());
             self.thread.metadata = thread.metadata;
         }
+    }
+
+    /// Puts the system prompt of another engine in the place of the one before. A conversation keeps a prompt of its own.
+    fn change_prompt(&mut self, about: &About) {
+        let before = self.about.as_deref().and_then(About::system_prompt);
+        let prompt = about.system_prompt();
+        let messages = &self.thread.messages;
+        let has_prompt = self.about.as_ref().is_some_and(|about| about.prompts(messages));
+        let has_own = !has_prompt && messages.iter().any(|it| it.role() == Role::System);
+        if prompt == before || has_own || has_prompt != before.is_some() {
+            return;
+        }
+        let prompted = |thread: &mut Thread| {
+            let rest = thread.messages.iter().skip(usize::from(has_prompt)).cloned();
+            let first = prompt.map(|prompt| Arc::new(Message::system(prompt)));
+            thread.messages = first.into_iter().chain(rest).collect();
+        };
+        prompted(&mut self.thread);
+        self.conversation.iter_mut().for_each(|it| prompted(&mut it.thread));
+        // Its places are those of the messages before.
+        if has_prompt != prompt.is_some() {
+            self.view = ContextView::default();
+        }
+        self.rewrites += 1;
     }
 
     fn finalize(&mut self, end: End, nudge: Option<Arc<Message>>) {
