@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs,
-    agent::{self, VarArgs},
+    agent::VarArgs,
     model::{CallArgs, cannot_go_on},
     play, resume, runtime,
     store::{self, LogLocation},
@@ -56,24 +56,25 @@ pub(crate) struct Arguments {
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { log: place, run, at, agent, vars, allow_changed_agent, budget } = arguments;
-    // Check first that the agent can continue the run.
-    let fork = runtime()?.block_on(async {
-        if let Some(agent) = &agent {
-            drop(agent::load(agent, &vars, &agent::Answered::default()).await?);
-        }
-        branch(&place, &run, at, agent.is_some()).await
-    })?;
-    match agent {
-        Some(agent) => {
-            let resume = resume::Arguments::new(place, fork, agent, vars);
-            resume::main(resume.changed(allow_changed_agent, budget))
-        }
+    let resume = agent.map(|agent| {
+        let resume = resume::Arguments::new(place.clone(), run.clone(), agent, vars);
+        resume.changed(allow_changed_agent, budget)
+    });
+    let fork = runtime()?.block_on(branch(&place, &run, at, resume.as_ref()))?;
+    match resume {
+        Some(resume) => resume::main(resume.of_run(fork)),
         None => Ok(()),
     }
 }
 
 /// Makes the branch, and prints how to resume it unless that happens now. Returns its id.
-async fn branch(place: &LogArgs, run: &str, at: u64, goes_on: bool) -> Result<String, Failure> {
+async fn branch(
+    place: &LogArgs,
+    run: &str,
+    at: u64,
+    resume: Option<&resume::Arguments>,
+) -> Result<String, Failure> {
+    let goes_on = resume.is_some();
     let log = LogLocation::parse(&place.log)?.open_to_write()?;
     let run = store::find(log.as_ref(), run).await?;
     // A run cannot continue after its end: only the seal follows it.
@@ -95,6 +96,10 @@ async fn branch(place: &LogArgs, run: &str, at: u64, goes_on: bool) -> Result<St
             ))
             .with("run_id", &*run.run_id)
             .into());
+    }
+    // A fork that its agent cannot continue would be left behind.
+    if let Some(resume) = resume {
+        resume.check_fork(&log, &run, at).await?;
     }
     let forked = fork_run(&log, &*run.run_id, at).await?;
     let mut out = io::stdout().lock();

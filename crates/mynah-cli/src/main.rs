@@ -209,7 +209,7 @@ enum Verb {
 const DEFAULT_LOG: &str = "sqlite:mynah.db";
 
 /// What every verb that reads runs takes.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct LogArgs {
     /// Log that keeps the runs: memory:, sqlite:PATH or postgres://USER@HOST/DATABASE.
     #[arg(long, value_name = "URL", env = "MYNAH_LOG", default_value = DEFAULT_LOG)]

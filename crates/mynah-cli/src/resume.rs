@@ -26,7 +26,7 @@ use crate::{
     agent::{self, VarArgs},
     event_printer::EventPrinter,
     form::misfit,
-    generate::remark,
+    generate::{failed, remark},
     ledger::Ledger,
     model::{CallArgs, Tries, cannot_go_on, script},
     play,
@@ -171,6 +171,11 @@ impl Arguments {
             on_uncertain: Policy::Suspend,
             budget: Vec::new(),
         }
+    }
+
+    /// The same of another run.
+    pub(crate) fn of_run(self, run: String) -> Self {
+        Self { run, ..self }
     }
 
     /// The same, although the agent is another, or with other limits.
@@ -346,6 +351,36 @@ impl Arguments {
         Ok(options)
     }
 
+    /// The continuation of a run, without what it waits for.
+    fn again(&self, engine: &Engine, log: &Arc<Ledger>, run: &str, options: &Options) -> Resume {
+        let resume = engine.resume(log, run).on_uncertain(self.on_uncertain.into());
+        let resume = resume.options(options.clone());
+        if self.allow_changed_agent { resume.allow_changed_engine() } else { resume }
+    }
+
+    /// Refuses an agent that cannot continue a fork of a run at this record. What a fork waits for can be given later.
+    pub(crate) async fn check_fork(
+        &self,
+        log: &Arc<dyn Log>,
+        run: &RunSummary,
+        at: u64,
+    ) -> Result<(), Failure> {
+        let (ledger, tries) = (Arc::new(Ledger::new(Arc::clone(log))), Tries::default());
+        let engine = self.engine(&ledger, run, &tries).await?;
+        let options = self.options(&play::last_about(log.as_ref(), &run.run_id).await?)?;
+        let resume = self.again(&engine, &ledger, &run.run_id, &options);
+        match resume.check_fork(at).await.map_err(|error| spoken(error, &run.run_id)) {
+            Err(error) if matches!(error.kind(), ErrorKind::Replay(_)) => {
+                let refusal = self.refusal(&error, &ledger, &run.run_id, tries.count()).await?;
+                Err(refusal.because(error))
+            }
+            Err(error) if !matches!(error.kind(), ErrorKind::Session(_) | ErrorKind::Log(_)) => {
+                Err(failed(&error, tries.count()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the flags answer what the run waits for.
     fn decides(&self) -> bool {
         let on_uncertain = !matches!(self.on_uncertain, Policy::Suspend);
@@ -442,11 +477,7 @@ async fn resume(
     {
         options = options.overlay(Options::from_json(json!({"max_turns": turns}))?);
     }
-    let again = |run: &RunId| {
-        let resume = engine.resume(log, run).on_uncertain(arguments.on_uncertain.into());
-        let resume = resume.options(options.clone());
-        if arguments.allow_changed_agent { resume.allow_changed_engine() } else { resume }
-    };
+    let again = |run: &RunId| arguments.again(engine, log, run, &options);
     let RecordedCall { extent, waiting, .. } = recorded_call(log, &*found).await?;
     let prompt = screen.prompt().filter(|_| extent != Extent::Generate);
     let followed = Followed { resume: &again, prompt: prompt.as_ref() };

@@ -112,6 +112,13 @@ fn a_fork_with_a_changed_agent_sends_the_prompt_of_that_agent() {
     assert_eq!(store.run(&["run", &agent, "Menu?"]).code, Some(0));
     file("Be kind.");
     let fork = ["fork", "last", "--at", "1", "--agent", &agent, "--allow-changed-agent"];
+    // A refused agent leaves no fork behind.
+    let refused = store.run(&fork[..6]);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(1), ""), "{}", refused.stderr);
+    let why = "began with another agent";
+    let hint = "pass --allow-changed-agent";
+    assert!(refused.stderr.contains(why) && refused.stderr.contains(hint), "{}", refused.stderr);
+    assert_eq!(store.json(&["runs"]).len(), 1);
     let told = store.json(&fork);
     let first = &told.last().unwrap()["ok"]["thread"]["messages"][0];
     assert!(first.to_string().contains("Be kind."), "{first}");

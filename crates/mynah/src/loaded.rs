@@ -330,6 +330,12 @@ impl Loaded {
         Some(Hash::of_call(tool, call))
     }
 
+    /// The run up to a record.
+    pub(crate) fn cut(mut self, at: u64) -> Self {
+        self.records.retain(|kept| kept.record().seq() <= at);
+        self
+    }
+
     /// The run up to where it last waited; none if it never did.
     pub(crate) fn until_it_waited(mut self) -> Option<Self> {
         let place = self.records.iter().rposition(|kept| kept.is(Kind::Suspended))?;

@@ -310,6 +310,14 @@ impl Resume {
         self.fit(&Loaded::read(&*self.log, &self.run).await?).map(drop)
     }
 
+    /// Checks that a [fork](crate::fork_run) of the run at this record could be resumed so, before it is made.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub async fn check_fork(&self, at: u64) -> Result<()> {
+        self.fit(&Loaded::read(&*self.log, &self.run).await?.cut(at)).map(drop)
+    }
+
     pub(crate) async fn check_engine(&self) -> Result<()> {
         self.part(&Loaded::read(&*self.log, &self.run).await?).map(drop)
     }
