@@ -568,9 +568,16 @@ fn enter_alone_neither_rejects_nor_skips_a_call() {
     terminal.wait("its result:");
     terminal.send("\r");
     terminal.wait_after("its result: \n", "its result:");
+    // Nor does any other text become its result.
+    terminal.send("no\r");
+    terminal.wait_after("its result: no\n", "its result:");
+    terminal.send("g\r");
+    terminal.wait("\nresult:");
     terminal.send("it slept\r");
     terminal.wait_prompt("Done.");
     leave(terminal);
+    let shown = store.ok(&["show", "last"]);
+    assert!(shown.contains("it slept"), "{shown}");
 }
 
 #[test]

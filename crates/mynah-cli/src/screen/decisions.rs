@@ -194,13 +194,22 @@ impl Screen {
         prompt: &Prompt,
     ) -> Result<Option<Decision>, Stop> {
         self.describe(&format!("{} may have run before", line(name)), call);
-        let choice = "[r]un it again, [s]kip it, or its result: ";
-        let said = self.asked(choice, Reads::Answer, prompt).await?;
-        Ok(said.map(|said| match said.trim() {
-            "r" | "run" => Decision::Approve,
-            "s" | "skip" => Decision::Reject("its outcome is unknown".to_owned()),
-            result => Decision::Result(result.into()),
-        }))
+        let choice = "[r]un it again, [s]kip it, or [g]ive its result: ";
+        loop {
+            let Some(said) = self.asked(choice, Reads::Answer, prompt).await? else {
+                return Ok(None);
+            };
+            return Ok(Some(match &*said.trim().to_lowercase() {
+                "r" | "run" => Decision::Approve,
+                "s" | "skip" => Decision::Reject("its outcome is unknown".to_owned()),
+                "g" | "give" => match self.asked("result: ", Reads::Answer, prompt).await? {
+                    Some(result) => Decision::Result(result.trim().into()),
+                    None => return Ok(None),
+                },
+                // Any other text would become what the model believes the tool returned.
+                _ => continue,
+            }));
+        }
     }
 
     /// Shows a call that a person decides on.
