@@ -290,6 +290,15 @@ mod tests {
             assert_eq!(headings.split_whitespace().count(), columns, "{text}");
             assert!(text.lines().all(|line| line.len() <= width), "{width}: {text}");
         }
+        // An agent of an agent has the ids of both before its own.
+        let agent =
+            "01KABCDEFGHJKMNPQRSTVWXYZ0+research-0123456789abcdef+translate-0123456789abcdef";
+        let runs = [run, RunSummary::empty(agent)];
+        let mut out = Vec::new();
+        write_table(&runs, false, Some(80), &mut out).expect("room");
+        let text = String::from_utf8(out).expect("text");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.contains("+translate-01234…  abandoned"), "{text}");
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub(crate) struct Columns<'a>(Vec<Column<'a>>);
 
 struct Column<'a> {
     heading: &'a str,
-    cells: Vec<&'a str>,
+    cells: Vec<Cow<'a, str>>,
     width: usize,
     is_number: bool,
 }
@@ -119,15 +119,16 @@ impl<'a> Columns<'a> {
         numbers: Range<usize>,
     ) -> Self {
         let column = |(place, heading): (usize, &&'a str)| {
-            let cells: Vec<&str> = rows.iter().map(|row| row[place].as_str()).collect();
-            let widths = cells.iter().chain([heading]).map(|cell| cell.chars().count());
-            let width = widths.max().unwrap_or(0).min(WIDEST);
+            let cells: Vec<Cow<'_, str>> =
+                rows.iter().map(|row| row[place].as_str().into()).collect();
+            let widths = cells.iter().map(|cell| cell.chars().count());
+            let width = widths.chain([heading.chars().count()]).max().unwrap_or(0).min(WIDEST);
             Column { heading, cells, width, is_number: numbers.contains(&place) }
         };
         Self(headings.iter().enumerate().map(column).collect())
     }
 
-    /// Leaves out columns in this order, until the rest fits a width.
+    /// Leaves out columns in this order, until the rest fits a width. If it still does not, the first column is cut.
     pub(crate) fn within(mut self, width: usize, less: &[&str]) -> Self {
         let needed = |columns: &[Column<'_>]| columns.iter().map(|it| it.width + 2).sum::<usize>();
         for heading in less {
@@ -135,6 +136,13 @@ impl<'a> Columns<'a> {
                 break;
             }
             self.0.retain(|column| column.heading != *heading);
+        }
+        let over = needed(&self.0).saturating_sub(width.saturating_add(2));
+        if let Some(first) = self.0.first_mut().filter(|_| over > 0) {
+            first.width = first.width.saturating_sub(over).max(1);
+            for cell in first.cells.iter_mut().filter(|cell| cell.chars().count() > first.width) {
+                *cell = short(cell, first.width - 1).into();
+            }
         }
         self
     }
@@ -144,7 +152,7 @@ impl<'a> Columns<'a> {
         for row in 0..=rows {
             let mut line = String::new();
             for Column { heading, cells, width, is_number } in &self.0 {
-                let cell = row.checked_sub(1).map_or(heading, |row| &cells[row]);
+                let cell = row.checked_sub(1).map_or(*heading, |row| &*cells[row]);
                 // Writing to a string does not fail.
                 let _ = match is_number {
                     true => write!(line, "{cell:>width$}  "),
