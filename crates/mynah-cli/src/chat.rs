@@ -127,20 +127,20 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let waits = chat.converse(open).await;
         written(chat.screen.end())?;
         let waits = waits?;
-        let (id, has_session) = (chat.id.clone(), chat.session.is_some());
-        if let Some(run) = waits {
-            let Who::File(agent, vars) = chat.who else { return Ok(()) };
-            return resume::Arguments::new(place, run.clone(), agent, vars)
-                .judge(&chat.log, &run)
-                .await;
-        }
-        if has_session && !place.json {
+        let continues = chat.session.is_some() || waits.is_some();
+        if continues && !place.json && !place.is_lost() {
             let (who, flags) = chat.who.words();
-            let (id, log) = (quoted(&id), log_flag(&place.log));
+            let (id, log) = (quoted(&chat.id), log_flag(&place.log));
             chat.screen
                 .hint(&format!("continue with: mynah chat {who} --session {id}{flags}{log}"));
         }
-        Ok(())
+        match (waits, chat.who) {
+            (Some(run), Who::File(agent, vars)) => {
+                let resume = resume::Arguments::new(place, run.clone(), agent, vars);
+                resume.judge(&chat.log, &run).await
+            }
+            _ => Ok(()),
+        }
     })
 }
 

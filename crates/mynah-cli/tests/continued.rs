@@ -44,6 +44,8 @@ fn a_turn_whose_agent_changed_continues_or_is_taken_back() {
         terminal.send("\x04");
         let (code, all) = terminal.end();
         assert_eq!(code, Some(3), "{all}");
+        let command = format!("continue with: mynah chat {agent} --session {session} --log");
+        assert!(all.contains(&command), "{all}");
         store.file("agent.toml", &prompted("You are terse."));
         // No line of a pipe is an answer.
         let piped =
