@@ -34,6 +34,7 @@
 //! Paths in a file are relative to the folder of the file. `docs/agents.md` describes every key, and [`schema`] is their JSON Schema.
 
 mod agents;
+pub mod answer;
 mod build;
 mod file;
 pub mod golden;

@@ -16,6 +16,7 @@ use mynah::{
     log::{Log as _, RunFilter, Totals},
     restore_turn,
 };
+use mynah_agent::answer::misfit;
 use serde_json::Value;
 
 use self::{
@@ -366,6 +367,14 @@ impl Chat {
             }
             self.screen.remark(BAD, &why);
             self.screen.note("each message has the whole budget; say how to continue");
+        }
+        if let Some(error) = misfit(&resume::facts(self.log.as_ref(), &run).await?) {
+            let why = format!("run {run}: {error}");
+            if !self.prompt.is_terminal {
+                return Err(Failure::finding(why).because(error));
+            }
+            self.screen.remark(BAD, &why);
+            self.screen.note("/retry asks again");
         }
         Ok(Next::Continue)
     }

@@ -1,83 +1,31 @@
 //! The JSON Schema that an answer must fit.
 
-use jsonschema::Validator;
-use mynah::{
-    AdapterReason, Error, FinishReason, HaltReason, Metadata, Response, ResponseFormat,
-    log::{About, Fact},
-};
-use serde_json::{Value, json};
-
-use crate::generate::cut_off;
+use mynah::{Metadata, Response, ResponseFormat};
+use mynah_agent::answer;
+use serde_json::Value;
 
 /// What an answer must be.
 pub(crate) struct Form {
-    format: ResponseFormat,
-    validator: Validator,
+    name: String,
+    schema: Value,
 }
 
 impl Form {
     /// The form of a schema. Without a title it is called by the other name.
     pub(crate) fn new(schema: Value, other: &str) -> Result<Self, String> {
-        let validator = jsonschema::validator_for(&schema)
-            .map_err(|error| format!("not JSON Schema: {error}"))?;
-        let (name, strict) = (schema_name(&schema, other), can_be_strict(&schema));
-        Ok(Self { format: ResponseFormat::JsonSchema { name, schema, strict }, validator })
-    }
-
-    /// The form that a recorded run asked for.
-    fn recorded(about: &About) -> Option<Self> {
-        let name = "response_format";
-        let format = about.options.get(name).or_else(|| about.params.get(name))?;
-        let format: ResponseFormat = serde_json::from_value(format.clone()).ok()?;
-        let ResponseFormat::JsonSchema { schema, .. } = &format else { return None };
-        let validator = jsonschema::validator_for(schema).ok()?;
-        Some(Self { format, validator })
+        jsonschema::validator_for(&schema).map_err(|error| format!("not JSON Schema: {error}"))?;
+        Ok(Self { name: schema_name(&schema, other), schema })
     }
 
     pub(crate) fn format(&self) -> ResponseFormat {
-        self.format.clone()
+        let Self { name, schema } = self;
+        let strict = can_be_strict(schema);
+        ResponseFormat::JsonSchema { name: name.clone(), schema: schema.clone(), strict }
     }
 
-    /// Not every provider enforces a schema, and none can in an answer that it cuts off. One that calls tools is not held against it.
     pub(crate) fn check(&self, response: &Response) -> mynah::Result<()> {
-        if response.finish_reason == Some(FinishReason::ToolCalls) {
-            return Ok(());
-        }
-        let Err(why) = self.fits(&response.text()) else { return Ok(()) };
-        let cut_off = cut_off(response).map(|how| format!("was cut off {how} and so "));
-        let cut_off = cut_off.unwrap_or_default();
-        let message = format!("adapter error: malformed_response: the answer {cut_off}{why}");
-        Err(Error::adapter(AdapterReason::MalformedResponse)
-            .with_message(message)
-            .with("response", json!(response)))
+        answer::check(&self.schema, response)
     }
-
-    /// The message for an answer that does not fit.
-    fn fits(&self, text: &str) -> Result<(), String> {
-        let answer: Value =
-            serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
-        self.validator.validate(&answer).map_err(|error| {
-            let place = error.instance_path().to_string();
-            let place = if place.is_empty() { String::new() } else { format!("{place}: ") };
-            format!("does not fit the schema: {place}{error}")
-        })
-    }
-}
-
-/// Why the answer of a completed run does not fit the form that the run asked for; none if it fits, or if there is neither.
-pub(crate) fn misfit(facts: &[Fact]) -> Option<Error> {
-    let (mut form, mut answer, mut is_done) = (None, None, false);
-    for fact in facts {
-        match fact {
-            Fact::RunStarted { about: Some(about), .. }
-            | Fact::Resumed { about: Some(about), .. } => form = Form::recorded(about),
-            Fact::AssistantCompleted { response, .. } => answer = Some(response),
-            Fact::Completed(end) => is_done = end.reason == HaltReason::Completed,
-            _ => {}
-        }
-    }
-    let (form, answer) = form.zip(answer).filter(|_| is_done)?;
-    form.check(answer).err()
 }
 
 /// Whether providers that enforce schemas take this one: the answer is an object, and no object of it may have other

@@ -12,6 +12,7 @@ use mynah::{
     AdapterReason, EngineReason, Error, ErrorKind, FinishReason, Generate, Image, Message, Part,
     Request, Response, RunId, StreamReason, ToolSpec,
 };
+use mynah_agent::answer::cut_off;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
@@ -286,15 +287,6 @@ pub(crate) fn remark(response: &Response) -> Result<(), Failure> {
         let _ = writeln!(io::stderr(), "mynah: the answer was cut off {how}");
     }
     Ok(())
-}
-
-/// How the provider cut an answer off, if it did.
-pub(crate) fn cut_off(response: &Response) -> Option<&'static str> {
-    match response.finish_reason {
-        Some(FinishReason::Length) => Some("at its token limit"),
-        Some(FinishReason::ContentFilter) => Some("by a content filter"),
-        _ => None,
-    }
 }
 
 /// The exit code of a failed call.

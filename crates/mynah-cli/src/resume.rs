@@ -17,6 +17,7 @@ use mynah::{
     log::{About, End, Extent, Fact, Hash, Log, RunStatus, RunSummary},
     recorded_call,
 };
+use mynah_agent::answer::misfit;
 use serde_json::{Value, json};
 
 pub(crate) use self::flags::limit;
@@ -25,7 +26,6 @@ use crate::{
     Failure, LogArgs,
     agent::{self, VarArgs},
     event_printer::EventPrinter,
-    form::misfit,
     generate::{failed, remark},
     ledger::Ledger,
     model::{CallArgs, Tries, cannot_go_on, script},

@@ -8,12 +8,12 @@ use std::{
 
 use clap::Args;
 use mynah::RunId;
+use mynah_agent::answer::misfit;
 use serde_json::json;
 
 use crate::{
     Failure, LogArgs,
     agent::{self, VarArgs},
-    form::misfit,
     generate::{failed, text_of},
     ledger::Ledger,
     resume, runtime,

@@ -24,13 +24,13 @@ use mynah::{
     log::{Log as _, Totals},
     recorded_call,
 };
+use mynah_agent::answer::cut_off;
 use serde_json::{Value, json};
 
 use crate::{
     Failure,
     best_effort::BestEffortWriter,
     describe::left_out,
-    generate::cut_off,
     ledger::Ledger,
     now, store,
     text::{Span, count, for_stdout, line, plain, short, width},

@@ -10,6 +10,7 @@ use mynah::{
         Totals, parent,
     },
 };
+use mynah_agent::answer::cut_off;
 use serde_json::{Value, json};
 
 use crate::{
@@ -18,7 +19,6 @@ use crate::{
         NOT_PERMITTED, UNKNOWN_OUTCOME, changes, denied, detail, left_out, other_model, refusal,
         waits,
     },
-    generate::cut_off,
     runs, runtime,
     store::{self, LogLocation, fact, previous},
     text::{Moment, Span, count, line, plain, short},

@@ -38,6 +38,25 @@ fn an_answer_that_does_not_fit_the_schema_is_exit_1_with_the_place() {
         let ran = store.run(&["run", &agent, "Go."]);
         assert_eq!((ran.code, ran.stdout), (code, format!("{text}\n")), "{}", ran.stderr);
         assert!(ran.stderr.contains(why), "{}", ran.stderr);
+        let run = store.json(&["runs", "--limit", "1"])[0]["run_id"].as_str().unwrap().to_owned();
+        assert!(ran.stderr.contains(&format!("  mynah show {run} ")), "{}", ran.stderr);
+        let is_named = ran.stderr.contains(&format!("mynah: run {run}: "));
+        assert_eq!(is_named, code == Some(1), "{}", ran.stderr);
+        let chat = mynah(["chat", &agent, "--log", &store.url()]);
+        let chatted = feed(chat, b"Go.\n");
+        assert_eq!(chatted.code, code, "{}", chatted.stderr);
+        assert!(chatted.stderr.contains(why), "{}", chatted.stderr);
+        let goldens = store.beside("goldens");
+        let name = format!("golden-{}", text.len());
+        let added = store.run(&["golden", "add", &run, "--name", &name, "--to", &goldens]);
+        assert_eq!(added.code, code.map(|code| 2 * code), "{}", added.stderr);
+        assert!(added.stderr.contains(why), "{}", added.stderr);
+        if code == Some(1) {
+            let checked = common::run(["check", &agent, &goldens, "--what-if"]);
+            assert_eq!(checked.code, code, "{}", checked.stderr);
+            let found = format!("  output: adapter error: malformed_response: {why}");
+            assert!(checked.stdout.contains(&found), "{}", checked.stdout);
+        }
         let told = store.run(&["run", &agent, "Go.", "--json"]);
         let last = lines(&told).pop().unwrap();
         assert_eq!((told.code, last.get("ok").is_some()), (code, code == Some(0)), "{last}");

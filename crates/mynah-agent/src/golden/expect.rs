@@ -123,6 +123,10 @@ impl Expect {
     /// What a run did not do as expected. The judge is not asked.
     pub(super) fn findings(&self, done: &Done) -> Vec<Finding> {
         let mut findings = self.of_calls(done);
+        findings.extend(
+            done.misfit()
+                .map(|error| Finding::new("output", format!("output: {}", error.message()))),
+        );
         let (text, mut find) = (&done.text, |key: &str, what: String| {
             findings.push(Finding::new(key, format!("{key}: {what}")));
         });

@@ -56,6 +56,10 @@ pub async fn add(
     fs::create_dir_all(folder).map_err(|error| unusable(folder, error))?;
     let (bytes, redacted) = exported(log, run, &rules).await?;
     let golden = Golden::read(&file, io::Cursor::new(&bytes), Expect::default()).await?;
+    if let Some(error) = golden.done.misfit() {
+        let why = format!("it did not do what it was asked for: {error}");
+        return Err(GoldenError::Unfit { run: run.to_owned(), why });
+    }
     fs::write(&file, bytes).map_err(|error| unusable(&file, error))?;
     let tools: Vec<Value> = golden.done.calls().map(|call| call.name.as_str().into()).collect();
     let known = fs::read_to_string(&expectations);

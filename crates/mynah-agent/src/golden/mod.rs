@@ -38,7 +38,7 @@ pub use self::{
     keep::{Added, add},
     redact::{Redacted, Rules},
 };
-use crate::FileError;
+use crate::{FileError, answer::misfit};
 
 /// Who answers when a golden is checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -461,6 +461,11 @@ impl Done {
         let mut totals = summary.totals.clone();
         facts.iter().filter_map(|(_, fact)| fact.sub_run_totals()).for_each(|it| totals.add(&it));
         Ok(Self { facts, messages, text, reason, totals, summary })
+    }
+
+    /// Why its answer does not fit the schema that the agent asked for.
+    fn misfit(&self) -> Option<mynah::Error> {
+        misfit(self.facts.iter().map(|(_, fact)| fact))
     }
 
     /// The model of an answer whose cost is not known.

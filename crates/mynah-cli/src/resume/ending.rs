@@ -5,12 +5,12 @@ use mynah::{
     log::{About, End, Extent, Fact, Log as _, RunStatus},
 };
 
+use mynah_agent::answer::misfit;
+
 use super::{Arguments, facts};
 use crate::{
     Failure,
     describe::{detail, other_model},
-    form::misfit,
-    generate::failed,
     ledger::Ledger,
     model::cannot_go_on,
     play,
@@ -43,16 +43,16 @@ impl Arguments {
             screen.totals(log, run).await?;
         }
         self.judge(log, run).await?;
-        if let Some(error) = misfit(&facts) {
-            return Err(failed(&error, 1).told());
-        }
         if let (Some(agent), true) = (self.agent(), is_shown && !self.log.is_lost()) {
             let agent =
                 format!(" --agent {}{}", quoted(&agent.to_string_lossy()), self.vars.flags());
             screen.hint(&self.log.command("show", run, ""));
             screen.hint(&self.log.command("fork", run, &format!(" --at N{agent}")));
         }
-        Ok(())
+        match misfit(&facts) {
+            Some(error) => Err(Failure::finding(format!("run {run}: {error}"))),
+            None => Ok(()),
+        }
     }
 
     /// The exit code for the run's state.
