@@ -253,7 +253,7 @@ const EXAMPLES: &str = "Examples:
   mynah export last -o run.ndjson              write a run to a file that can be verified
   mynah prune --older-than 30d --reason age    list runs that could be removed
 
-Exit codes: 0 done; 1 a problem was found, or a run failed; 2 wrong usage or a bad input file; 3 a run waits; 4 a log, file or server cannot be used; 130 interrupted.";
+Exit codes: 0 done; 1 a problem was found, or a run failed; 2 wrong usage or a bad input file; 3 a run waits; 4 a log, file, folder or server is missing or cannot be used; 130 interrupted.";
 
 /// What every verb that takes something away takes.
 #[derive(Args)]
