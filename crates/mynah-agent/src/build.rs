@@ -119,6 +119,7 @@ impl AgentFile {
         let model = model.into();
         let adapter = |name: &str| name.split_once(':').map(|(adapter, _)| adapter.to_owned());
         self.spec.model = match self.spec.model {
+            own if own.name() == model => own,
             Model::Table(table) if adapter(&table.name) == adapter(&model) => {
                 Model::Table(ModelTable { name: model, price: None, context_window: None, ..table })
             }
@@ -204,10 +205,21 @@ impl AgentFile {
         engine: &EngineOf<'_, E>,
     ) -> Result<Agent, E> {
         let mut warnings = self.odd_params();
+        if let Some(model) = self.spec.fallback.iter().find(|model| is_scripted(model.name())) {
+            let why = format!("{}: a script cannot be a fallback, only the `model`", model.name());
+            return Err(self.source.error(&["fallback"], why).into());
+        }
         let own = match engine(self)? {
+            Some(own) if is_scripted(self.model()) => {
+                let own = self.informed(own);
+                self.check_price(own.get_model().is_some_and(|it| it.pricing.is_some()))?;
+                warnings.extend(self.unused_fallback());
+                own
+            }
             Some(own) => own,
             None => {
-                self.check_price()?;
+                let model = self.spec.model.informed(ModelRef::from(self.model()));
+                self.check_price(model.pricing.is_some())?;
                 warnings.extend(self.odd_models());
                 self.engine()?
             }
@@ -245,12 +257,26 @@ impl AgentFile {
         Ok(Engine::new(all).model(id))
     }
 
+    /// An engine that has its script, with the price and the context window that the file gives it.
+    fn informed(&self, engine: Engine) -> Engine {
+        match &self.spec.model {
+            Model::Table(ModelTable { price, context_window, .. })
+                if price.is_some() || context_window.is_some() =>
+            {
+                let model = engine.get_model().cloned();
+                let model = model.unwrap_or_else(|| ModelRef::new("scripted"));
+                let model = self.spec.model.informed(model);
+                engine.model(model)
+            }
+            _ => engine,
+        }
+    }
+
     /// Refuses a limit in dollars, also one of an agent above, for a model whose price is not known.
-    fn check_price(&self) -> Result<(), FileError> {
+    fn check_price(&self, is_known: bool) -> Result<(), FileError> {
         let is_own = self.spec.budget.usd.is_some();
         let name = self.model();
-        let known = self.spec.model.informed(ModelRef::from(name)).pricing.is_some();
-        if known || !(is_own || self.nesting.limits_usd) {
+        if is_known || !(is_own || self.nesting.limits_usd) {
             return Ok(());
         }
         let (key, whose): (&[&str], _) = match is_own {
@@ -258,7 +284,8 @@ impl AgentFile {
             false => (&["model"], "`budget.usd` of the agent above"),
         };
         let why = format!(
-            "the price of {name} is not known, so {whose} cannot be enforced; limit `total_tokens` or `turns` instead, or give a price: model = {{ name, price = {{ input, output }} }}"
+            "the price of {name} is not known, so {whose} cannot be enforced; use a model with a known price (`mynah models` lists them), limit `total_tokens` \
+             or `turns` instead, or give the price in the file: model = {{ name = {name:?}, price = {{ input = DOLLARS, output = DOLLARS }} }}, per million tokens"
         );
         Err(self.source.error(key, why))
     }
@@ -456,7 +483,7 @@ impl AgentFile {
         let mut offered: Vec<(Tool, Permission)> = Vec::new();
         if let Some(files) = &spec.files {
             let wrong = |error: mynah::Error| {
-                self.source.error(&["tools", "files", "root"], error.to_string())
+                self.source.unreachable(&["tools", "files", "root"], error.to_string())
             };
             let root = mynah_tools::files(self.path(&files.root)).map_err(wrong)?;
             let reading = root.read_only();
@@ -513,7 +540,7 @@ impl AgentFile {
         let dir = self.path(table.and_then(|table| table.dir.as_deref()).unwrap_or(""));
         if !dir.is_dir() {
             let why = format!("there is no folder {}", dir.display());
-            return Err(self.source.error(&["tools", "shell", "dir"], why));
+            return Err(self.source.unreachable(&["tools", "shell", "dir"], why));
         }
         let mut shell = mynah_tools::shell().dir(dir);
         let inherited = mynah_mcp::minimal_environment();
@@ -557,6 +584,11 @@ pub fn default_context<'a>(
     let window = |model: &ModelRef| catalog.inform(model.clone()).limits.get("context")?.as_u64();
     let windows = models.into_iter().filter_map(window);
     ContextPolicy::new(windows.min().map_or(UNKNOWN_WINDOW, |window| window / 4 * 3))
+}
+
+/// Whether a model plays the scripts of a file. Only the command has such models.
+pub(crate) fn is_scripted(model: &str) -> bool {
+    model.starts_with("scripted:")
 }
 
 /// What to give in place of a value that breaks a rule.

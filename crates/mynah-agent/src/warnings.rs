@@ -35,6 +35,12 @@ impl AgentFile {
         odd.collect()
     }
 
+    /// Fallbacks of a script, which needs none.
+    pub(crate) fn unused_fallback(&self) -> Option<FileError> {
+        let why = "not used: a scripted model has no fallback";
+        (!self.spec.fallback.is_empty()).then(|| self.source.error(&["fallback"], why))
+    }
+
     /// Keys that are not set, models that end, and names that no provider may know.
     pub(crate) fn odd_models(&self) -> Vec<FileError> {
         let first = std::iter::once((&self.spec.model, "model"));

@@ -148,11 +148,11 @@ async fn an_error_names_the_file_the_line_and_the_key_and_suggests_the_nearest()
         ("M\nagent_depth = 9", "agent.toml:3: agent_depth: agents may be nested 8 deep at most"),
         (
             "model = \"llamacpp:x\"\nbudget = { usd = 1 }",
-            "agent.toml:2: budget.usd: the price of llamacpp:x is not known, so this limit cannot be enforced; limit `total_tokens` or `turns` instead, or give a price: model = { name, price = { input, output } }",
+            "agent.toml:2: budget.usd: the price of llamacpp:x is not known, so this limit cannot be enforced; use a model with a known price (`mynah models` lists them), limit `total_tokens` or `turns` instead, or give the price in the file: model = { name = \"llamacpp:x\", price = { input = DOLLARS, output = DOLLARS } }, per million tokens",
         ),
         (
             "M\nbudget = { usd = 1 }\n[agents.x]\ndescription = \"d\"\nmodel = \"llamacpp:x\"",
-            "agent.toml:6: agents.x.model: the price of llamacpp:x is not known, so `budget.usd` of the agent above cannot be enforced; limit `total_tokens` or `turns` instead, or give a price: model = { name, price = { input, output } }",
+            "agent.toml:6: agents.x.model: the price of llamacpp:x is not known, so `budget.usd` of the agent above cannot be enforced; use a model with a known price (`mynah models` lists them), limit `total_tokens` or `turns` instead, or give the price in the file: model = { name = \"llamacpp:x\", price = { input = DOLLARS, output = DOLLARS } }, per million tokens",
         ),
         (
             "model = 7",

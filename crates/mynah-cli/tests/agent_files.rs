@@ -111,6 +111,86 @@ fn a_wrong_file_is_refused_with_its_place_and_a_server_that_is_not_there_is_unus
 }
 
 #[test]
+fn a_folder_that_is_not_there_is_unusable_like_a_file() {
+    let store = Store::new();
+    store.file("script.json", SCRIPT);
+    for (key, place) in [
+        ("system = { file = 'no.md' }", "system.file"),
+        ("[output]\nschema = 'no.json'", "output.schema"),
+        ("[tools]\nfiles = { root = 'no' }", "tools.files.root"),
+        ("[tools]\nshell = { permission = 'ask', dir = 'no' }", "tools.shell.dir"),
+        ("[agents.x]\nfile = 'no.toml'", "agents.x.file"),
+    ] {
+        let text = format!("model = 'scripted:script.json'\n{key}\n");
+        let file = store.file("agent.toml", &text);
+        for verb in [&["agent", "check", &file][..], &["run", &file, "Go."], &["chat", &file]] {
+            let ran = store.run(verb);
+            assert_eq!(ran.code, Some(4), "{verb:?}: {}", ran.stderr);
+            assert!(ran.stderr.contains(place), "{verb:?}: {}", ran.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_script_has_the_price_of_the_file_and_no_fallback() {
+    let store = Store::new();
+    store.file("script.json", SCRIPT);
+    let model =
+        "model = { name = 'scripted:script.json', price = { input = 1000.0, output = 2000.0 } }";
+    let file = store.file("agent.toml", &format!("{model}\nbudget = {{ usd = 1.0 }}\n"));
+    assert_eq!(run(["agent", "check", &file]).code, Some(0));
+    let ran = store.run(&["run", &file, "Go."]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stderr.contains("10 + 5 tokens, $0.0200"), "{}", ran.stderr);
+    for (text, code, said) in [
+        (
+            "budget = { usd = 1.0 }",
+            Some(2),
+            "agent.toml:2: budget.usd: the price of scripted:script.json is not known",
+        ),
+        (
+            "fallback = ['scripted:script.json']",
+            Some(2),
+            "agent.toml:2: fallback: scripted:script.json: a script cannot be a fallback",
+        ),
+        (
+            "fallback = ['openai:gpt-5.4']",
+            Some(0),
+            "warning: agent.toml:2: fallback: not used: a scripted model has no fallback",
+        ),
+    ] {
+        let file = store.file("agent.toml", &format!("model = 'scripted:script.json'\n{text}\n"));
+        let checked = run(["agent", "check", &file]);
+        let all = checked.stdout + &checked.stderr;
+        assert!(checked.code == code && all.replace(&store.beside(""), "").contains(said), "{all}");
+    }
+    let file =
+        store.file("agent.toml", "model = 'openai:gpt-5.4'\nfallback = ['scripted:script.json']\n");
+    let checked = run(["agent", "check", &file]);
+    assert!(
+        checked.stderr.contains("a script cannot be a fallback, only the `model`"),
+        "{}",
+        checked.stderr
+    );
+}
+
+#[test]
+fn a_model_without_a_known_price_is_refused_and_the_chat_keeps_its_own() {
+    let store = Store::new();
+    store.file("script.json", SCRIPT);
+    let model = "model = { name = 'scripted:script.json', price = { input = 1.0, output = 2.0 } }";
+    let file = store.file("agent.toml", &format!("{model}\nbudget = {{ usd = 1.0 }}\n"));
+    let chat = mynah(["chat", &file, "--log", "memory:"]);
+    let chatted = feed(chat, b"/model llamacpp:x\n/model scripted:script.json\nGo.\n");
+    assert_eq!((chatted.code, chatted.stdout.as_str()), (Some(0), "Gone.\n"), "{}", chatted.stderr);
+    let why = "the price of llamacpp:x is not known, so this limit cannot be enforced; use a model with a known price (`mynah models` lists them)";
+    assert!(chatted.stderr.contains(why), "{}", chatted.stderr);
+    assert_eq!(chatted.stderr.matches("  model: scripted\n").count(), 2, "{}", chatted.stderr);
+}
+
+const SCRIPT: &str = r#"{"scripts": [[{"text": "Gone."}, {"usage": {"input_tokens": 10, "output_tokens": 5}}, {"finish": "stop"}]]}"#;
+
+#[test]
 fn a_run_that_waits_is_resumed_and_replayed_with_its_file_and_no_command_runs_twice() {
     let store = Store::new();
     store.file(

@@ -123,7 +123,7 @@ impl Chat {
         if !name.is_empty() {
             match self.who.engine(Some(name), &Answered::default()).await {
                 Ok(engine) => self.engine = engine,
-                Err(failure) => return self.screen.remark(BAD, failure.message()),
+                Err(failure) => self.screen.remark(BAD, failure.message()),
             }
         }
         let model = self.model_name();
