@@ -297,7 +297,8 @@ impl Chat {
         let cancel = CancelHandle::new();
         let mut stream = turn.record(&self.log).cancel_handle(&cancel).stream();
         let resume = |run: &RunId| self.engine.resume(&self.log, run).cancel_handle(&cancel);
-        let followed = Followed { resume: &resume, prompt: self.prompt.of_person() };
+        let followed =
+            Followed { engine: &self.engine, resume: &resume, prompt: self.prompt.of_person() };
         let done = stoppable(&cancel, self.screen.follow(&mut stream, &followed)).await;
         drop(stream);
         let run = self.log.written();

@@ -480,7 +480,7 @@ async fn resume(
     let again = |run: &RunId| arguments.again(engine, log, run, &options);
     let RecordedCall { extent, waiting, .. } = recorded_call(log, &*found).await?;
     let prompt = screen.prompt().filter(|_| extent != Extent::Generate);
-    let followed = Followed { resume: &again, prompt: prompt.as_ref() };
+    let followed = Followed { engine, resume: &again, prompt: prompt.as_ref() };
     let result = if prompt.is_some() && waiting.is_some() && !arguments.decides() {
         screen.resume(log, found, &followed).await?
     } else {

@@ -59,7 +59,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let engine = agent::load(&agent, &vars, &agent::Answered::default()).await?;
         let mut stream = engine.chat(goal).record(&log).stream();
         let resume = |run: &RunId| engine.resume(&log, run);
-        let followed = Followed { resume: &resume, prompt: prompt.as_ref() };
+        let followed = Followed { engine: &engine, resume: &resume, prompt: prompt.as_ref() };
         let work = screen.follow(&mut stream, &followed);
         let done = unless_interrupted(work).await;
         drop(stream);

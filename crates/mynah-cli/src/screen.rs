@@ -19,8 +19,8 @@ use futures_util::{
     future::{Either, select},
 };
 use mynah::{
-    Catalog, ChatResult, ErrorKind, Event, FinishReason, HANDOFF, HaltReason, Message, ModelRef,
-    Resume, RunId, ToolCall, ToolOutcome,
+    Catalog, ChatResult, Engine, ErrorKind, Event, FinishReason, HANDOFF, HaltReason, Message,
+    ModelRef, Resume, RunId, ToolCall, ToolOutcome,
     log::{Log as _, Totals},
     recorded_call,
 };
@@ -176,7 +176,8 @@ impl Screen {
         prompt: &Prompt,
     ) -> Result<ChatResult, Stop> {
         while let Some(run) = result.run_id.clone() {
-            let decided = self.decide(&result, (followed.resume)(&run), prompt).await?;
+            let resume = (followed.resume)(&run);
+            let decided = self.decide(&result, resume, followed.engine, prompt).await?;
             let Some(resume) = decided else { break };
             let mut stream = match resume.stream().started().await {
                 Ok(stream) => stream,
@@ -559,6 +560,8 @@ fn reached(progress: f64, total: Option<f64>, message: Option<&str>) -> String {
 
 /// What a run that is followed needs beside its stream.
 pub(crate) struct Followed<'a> {
+    /// Whose tools run the calls.
+    pub(crate) engine: &'a Engine,
     /// Resumes the run in the same way.
     pub(crate) resume: &'a dyn Fn(&RunId) -> Resume,
     /// Where questions are answered; none if the run then waits.

@@ -79,6 +79,36 @@ fn a_turn_whose_agent_changed_continues_or_is_taken_back() {
 }
 
 #[test]
+fn a_call_of_a_tool_that_is_gone_is_skipped_or_gets_a_result() {
+    let scripts = [shell("c0", "echo one"), says("First.")];
+    let (store, agent) = agent(&scripts.join(","), SHELL);
+    for (session, answer) in [("a", "s"), ("b", "g")] {
+        store.file("agent.toml", &format!("model = 'scripted:script.json'\n{SHELL}"));
+        let mut terminal = chat(&store, &agent, session);
+        terminal.wait("›");
+        terminal.send("work\r");
+        terminal.wait("why not:");
+        terminal.send("\x04");
+        assert_eq!(terminal.end().0, Some(3));
+        store.file("agent.toml", "model = 'scripted:script.json'\n");
+        let mut terminal = chat(&store, &agent, session);
+        terminal.wait_after("the agent changed since this turn began: the tools\n", "back:");
+        terminal.send("c\r");
+        let gone = "shell was called, and the agent has no tool that could run it";
+        let screen = terminal.wait_after(gone, "its result:");
+        assert!(screen.contains("give the agent the tool"), "{screen}");
+        assert!(!screen.contains("approve?") && !screen.contains("[r]un"), "{screen}");
+        terminal.send(&format!("{answer}\r"));
+        if answer == "g" {
+            terminal.wait("\nresult:");
+            terminal.send("one\r");
+        }
+        terminal.wait_prompt("First.");
+        leave(terminal);
+    }
+}
+
+#[test]
 fn an_interrupted_message_is_shown_and_answered_by_the_changed_agent() {
     let (store, agent) = agent(&[says("Hello."), HANGS.to_owned()].join(","), "");
     let mut terminal = chat(&store, &agent, "s");

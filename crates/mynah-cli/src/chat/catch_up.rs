@@ -42,7 +42,8 @@ impl Chat {
             let resume = self.engine.resume(&self.log, run).cancel_handle(&cancel);
             if is_changed { resume.allow_changed_engine() } else { resume }
         };
-        let followed = Followed { resume: &resume, prompt: self.prompt.of_person() };
+        let followed =
+            Followed { engine: &self.engine, resume: &resume, prompt: self.prompt.of_person() };
         let done = if is_interrupted {
             match resume(&run).stream().started().await {
                 Ok(mut stream) => {

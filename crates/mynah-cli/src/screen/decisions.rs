@@ -1,7 +1,7 @@
 //! What a person answers to a run that waits.
 
 use anstyle::Style;
-use mynah::{ChatResult, Decision, HaltReason, Resume, ToolCall};
+use mynah::{ChatResult, Decision, Engine, HaltReason, Options, Resume, Tool, ToolCall};
 use serde_json::{Value, json};
 
 use super::{Screen, Stop, legible};
@@ -17,13 +17,16 @@ impl Screen {
         &mut self,
         result: &ChatResult,
         resume: Resume,
+        engine: &Engine,
         prompt: &Prompt,
     ) -> Result<Option<Resume>, Stop> {
+        let tools = engine.resolve_tools(&Options::new());
         Ok(match result.halted_reason {
             HaltReason::AskUser => match calls_of_agent(result) {
                 Some((agent, calls, may_have_run)) => {
                     let whose = format!("{agent}/");
-                    let decisions = self.decisions(&calls, &whose, may_have_run, prompt).await?;
+                    let decisions =
+                        self.decisions(&calls, &whose, may_have_run, None, prompt).await?;
                     decisions.map(|decisions| resume.answer(by_id(&calls, decisions)))
                 }
                 None => {
@@ -33,12 +36,12 @@ impl Screen {
             },
             HaltReason::ManualToolCalls => {
                 let calls = result.manual_tool_calls();
-                let decisions = self.decisions(&calls, "", false, prompt).await?;
+                let decisions = self.decisions(&calls, "", false, Some(&tools), prompt).await?;
                 decisions.map(|decisions| decided(resume, &calls, decisions))
             }
             HaltReason::UncertainTools => {
                 let calls = result.uncertain_tool_calls();
-                let decisions = self.decisions(&calls, "", true, prompt).await?;
+                let decisions = self.decisions(&calls, "", true, Some(&tools), prompt).await?;
                 decisions.map(|decisions| decided(resume, &calls, decisions))
             }
             _ => None,
@@ -90,19 +93,22 @@ impl Screen {
     }
 
     /// Asks what happens with each of these calls; none if the person leaves. Calls of an agent have its name before theirs: what is approved
-    /// for one agent is not approved for another.
+    /// for one agent is not approved for another. Calls can run whose tools are among these, or all if none are given.
     async fn decisions(
         &mut self,
         calls: &[ToolCall],
         whose: &str,
         may_have_run: bool,
+        tools: Option<&[Tool]>,
         prompt: &Prompt,
     ) -> Result<Option<Vec<Decision>>, Stop> {
         let mut decisions = Vec::new();
         for call in calls {
             let name = format!("{whose}{}", call.name);
-            let decision = match may_have_run {
-                true => self.outcome(call, &name, prompt).await?,
+            let runs = |tool: &Tool| tool.name() == call.name && tool.get_handler().is_some();
+            let can_run = tools.is_none_or(|tools| tools.iter().any(runs));
+            let decision = match may_have_run || !can_run {
+                true => self.outcome(call, &name, may_have_run, can_run, prompt).await?,
                 false => self.approval(call, &name, prompt).await?,
             };
             let Some(decision) = decision else { return Ok(None) };
@@ -187,21 +193,39 @@ impl Screen {
         }
     }
 
+    /// Asks about a call that may have run before, or cannot run.
     async fn outcome(
         &mut self,
         call: &ToolCall,
         name: &str,
+        may_have_run: bool,
+        can_run: bool,
         prompt: &Prompt,
     ) -> Result<Option<Decision>, Stop> {
-        self.describe(&format!("{} may have run before", line(name)), call);
-        let choice = "[r]un it again, [s]kip it, or [g]ive its result: ";
+        let name = line(name);
+        let what = match (may_have_run, can_run) {
+            (true, true) => format!("{name} may have run before"),
+            (true, false) => {
+                format!("{name} may have run before, and the agent has this tool no longer")
+            }
+            _ => format!("{name} was called, and the agent has no tool that could run it"),
+        };
+        self.describe(&what, call);
+        let (run, why) = match can_run {
+            true => ("[r]un it again, ", "its outcome is unknown"),
+            false => {
+                self.note("to run it, leave with Ctrl-D, give the agent the tool, and continue");
+                ("", "the tool is not there any more")
+            }
+        };
+        let choice = format!("{run}[s]kip it, or [g]ive its result: ");
         loop {
-            let Some(said) = self.asked(choice, Reads::Answer, prompt).await? else {
+            let Some(said) = self.asked(&choice, Reads::Answer, prompt).await? else {
                 return Ok(None);
             };
             return Ok(Some(match &*said.trim().to_lowercase() {
-                "r" | "run" => Decision::Approve,
-                "s" | "skip" => Decision::Reject("its outcome is unknown".to_owned()),
+                "r" | "run" if can_run => Decision::Approve,
+                "s" | "skip" => Decision::Reject(why.to_owned()),
                 "g" | "give" => match self.asked("result: ", Reads::Answer, prompt).await? {
                     Some(result) => Decision::Result(result.trim().into()),
                     None => return Ok(None),
