@@ -91,7 +91,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             return Err(Failure::input(why));
         }
     };
-    let log = Arc::new(Ledger::new(LogLocation::parse(&place.log)?.open()?));
+    let location = LogLocation::parse(&place.log)?;
+    location.check_room()?;
+    let log = Arc::new(Ledger::new(location.open()?));
     runtime()?.block_on(async {
         let named = match session {
             Some(name) => Some(name),
@@ -124,6 +126,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             screen,
             log,
             place: place.log.clone(),
+            location,
         };
         let waits = chat.converse(open).await;
         written(chat.screen.end())?;
@@ -155,6 +158,7 @@ struct Chat {
     log: Arc<Ledger>,
     /// The address of the log.
     place: String,
+    location: LogLocation,
     id: String,
     /// None before the first answer.
     session: Option<Session>,
@@ -281,6 +285,14 @@ impl Chat {
     async fn turn(&mut self, message: Message) -> Result<Next, Failure> {
         self.log.begin(None).await;
         self.unsent = Some((self.session.clone(), message.clone()));
+        if let Err(failure) = self.location.check_room() {
+            if !self.prompt.is_terminal {
+                return Err(failure);
+            }
+            self.screen.remark(BAD, failure.message());
+            self.screen.note("/retry sends the message");
+            return Ok(Next::Continue);
+        }
         let is_new = self.session.is_none() && !self.branches;
         if is_new && self.has(&self.id).await? {
             return self.reload().await;
@@ -299,7 +311,8 @@ impl Chat {
         let resume = |run: &RunId| self.engine.resume(&self.log, run).cancel_handle(&cancel);
         let followed =
             Followed { engine: &self.engine, resume: &resume, prompt: self.prompt.of_person() };
-        let done = stoppable(&cancel, self.screen.follow(&mut stream, &followed)).await;
+        let work = self.screen.follow(&mut stream, &followed);
+        let done = stoppable(&cancel, &self.log, work).await;
         drop(stream);
         let run = self.log.written();
         self.ended(done, run).await
@@ -339,10 +352,14 @@ impl Chat {
             Err(Stop::Refused(error)) => return self.left(&error).await,
             Err(Stop::Interrupted) => {
                 written(self.screen.end())?;
+                let lost = match self.log.is_unavailable() {
+                    true => " the log cannot be written;",
+                    false => "",
+                };
                 self.leave_turn(run.as_ref()).await?;
-                self.screen.note(
-                    "stopped; the conversation is as it was before this message; /retry sends it again",
-                );
+                self.screen.note(&format!(
+                    "stopped;{lost} the conversation is as it was before this message; /retry sends it again",
+                ));
                 return Ok(Next::Continue);
             }
             Ok(None) => return Ok(Next::Continue),
@@ -382,8 +399,12 @@ impl Chat {
 
     /// Ends a turn, and records that the conversation continues from before it.
     async fn leave_turn(&mut self, run: Option<&RunId>) -> Result<(), Failure> {
-        self.log.begin(None).await;
         self.branches = true;
+        // Nothing can be recorded now, and a person would wait for it.
+        if self.log.is_unavailable() {
+            return Ok(());
+        }
+        self.log.begin(None).await;
         let (Some(run), Some((_, message))) = (run, &self.unsent) else { return Ok(()) };
         // A run that is not sealed would be continued the next time.
         let _ = cancel_run(&self.log, run).await;
@@ -467,14 +488,17 @@ impl Chat {
     }
 }
 
-/// Lets work end early: the first interruption cancels it and keeps what it did, a second one leaves it.
+/// Lets work end early: the first interruption cancels it and keeps what it did, a second one leaves it. So does the first if nothing can be
+/// kept, because the log is unavailable.
 async fn stoppable(
     cancel: &CancelHandle,
+    log: &Ledger,
     work: impl Future<Output = Result<Option<ChatResult>, Stop>>,
 ) -> Result<Option<ChatResult>, Stop> {
     let mut work = pin!(work);
     match select(pin!(interrupted()), work.as_mut()).await {
         Either::Right((done, _)) => return done,
+        Either::Left(_) if log.is_unavailable() => return Err(Stop::Interrupted),
         Either::Left(_) => cancel.cancel(),
     }
     match select(pin!(interrupted()), work).await {

@@ -20,7 +20,7 @@ use crate::{
     DEFAULT_LOG, Failure, LogArgs,
     agent::{self, VarArgs},
     runtime,
-    store::{LogLocation, lost, shown},
+    store::{LogLocation, folder_of, free_space, lost, shown},
     text::{count, plain},
     written,
 };
@@ -87,8 +87,7 @@ fn check_agent(file: &Path, vars: &VarArgs, json: bool) -> Result<(), Failure> {
 fn check_log(place: &LogLocation, url: &str, is_default: bool, json: bool) -> Result<(), Failure> {
     // A log that was named explicitly must exist.
     if let LogLocation::Sqlite(path) = place {
-        let folder = Path::new(path).parent().filter(|folder| *folder != Path::new(""));
-        let folder = folder.unwrap_or(Path::new("."));
+        let folder = folder_of(path);
         check_space(folder, json)?;
         if is_default && !Path::new(path).exists() {
             if let Err(error) = tempfile::tempfile_in(folder) {
@@ -124,21 +123,14 @@ fn check_log(place: &LogLocation, url: &str, is_default: bool, json: bool) -> Re
 const LITTLE: u64 = 100 << 20;
 
 /// Warns of a disk that is nearly full: runs wait until their records can be written.
-#[cfg(unix)]
 fn check_space(folder: &Path, json: bool) -> Result<(), Failure> {
-    let Ok(disk) = rustix::fs::statvfs(folder) else { return Ok(()) };
-    match disk.f_bavail.saturating_mul(disk.f_frsize) {
-        free if free < LITTLE => {
+    match free_space(folder) {
+        Some(free) if free < LITTLE => {
             let told = format!("{} MiB free in {}: nearly full", free >> 20, folder.display());
             tell(json, "disk", &told, json!({"folder": folder, "free": free}))
         }
         _ => Ok(()),
     }
-}
-
-#[cfg(not(unix))]
-fn check_space(_: &Path, _: bool) -> Result<(), Failure> {
-    Ok(())
 }
 
 /// The variables with providers' keys that are set.

@@ -86,6 +86,11 @@ impl Ledger {
         *self.notes() = Notes { crash_after, ..Notes::default() };
     }
 
+    /// Whether the last append failed because the log is unavailable.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        self.notes().outage.is_some()
+    }
+
     /// The run that the operation has written.
     pub(crate) fn written(&self) -> Option<RunId> {
         self.notes().run.clone()

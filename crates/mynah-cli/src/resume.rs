@@ -112,8 +112,9 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let log = LogLocation::parse(&arguments.log.log)?.open_to_write()?;
-    let ledger = Arc::new(Ledger::new(log));
+    let location = LogLocation::parse(&arguments.log.log)?;
+    location.check_room()?;
+    let ledger = Arc::new(Ledger::new(location.open_to_write()?));
     runtime()?.block_on(async {
         let found = store::find(ledger.as_ref(), &arguments.run).await?;
         let tries = Tries::default();

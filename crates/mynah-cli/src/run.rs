@@ -52,7 +52,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     if goal.trim().is_empty() {
         return Err(Failure::input("the goal is empty"));
     }
-    let log = Arc::new(Ledger::new(LogLocation::parse(&place.log)?.open()?));
+    let location = LogLocation::parse(&place.log)?;
+    location.check_room()?;
+    let log = Arc::new(Ledger::new(location.open()?));
     let (json, mut screen) = (place.json, Screen::new(place.json));
     let prompt = screen.prompt();
     runtime()?.block_on(async {

@@ -111,6 +111,18 @@ impl LogLocation {
         }
     }
 
+    /// Refuses a log on a full disk, before a model is called whose answer could not be kept.
+    pub(crate) fn check_room(&self) -> Result<(), Failure> {
+        let Self::Sqlite(path) = self else { return Ok(()) };
+        match free_space(folder_of(path)) {
+            Some(free) if free < ROOM => Err(Failure::file(format!(
+                "{path}: the disk is full; make room, and try again: no model was called"
+            ))
+            .because(Error::log(LogReason::Unavailable))),
+            _ => Ok(()),
+        }
+    }
+
     fn is_there(&self) -> Result<(), Failure> {
         match self {
             Self::Sqlite(path) if !Path::new(path).exists() => {
@@ -120,6 +132,27 @@ impl LogLocation {
             _ => Ok(()),
         }
     }
+}
+
+/// How much room the first records of a run may take, in bytes.
+const ROOM: u64 = 64 << 10;
+
+/// The folder of a file.
+pub(crate) fn folder_of(path: &str) -> &Path {
+    let folder = Path::new(path).parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+/// How many bytes are free on the disk of a folder, if that is known.
+#[cfg(unix)]
+pub(crate) fn free_space(folder: &Path) -> Option<u64> {
+    let disk = rustix::fs::statvfs(folder).ok()?;
+    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+#[cfg(not(unix))]
+pub(crate) fn free_space(_: &Path) -> Option<u64> {
+    None
 }
 
 fn opened(log: mynah::Result<impl Log>) -> Result<Arc<dyn Log>, Failure> {

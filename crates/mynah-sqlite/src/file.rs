@@ -10,7 +10,10 @@ use std::{
 
 use mynah_data::{Error, LogReason, Result};
 use mynah_log::Durability;
-use rusqlite::{Connection, ErrorCode, MAIN_DB, OpenFlags, TransactionBehavior, config::DbConfig};
+use rusqlite::{
+    Connection, ErrorCode, MAIN_DB, OpenFlags, TransactionBehavior, config::DbConfig,
+    ffi::SQLITE_IOERR_SHMSIZE,
+};
 
 use crate::{
     Answer,
@@ -113,15 +116,18 @@ impl File {
         self.open(&self.0, OpenFlags::SQLITE_OPEN_READ_WRITE)
     }
 
-    /// Opens it read-only. In a folder that cannot be written, the file is read as it is, on the
-    /// assumption that no process writes it.
+    /// Opens it read-only. In a folder that cannot be written, or on a full disk, the file is read as
+    /// it is, on the assumption that no process writes it.
     pub(crate) fn open_to_read(&self) -> Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
         let mut connection = self.open(&self.0, flags)?;
-        if let Err(error) = header(&connection)
-            && let Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) = error.sqlite_error_code()
-        {
-            connection = self.open_as_it_stands()?;
+        if let Err(error) = header(&connection) {
+            let why = match error.sqlite_error_code() {
+                Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) => "the folder cannot be written",
+                _ if is_full(&error) => "the disk is full",
+                _ => return Err(self.failure(error)),
+            };
+            connection = self.open_as_it_stands(why)?;
         }
         if !self.has_tables(&connection)? {
             return Err(unavailable(format!(
@@ -134,14 +140,14 @@ impl File {
 
     /// Opens it without the files beside it that readers and writers share. That is sound if all
     /// data is in the file itself.
-    fn open_as_it_stands(&self) -> Result<Connection> {
+    fn open_as_it_stands(&self, why: &str) -> Result<Connection> {
         let path = self.0.display();
         let mut ahead = self.0.as_os_str().to_owned();
         ahead.push("-wal");
         if fs::metadata(&ahead).is_ok_and(|ahead| ahead.len() > 0) {
             return Err(unavailable(format!(
-                "{path} was not closed: what was written last is in {}, and the folder cannot be written; \
-                 copy both to a folder that can, and read it there",
+                "{path} was not closed: what was written last is in {}, and {why}; \
+                 copy both to a folder that can be written, and read it there",
                 Path::new(&ahead).display()
             )));
         }
@@ -282,7 +288,7 @@ impl File {
                 LogReason::ReadOnly,
                 "see that the file and its folder may be written, or only read it".to_owned(),
             ),
-            Some(ErrorCode::DiskFull) => {
+            _ if is_full(&error) => {
                 (LogReason::Unavailable, "the disk is full; make room and go on".to_owned())
             }
             Some(ErrorCode::NotADatabase) => {
@@ -303,6 +309,13 @@ impl File {
         let message = format!("log error: {reason}: {path}: {what}: {advice}");
         Error::log(reason).with_message(message).caused_by(error)
     }
+}
+
+/// Whether there was no room on the disk for what was to be written.
+fn is_full(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error().map(|error| (error.code, error.extended_code));
+    // The file that processes share beside a log could not be enlarged.
+    matches!(code, Some((ErrorCode::DiskFull, _) | (_, SQLITE_IOERR_SHMSIZE)))
 }
 
 /// How many tables there are, whose file it says to be, and the version of the tables.
@@ -417,13 +430,15 @@ mod tests {
         let path = folder.path().join("what? 100% #1 ö.db");
         let file = File::new(&path).expect("a path");
         let writer = file.open_to_write(Durability::Full).expect("a log");
-        let error = file.open_as_it_stands().expect_err("a log that is being written");
+        let error = file
+            .open_as_it_stands("the folder cannot be written")
+            .expect_err("a log that is being written");
         assert!(
             error.to_string().contains("ö.db-wal, and the folder cannot be written"),
             "{error}"
         );
         drop(writer);
-        let reader = file.open_as_it_stands().expect("a log that was closed");
+        let reader = file.open_as_it_stands("").expect("a log that was closed");
         assert_eq!(file.has_tables(&reader), Ok(true));
         assert_eq!(file.check(&reader), Ok(Ok(())));
         let names: Vec<_> = folder.path().read_dir().expect("a folder").flatten().collect();

@@ -107,7 +107,7 @@ impl SqliteLog {
     }
 
     /// Opens an existing log read-only. Other processes may write it meanwhile. A log in a folder
-    /// that this process cannot write is read as it was when it was closed.
+    /// that this process cannot write, or on a full disk, is read as it was when it was closed.
     ///
     /// # Errors
     /// A file that cannot be used: missing, not a log, of another version, or not closed in a

@@ -48,12 +48,12 @@ impl Chat {
             match resume(&run).stream().started().await {
                 Ok(mut stream) => {
                     self.screen.note("the last turn was interrupted; it continues");
-                    stoppable(&cancel, self.screen.follow(&mut stream, &followed)).await
+                    stoppable(&cancel, &self.log, self.screen.follow(&mut stream, &followed)).await
                 }
                 Err(error) => Err(error.into()),
             }
         } else {
-            stoppable(&cancel, self.screen.resume(&self.log, &run, &followed)).await
+            stoppable(&cancel, &self.log, self.screen.resume(&self.log, &run, &followed)).await
         };
         match done {
             Err(Stop::Refused(error)) if is_held(&error) => Err(Failure::file(
