@@ -4,6 +4,7 @@
 //! else goes to standard error.
 
 mod decisions;
+mod wording;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,21 +20,21 @@ use futures_util::{
     future::{Either, select},
 };
 use mynah::{
-    Catalog, ChatResult, Engine, ErrorKind, Event, FinishReason, HANDOFF, HaltReason, Message,
-    ModelRef, Resume, RunId, ToolCall, ToolOutcome,
-    log::{Log as _, Totals},
-    recorded_call,
+    ChatResult, Engine, ErrorKind, Event, FinishReason, HANDOFF, HaltReason, Message, Resume,
+    RunId, ToolOutcome, log::Log as _, recorded_call,
 };
 use mynah_agent::answer::cut_off;
 use serde_json::{Value, json};
 
+use self::wording::{arguments_of, brief, head, printed, reached};
+pub(crate) use self::wording::{context_use, used};
 use crate::{
     Failure,
     best_effort::BestEffortWriter,
     describe::left_out,
     ledger::Ledger,
     now, store,
-    text::{Span, count, for_stdout, line, plain, short, width},
+    text::{Span, count, for_stdout, line, plain, short},
     tty::{self, ASKS, BAD, DIM, GOOD, Live, Looks, Markdown, Prompt, painted, wrapped},
     written,
 };
@@ -490,74 +491,6 @@ impl Screen {
     }
 }
 
-/// A value for a person: the fields of an object below each other, and texts as they are.
-fn legible(value: &Value) -> String {
-    let text = |value: &Value| value.as_str().map_or(value.to_string(), str::to_owned);
-    let field = |(name, value): (&String, &Value)| {
-        let text = text(value);
-        let text = text.trim_end();
-        let gap = if text.contains('\n') { "\n" } else { " " };
-        format!("{name}:{gap}{text}")
-    };
-    match value {
-        Value::Object(fields) => {
-            let is_empty = |value: &Value| value.is_null() || value == "";
-            let fields = fields.iter().filter(|(_, value)| !is_empty(value));
-            fields.map(field).collect::<Vec<_>>().join("\n")
-        }
-        other => text(other),
-    }
-}
-
-/// The arguments of a call, or what the model wrote in place of JSON.
-fn arguments_of(call: &ToolCall) -> String {
-    match call.argument_error() {
-        Some(_) => call.raw_arguments.clone(),
-        None => call.arguments.to_string(),
-    }
-}
-
-/// The result of a tool for a person: of a command what it printed, and its exit code if it failed.
-fn printed(result: &Value) -> String {
-    let (Some(Value::String(stdout)), Some(code)) = (result.get("stdout"), result.get("exit_code"))
-    else {
-        return legible(result);
-    };
-    let stderr = result["stderr"].as_str().unwrap_or_default();
-    let failed = if *code == 0 { String::new() } else { format!("exit code {code}") };
-    let parts = [stdout.trim_end(), stderr.trim_end(), &failed];
-    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
-}
-
-/// The arguments of a call in few words: the only one alone.
-fn brief(arguments: &Value) -> String {
-    let fields = arguments.as_object().map(|fields| fields.values().collect::<Vec<_>>());
-    match fields.as_deref() {
-        Some([Value::String(only)]) => only.clone(),
-        Some([]) => String::new(),
-        _ => arguments.to_string(),
-    }
-}
-
-/// A call on one row: its name, its arguments if they fit, and the time.
-fn head(name: &str, arguments: &str, time: &str, columns: usize) -> String {
-    let (name, taken) = (line(name), width(name) + width(time) + 8);
-    let arguments = short(arguments, columns.saturating_sub(taken).max(8));
-    format!("{name} {arguments} {time}").trim_end().to_owned()
-}
-
-/// How far a tool has come, in a few words.
-fn reached(progress: f64, total: Option<f64>, message: Option<&str>) -> String {
-    const SHOWN: usize = 40;
-    let share = match total {
-        Some(total) if total > 0.0 => {
-            format!("{:.0} %", (100.0 * progress / total).clamp(0.0, 100.0))
-        }
-        _ => progress.to_string(),
-    };
-    short(&line(&format!("{share} {}", message.unwrap_or_default())), SHOWN).trim_end().to_owned()
-}
-
 /// What a run that is followed needs beside its stream.
 pub(crate) struct Followed<'a> {
     /// Whose tools run the calls.
@@ -566,26 +499,6 @@ pub(crate) struct Followed<'a> {
     pub(crate) resume: &'a dyn Fn(&RunId) -> Resume,
     /// Where questions are answered; none if the run then waits.
     pub(crate) prompt: Option<&'a Prompt>,
-}
-
-/// What was used, in a few words.
-pub(crate) fn used(totals: &Totals) -> String {
-    let cost = if totals.cost > 0.0 { format!(", ${:.4}", totals.cost) } else { String::new() };
-    format!(
-        "{}, {}, {} + {} tokens{cost}",
-        count(totals.turns, "turn"),
-        count(totals.tool_calls, "tool call"),
-        totals.input_tokens,
-        totals.output_tokens
-    )
-}
-
-/// The share of the context window that the last request and its answer take, if it is known.
-pub(crate) fn context_use(model: Option<&ModelRef>, result: &ChatResult) -> Option<String> {
-    let window = Catalog::built_in().inform(model?.clone()).limits.get("context")?.as_u64()?;
-    let usage = &result.final_response.as_ref()?.usage;
-    let tokens = usage.input_tokens? + usage.output_tokens.unwrap_or_default();
-    Some(format!("context {}% of {}k", tokens * 100 / window.max(1), window / 1000))
 }
 
 /// Why a run did not continue.

@@ -4,7 +4,7 @@ use anstyle::Style;
 use mynah::{ChatResult, Decision, Engine, HaltReason, Options, Resume, Tool, ToolCall};
 use serde_json::{Value, json};
 
-use super::{Screen, Stop, legible};
+use super::{Screen, Stop, wording::legible};
 use crate::{
     describe::{asker, choices, form},
     text::line,
