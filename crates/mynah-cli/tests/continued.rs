@@ -125,7 +125,10 @@ fn an_interrupted_message_is_shown_and_answered_by_the_changed_agent() {
     drop(terminal);
     store.file(
         "script.json",
-        &format!(r#"{{"scripts": [{}]}}"#, [says("Hello."), says("Fine.")].join(",")),
+        &format!(
+            r#"{{"scripts": [{}]}}"#,
+            [says("Hello."), says("Fine."), says("Third.")].join(",")
+        ),
     );
     store.file("agent.toml", &prompted("You are polite."));
     let mut terminal = chat(&store, &agent, "s");
@@ -134,7 +137,19 @@ fn an_interrupted_message_is_shown_and_answered_by_the_changed_agent() {
     terminal.send("c\r");
     let screen = terminal.wait_prompt("Fine.");
     assert!(screen.contains("the last turn was interrupted; it continues"), "{screen}");
+    terminal.send("and now?\r");
+    let screen = terminal.wait_prompt("Third.");
+    assert!(!screen.contains("the agent's prompt changed"), "{screen}");
     leave(terminal);
+    // The prompt joined the conversation in the turn before.
+    for run in store.json(&["runs"]).iter().take(2) {
+        let run = run["run_id"].as_str().unwrap();
+        let replayed = store.run(&["replay", run, "--agent", &agent]);
+        assert_eq!(replayed.code, Some(0), "{}", replayed.stderr);
+    }
+    let chat = ["chat", &agent, "--session", "s", "--log", &store.url()];
+    let shown = feed(mynah(chat), b"/show\n");
+    assert!(shown.stdout.contains("-- 5 messages before"), "{}", shown.stdout);
 }
 
 #[test]
