@@ -127,6 +127,8 @@ fn a_conversation_whose_process_was_killed_continues_the_next_day() {
     let screen = terminal.wait("the last turn was interrupted");
     assert!(screen.contains("you: Work.") && !screen.contains("answer:"), "{screen}");
     terminal.wait_after("shell may have run before", "its result:");
+    terminal.send("g\r");
+    terminal.wait("\nresult:");
     terminal.send("it printed late\r");
     terminal.wait_prompt("It is done.");
     terminal.send("I am back.\r");

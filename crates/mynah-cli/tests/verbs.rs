@@ -526,7 +526,7 @@ fn a_log_that_may_only_be_read_can_be_read_and_not_written() {
     fs::write(&ahead, left).unwrap();
     let refused = Guest::of(&store).run(&["runs"]);
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(4), ""), "{}", refused.stderr);
-    let said = "runs.db-wal, and the folder cannot be written; copy both to a folder that can, and read it there\n";
+    let said = "runs.db-wal, and the folder cannot be written; copy both to a folder that can be written, and read it there\n";
     assert!(refused.stderr.ends_with(said), "{}", refused.stderr);
 }
 
