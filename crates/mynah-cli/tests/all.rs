@@ -23,6 +23,7 @@ mod doctor;
 mod error_texts;
 mod exported_page;
 mod fork;
+mod full_disk;
 mod generate;
 mod go_on;
 mod golden;

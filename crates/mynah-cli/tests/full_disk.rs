@@ -1,11 +1,6 @@
 //! Commands on a disk that is full. Needs the right to mount one.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "a helper may fail the test that calls it")]
-
-mod common;
-#[path = "common/pty.rs"]
-mod pty;
 
 use std::{
     fs::{self, File},
@@ -14,8 +9,10 @@ use std::{
     process::Command,
 };
 
-use common::{Ran, Store, run};
-use pty::{Terminal, agent, says};
+use crate::{
+    common::{Ran, Store, run},
+    pty::{Terminal, agent, says},
+};
 
 /// A disk of its own.
 struct Disk(PathBuf);

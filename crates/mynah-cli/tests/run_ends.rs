@@ -52,7 +52,7 @@ fn an_answer_that_does_not_fit_the_schema_is_exit_1_with_the_place() {
         assert_eq!(added.code, code.map(|code| 2 * code), "{}", added.stderr);
         assert!(added.stderr.contains(why), "{}", added.stderr);
         if code == Some(1) {
-            let checked = common::run(["check", &agent, &goldens, "--what-if"]);
+            let checked = crate::common::run(["check", &agent, &goldens, "--what-if"]);
             assert_eq!(checked.code, code, "{}", checked.stderr);
             let found = format!("  output: adapter error: malformed_response: {why}");
             assert!(checked.stdout.contains(&found), "{}", checked.stdout);

@@ -156,6 +156,8 @@ pub(super) async fn records_may_come_without_bodies_if_a_tombstone_says_so(log: 
     let early = bury(2, more.records[0].hash()).await;
     assert_eq!(refused(early), LogReason::Leased, "what is to come is for its holder to say");
     log.release(&held);
+    // A read of the run waits for the release, so every handle sees it afterwards.
+    log.head("open").await.expect("the run");
     bury(2, more.records[0].hash()).await.expect("a tombstone for what is to come");
     let report = verify_run(log, "open").await.expect("a sound beginning");
     assert_eq!((report.status.as_str(), report.redacted), ("in_progress", 0));
