@@ -259,3 +259,28 @@ fn a_run_that_ended_is_started_again_with_its_agent_and_its_input() {
     browser.wait("document.querySelector('.conversation')?.innerText.includes('Count on.')");
     assert_ne!(browser.run("return new URLSearchParams(location.search).get('run')"), *run);
 }
+
+#[test]
+fn the_answer_to_a_message_is_shown_while_it_streams() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    // Each answer streams its first words, and stays in flight after them.
+    let agent = store.file(
+        "slow.json",
+        r#"{"scripts": [
+            [{"text": "One "}, {"delay_ms": 400}, {"text": "two "}, {"delay_ms": 3000}, {"text": "three."}, {"finish": "stop"}],
+            [{"text": "Four "}, {"text": "five. "}, {"delay_ms": 60000}, {"text": "Six."}, {"finish": "stop"}]], "ops": []}"#,
+    );
+    let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
+    started(&browser, &served, "Count.");
+    let streams = |text: &str| {
+        browser.wait(&format!("document.querySelector('.streaming')?.innerText.includes({text:?})"));
+    };
+    streams("One two");
+    browser.click(".run-title .buttons button");
+    browser.write("dialog textarea", "Go on.");
+    browser.click("dialog .primary");
+    streams("Four five.");
+    assert!(browser.text(".conversation").contains("Go on."));
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}

@@ -179,7 +179,8 @@ export async function runPage(root, query) {
         while (await load() !== null && !closed);
         if (story.records.length > before) {
           const kinds = story.records.slice(before).map((record) => record.kind);
-          if (kinds.includes("assistant_completed") || kinds.includes("turn_lost") || story.status !== "running") clearLive();
+          // An answer that began since stays: its events are not sent again.
+          if (!isInFlight(live.turn) || story.status !== "running") clearLive();
           view.grew();
           announce(`${count(story.records.length - before)} new records`);
           if (kinds.some((kind) => ["suspended", "resumed", "completed", "failed", "cancelled", "sealed"].includes(kind))) await refresh();
@@ -191,6 +192,8 @@ export async function runPage(root, query) {
     } while (again && !closed);
     loading = false;
   };
+  /** Whether the answer that follows a record, of which the id of an event names both, has no record yet. */
+  const isInFlight = (turn) => Number(turn?.split("~")[0]) >= (story.records.findLast(({ kind }) => kind === "assistant_completed" || kind === "turn_lost")?.seq ?? 0);
   const clearLive = () => {
     Object.assign(live, { text: "", reasoning: "", turn: null });
     view.stream(null);
@@ -207,7 +210,7 @@ export async function runPage(root, query) {
       if (event.type === "text_delta") live.text += event.delta;
       else if (event.type === "reasoning_delta") live.reasoning += event.delta;
       else return;
-      if (Number(turn.split("~")[0]) >= (story.records.findLast((record) => record.kind === "assistant_completed")?.seq ?? 0)) view.stream({ ...live });
+      if (isInFlight(turn)) view.stream({ ...live });
       return;
     }
     if (Number(lastEventId.split(".")[0]) > story.records.length) catchUp();
