@@ -274,7 +274,8 @@ fn the_answer_to_a_message_is_shown_while_it_streams() {
     let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
     started(&browser, &served, "Count.");
     let streams = |text: &str| {
-        browser.wait(&format!("document.querySelector('.streaming')?.innerText.includes({text:?})"));
+        browser
+            .wait(&format!("document.querySelector('.streaming')?.innerText.includes({text:?})"));
     };
     streams("One two");
     browser.click(".run-title .buttons button");

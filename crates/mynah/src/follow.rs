@@ -71,7 +71,7 @@ pub struct Follow {
     derived: Derived,
     events: VecDeque<FollowedEvent>,
     skip: Option<Skip>,
-    /// Whether the last record that was read starts a turn.
+    /// Whether the model answers after the last record that was read.
     in_turn: bool,
     is_over: bool,
     in_flight: Option<InFlight>,
@@ -293,7 +293,12 @@ impl Follow {
                 .map(|(event, i)| FollowedEvent::new(EventId::recorded(seq, i), Some(ts), event))
                 .collect();
             self.is_over = record.kind() == Kind::Sealed;
-            self.in_turn = record.kind() == Kind::TurnStarted;
+            self.in_turn = match record.kind() {
+                Kind::TurnStarted => true,
+                // A turn that a branch begins with is continued, also after what a user says to the branch.
+                Kind::Resumed | Kind::UserMessage => self.in_turn,
+                _ => false,
+            };
             self.seen = seq;
             self.ready.pop_front();
         }

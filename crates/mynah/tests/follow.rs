@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
 use mynah::{
-    Adapter, BoxFuture, Engine, Event, EventId, FollowedEvent, InFlight, ModelCall, ModelStream,
-    Request, Result, RunEvent, Tool, ToolOutcome, follow,
+    Adapter, BoxFuture, Engine, Event, EventId, FollowedEvent, InFlight, Message, ModelCall,
+    ModelStream, Request, Result, RunEvent, Tool, ToolOutcome, follow, fork_run,
     log::{AnswerPart, Log as _, MemoryLog},
     testing::Scripted,
 };
@@ -241,6 +241,30 @@ async fn an_answer_in_flight_is_shown_before_it_is_recorded_and_continues_with_i
     }
     assert_eq!(only(&rest), only(&whole[4..]));
     assert_eq!(format!("{all:?}"), "InFlight(0)", "a run that ended is not held");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_in_flight_of_a_branch_is_shown() -> Result<()> {
+    let (log, all) = (MemoryLog::new(), InFlight::new());
+    engine()?.chat("hi").record(&log).run_id("r").await?;
+    for message in [None, Some("go on")] {
+        let branch = fork_run(&log, "r", 2).await?.run_id;
+        let pieces = vec![Event::message_started(), Event::text_delta("It ")];
+        let permits = Arc::new(tokio::sync::Semaphore::new(2));
+        let resume = Engine::new(Paced { pieces, permits }).resume(&log, &*branch);
+        let resume = resume.allow_changed_engine().in_flight(&all);
+        let resume =
+            message.into_iter().fold(resume, |resume, text| resume.message(Message::user(text)));
+        let mut chat = resume.stream().started().await?;
+        let task = tokio::spawn(async move { while chat.next().await.is_some() {} });
+        let mut events = follow(&log, &*branch, None).in_flight(&all);
+        let mut seen = "";
+        while seen != "text_delta" {
+            seen = events.try_next().await?.unwrap().event.type_name();
+        }
+        task.abort();
+    }
     Ok(())
 }
 
