@@ -9,8 +9,9 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use mynah::{
-    CancelHandle, Error, ErrorKind, EventId, LogReason, Message, Result as MynahResult, RunEvent,
-    RunId, Session, SessionReason, SystemWorld, Thread, World as _, fork_run,
+    CancelHandle, Error, ErrorKind, EventId, LogReason, Message, RecordedCalls,
+    Result as MynahResult, RunEvent, RunId, Session, SessionReason, SystemWorld, Thread,
+    World as _, fork_run,
     log::{Fact, Log, Queue, RunStatus},
     replay_run, restore_session,
 };
@@ -363,6 +364,28 @@ pub(crate) struct ForkAt {
     resume: bool,
     #[serde(default)]
     allow_changed_agent: bool,
+    system: Option<String>,
+    input: Option<String>,
+    model: Option<String>,
+    #[serde(default)]
+    recorded_tools: bool,
+}
+
+impl ForkAt {
+    /// Refuses what a fork that is not resumed cannot have.
+    fn check(&self) -> Result<()> {
+        let of_resume = [
+            ("message", self.message.is_some()),
+            ("model", self.model.is_some()),
+            ("recorded_tools", self.recorded_tools),
+        ];
+        match of_resume.into_iter().find(|(_, is_given)| *is_given && !self.resume) {
+            Some((name, _)) => Err(Problem::bad(format!(
+                "{name}: a fork that is not resumed has none; give resume too"
+            ))),
+            None => Ok(()),
+        }
+    }
 }
 
 /// `POST /v1/runs/{id}/fork`
@@ -374,9 +397,7 @@ pub(crate) async fn fork(
 ) -> Result {
     Query::of(&uri).end()?;
     allowed(&app)?;
-    if fork.message.is_some() && !fork.resume {
-        return Err(Problem::bad("message: a fork that is not resumed has none; give resume too"));
-    }
+    fork.check()?;
     runs::found(&app, &id).await?;
     let log = runs::log(&app);
     // A run is not forked for a missing agent.
@@ -386,6 +407,8 @@ pub(crate) async fn fork(
     };
     let copy = fork_run(&log, &id, fork.at);
     let copy = fork.key.clone().into_iter().fold(copy, mynah::Fork::run_id);
+    let copy = fork.system.into_iter().fold(copy, mynah::Fork::system);
+    let copy = fork.input.into_iter().fold(copy, mynah::Fork::message);
     let (forked, is_left) = match (copy.await, fork.key) {
         (Ok(forked), _) => (forked.run_id, true),
         // The same request came before, and may not have continued it.
@@ -397,8 +420,17 @@ pub(crate) async fn fork(
     };
     if let Some(agent) = agent.filter(|_| is_left) {
         let engine = agent.engine(&log, Some(&forked)).await?;
-        let signal = Signal::of_fork(fork.message, fork.allow_changed_agent);
-        signals::perform(&app, signal.apply(engine.resume(&log, &forked))?, room(&app)?).await?;
+        // Another model is what was asked for.
+        let allow = fork.allow_changed_agent || fork.model.is_some();
+        let mut resume =
+            Signal::of_fork(fork.message, allow).apply(engine.resume(&log, &forked))?;
+        if let Some(model) = fork.model {
+            resume = resume.model(model);
+        }
+        if fork.recorded_tools {
+            resume = resume.tool_executor(RecordedCalls::of_run(log.as_ref(), &id).await?);
+        }
+        signals::perform(&app, resume, room(&app)?).await?;
     }
     respond(&app, StatusCode::CREATED, &forked).await
 }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use axum::{extract::State, http::Uri};
 use mynah::{
-    BoxFuture, Engine, Options, Result as MynahResult, RunId,
+    BoxFuture, Engine, Options, RecordedCalls, Result as MynahResult, RunId,
     log::{About, Fact, Log},
 };
 use serde_json::{Value, json};
@@ -57,10 +57,17 @@ impl Agent {
             Some(make) => make(Arc::clone(log), run.map(RunId::from)).await?,
             None => self.engine.clone(),
         };
-        Ok(match self.keeps_events {
-            true => engine.defaults(Options::new().durable_events()),
-            false => engine,
-        })
+        let mut options = Options::new();
+        if self.keeps_events {
+            options = options.durable_events();
+        }
+        // A run whose tools do not run stays one.
+        if let Some(run) = run
+            && let Some(answers) = RecordedCalls::named_in(log.as_ref(), run).await?
+        {
+            options = options.tool_executor(RecordedCalls::of_run(log.as_ref(), &answers).await?);
+        }
+        Ok(engine.defaults(options))
     }
 
     fn described(&self) -> Value {

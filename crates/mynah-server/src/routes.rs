@@ -204,6 +204,13 @@ fn of_runs() -> Vec<Route> {
             ("key", "the id of the fork"),
             ("resume", "true continues the fork"),
             ("message", "what the user says to the fork"),
+            ("system", "the system prompt that the fork begins with; only at record 1"),
+            ("input", "the text of the user that the fork begins with; only at record 1"),
+            ("model", "the model that continues the fork"),
+            (
+                "recorded_tools",
+                "true runs no tool: the run answers calls that it has, and others fail",
+            ),
             ALLOW,
         ]),
         Route::at("/v1/runs/{id}/replay").post("Replay a run and compare", actions::replay).body(

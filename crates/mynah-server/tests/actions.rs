@@ -1,10 +1,16 @@
 //! What can be done over HTTP.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use mynah::{
     Engine, Error, LogReason, Thread, Tool, follow,
-    log::{Append, Head, Log, LogFuture, MemoryLog, RunStatus, forward_log},
+    log::{Append, Head, Kind, Log, LogFuture, MemoryLog, Record, RunStatus, forward_log},
     testing::Scripted,
 };
 use mynah_server::{Agent, Server};
@@ -244,6 +250,98 @@ async fn a_run_is_forked_and_the_fork_continued() {
         (json!({"at": 2, "resume": true, "agent": "none"}), 404),
     ] {
         let refused = server.post("/v1/runs/done/fork", &body).await;
+        assert_eq!(problem_of(refused).await.0, status, "{body}");
+    }
+}
+
+/// An agent whose tool counts how often it paid. Runs that begin with `tried` pay twice, and others once.
+fn payer(paid: &Arc<AtomicU32>) -> Agent {
+    let pay = |amount: u32| {
+        let call =
+            json!({"id": format!("c{amount}"), "name": "pay", "arguments": {"euros": amount}});
+        json!([{"tool_call": call}, {"finish": "tool_calls"}])
+    };
+    let paid = Arc::clone(paid);
+    let make = move |scripts: Vec<Value>| {
+        let paid = Arc::clone(&paid);
+        let pay = Tool::new("pay", "Pays", json!({})).manual().handler(move |_, _| {
+            let count = paid.fetch_add(1, Relaxed) + 1;
+            async move { format!("paid {count}") }
+        });
+        Engine::new(Scripted::new(scripts).unwrap()).model("m").tool(pay)
+    };
+    let agent = Agent::new("payer", make(vec![pay(1), says("Paid.")]));
+    agent.made_by(move |log, run| {
+        let make = make.clone();
+        Box::pin(async move {
+            let is_answer = |record: &Record| record.kind() == Kind::AssistantCompleted;
+            let mut scripts = vec![pay(1), says("Paid.")];
+            let mut answers = 0;
+            if let Some(run) = run {
+                if run.starts_with("tried") {
+                    scripts.insert(1, pay(2));
+                }
+                answers = log.read(&run, 1, 100).await?.into_iter().filter(is_answer).count();
+            }
+            Ok(make(scripts.split_off(answers)))
+        })
+    })
+}
+
+/// Waits until a run has ended or waits.
+async fn stopped(log: &MemoryLog, run: &str) {
+    while let Some(found) = log.run(run).await.unwrap()
+        && found.status == RunStatus::Running
+    {
+        log.wait(run, found.records).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_run_is_tried_with_another_prompt_and_model_and_no_tool_runs() {
+    let (log, paid) = (Arc::new(MemoryLog::new()), Arc::new(AtomicU32::new(0)));
+    let server = Running::start(Server::new(Arc::clone(&log)).agent(payer(&paid))).await;
+    let body = json!({"input": "Pay.", "key": "once"});
+    server.post("/v1/runs?wait=30", &body).await;
+    let approve = async |run: &str, call: &str| {
+        let place = format!("/v1/runs/{run}/signals?wait=30");
+        json_of(server.post(&place, &json!({"approve": [call]})).await).await
+    };
+    assert_eq!(approve("once", "c1").await["status"], "completed");
+    assert_eq!(paid.load(Relaxed), 1);
+
+    let body = json!({"at": 1, "key": "tried", "resume": true, "recorded_tools": true, "system": "Pay twice.", "input": "Pay now.", "model": "m-2"});
+    let tried = json_of(server.post("/v1/runs/once/fork", &body).await).await;
+    assert_eq!(tried["parent"]["run_id"], "once", "{tried}");
+    stopped(&log, "tried").await;
+    // It is the recorded call that answers, also where a person approves it.
+    assert_eq!(approve("tried", "c1").await["status"], "suspended");
+    assert_eq!(approve("tried", "c2").await["status"], "completed");
+    assert_eq!(paid.load(Relaxed), 1);
+    let records = server.json("/v1/runs/tried/records").await;
+    let facts: Vec<&Value> =
+        records["records"].as_array().unwrap().iter().map(|record| &record["fact"]).collect();
+    let said: Vec<&Value> = facts[0]["thread"]["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|message| &message["content"])
+        .collect();
+    assert_eq!(said, ["Pay twice.", "Pay now."]);
+    assert_eq!(facts[1]["about"]["model"], "m-2");
+    assert_eq!(facts[1]["about"]["options"]["tool_executor"], "recorded:once");
+    let contents: Vec<&str> = facts.iter().filter_map(|fact| fact["content"].as_str()).collect();
+    assert_eq!(contents[0], "paid 1");
+    assert!(contents[1].contains("not in the recorded run"), "{contents:?}");
+    let replayed = server.post("/v1/runs/tried/replay", &json!({})).await;
+    assert_eq!(json_of(replayed).await["status"], "equal");
+    for (body, status) in [
+        (json!({"at": 2, "system": "x"}), 422),
+        (json!({"at": 2, "input": "x"}), 422),
+        (json!({"at": 1, "model": "x"}), 400),
+        (json!({"at": 1, "recorded_tools": true}), 400),
+    ] {
+        let refused = server.post("/v1/runs/once/fork", &body).await;
         assert_eq!(problem_of(refused).await.0, status, "{body}");
     }
 }

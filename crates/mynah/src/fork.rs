@@ -2,12 +2,17 @@
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
-use mynah_data::{Error, Result, RunId};
-use mynah_log::{About, Continues, Fact, Log, Parent, Record, RunSummary};
+use mynah_data::{Error, Message, Part, Result, Role, RunId, Thread};
+use mynah_log::{About, Continues, Fact, Log, Parent, Record, RunSummary, SessionLink};
 use mynah_step::{RecordedFact, Recorder, SystemWorld, World, active, was_redacted};
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 
-use crate::{call::awaited, loaded::VerifiedRun};
+use crate::{
+    call::awaited,
+    loaded::{Loaded, VerifiedRun},
+    prepare::joined,
+    replay::with_system,
+};
 
 /// Copies a run up to a record into a new run, which can be resumed differently.
 ///
@@ -38,6 +43,8 @@ pub fn fork_run<L: Log + Clone>(log: &L, run: impl AsRef<str>, at: u64) -> Fork 
         world: Arc::new(SystemWorld),
         id: None,
         link: None,
+        system: None,
+        said: None,
     }
 }
 
@@ -52,6 +59,9 @@ pub struct Fork {
     id: Option<RunId>,
     /// How it continues the other and how long that was active, if it is no branch.
     pub(crate) link: Option<(Continues, Duration)>,
+    /// What it begins with in place of what is recorded.
+    system: Option<String>,
+    said: Option<String>,
 }
 
 mynah_data::partial_debug! { Fork { run, at, id } }
@@ -88,8 +98,80 @@ impl Fork {
         self
     }
 
-    async fn copy(self) -> Result<Forked> {
-        let Self { log, run, at, world, id, link } = self;
+    /// Begins the branch with other instructions: they replace the first system message, or precede all others. Only a branch at
+    /// record 1 can.
+    ///
+    /// A branch of a session's later turn then holds the whole conversation itself.
+    ///
+    /// ```
+    /// # use mynah::{Engine, testing::Scripted};
+    /// use mynah::{fork_run, log::MemoryLog};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let engine = |text: &str| Engine::new(Scripted::says([text]));
+    /// let log = MemoryLog::new();
+    /// let run = engine("hi").chat("hello").record(&log).await?.run_id.unwrap();
+    ///
+    /// let branch = fork_run(&log, &*run, 1).system("Be formal.").message("hello there").await?;
+    /// let otherwise = engine("good day").resume(&log, &*branch.run_id).await?;
+    /// let said: Vec<_> = otherwise.thread.messages.iter().map(|message| message.text()).collect();
+    /// assert_eq!(said, ["Be formal.", "hello there", "good day"]);
+    /// # Ok(()) }
+    /// ```
+    pub fn system(mut self, text: impl Into<String>) -> Self {
+        self.system = Some(text.into());
+        self
+    }
+
+    /// Begins the branch with another text of the user: that of the last user message. Only a branch at record 1 can; after later
+    /// records, [`Resume::message`](crate::Resume::message) adds one.
+    pub fn message(mut self, text: impl Into<String>) -> Self {
+        self.said = Some(text.into());
+        self
+    }
+
+    /// What the first record of the branch holds, if that is something else than the other run's.
+    async fn beginning(&mut self) -> Result<Option<(Thread, Option<SessionLink>)>> {
+        let (system, said) = (self.system.take(), self.said.take());
+        let Some(option) = system.as_ref().map(|_| "system").or(said.as_ref().map(|_| "message"))
+        else {
+            return Ok(None);
+        };
+        if self.at != 1 {
+            return Err(Error::invalid_option(option, "not_the_first_record").with_message(format!(
+                "validation failed: {option}: what a run began with can be changed in a branch at record 1, and not at record {}",
+                self.at
+            )));
+        }
+        let Loaded { before, mut thread, mut about, .. } =
+            Loaded::read(&*self.log, &self.run).await?;
+        let mut messages = joined(&before, &thread).messages;
+        if let Some(text) = system {
+            messages = with_system(&messages, text);
+        }
+        if let Some(text) = said {
+            let is_user = |(_, message): &(usize, &Arc<Message>)| message.role() == Role::User;
+            let Some((place, _)) = messages.iter().enumerate().filter(is_user).last() else {
+                return Err(Error::invalid_option("message", "no_user_message").with_message(
+                    format!("validation failed: message: run {} begins without one", self.run),
+                ));
+            };
+            let changed = |(at, message): (usize, &Arc<Message>)| match at == place {
+                true => Arc::new(with_text(message, &text)),
+                false => Arc::clone(message),
+            };
+            messages = messages.iter().enumerate().map(changed).collect();
+        }
+        let known = if messages.starts_with(&before) { before.len() } else { 0 };
+        if let Some(link) = about.session.as_mut().filter(|_| known < before.len()) {
+            link.previous = None;
+        }
+        thread.messages = messages.since(known).cloned().collect();
+        Ok(Some((thread, about.session)))
+    }
+
+    async fn copy(mut self) -> Result<Forked> {
+        let beginning = self.beginning().await?;
+        let Self { log, run, at, world, id, link, .. } = self;
         let mut records = Vec::new();
         // The whole run is verified, and what follows may have been removed.
         let shared = |record: &Record| match record.seq() <= at {
@@ -126,7 +208,8 @@ impl Fork {
             let fact = match kept.into_fact() {
                 Fact::RunStarted { thread, extent, about } => {
                     let about = about.map_or_else(About::default, |about| *about);
-                    let about = About { parent: Some(parent.clone()), ..about };
+                    let (thread, session) = beginning.clone().unwrap_or((thread, about.session));
+                    let about = About { parent: Some(parent.clone()), session, ..about };
                     Fact::RunStarted { thread, extent, about: Some(Box::new(about)) }
                 }
                 fact => fact,
@@ -135,6 +218,16 @@ impl Fork {
         }
         poll_fn(|cx| recorder.poll_flush(cx)).await?;
         Ok(Forked { run_id: recorder.run_id().clone(), parent })
+    }
+}
+
+/// A user message with another text. Its images stay.
+fn with_text(message: &Message, text: &str) -> Message {
+    let others = message.parts().iter().filter(|part| !matches!(part, Part::Text { .. }));
+    let changed = Message::user_parts([Part::text(text)].into_iter().chain(others.cloned()));
+    match message.name() {
+        Some(name) => changed.with_name(name),
+        None => changed,
     }
 }
 

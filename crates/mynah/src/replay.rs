@@ -356,17 +356,22 @@ impl Replay {
 
 impl RunChange {
     fn of(self, messages: Messages) -> Messages {
-        let instructions = match self {
-            Self::Thread(thread) => return thread.messages,
-            Self::System(text) => Arc::new(Message::system(text)),
-        };
-        match messages.iter().position(|message| message.role() == Role::System) {
-            Some(place) => {
-                let (old, new) = (messages.iter().take(place), messages.since(place + 1));
-                old.chain([&instructions]).chain(new).cloned().collect()
-            }
-            None => [&instructions].into_iter().chain(messages.iter()).cloned().collect(),
+        match self {
+            Self::Thread(thread) => thread.messages,
+            Self::System(text) => with_system(&messages, text),
         }
+    }
+}
+
+/// A conversation with other instructions: they replace the first system message, or precede all others.
+pub(crate) fn with_system(messages: &Messages, text: String) -> Messages {
+    let instructions = Arc::new(Message::system(text));
+    match messages.iter().position(|message| message.role() == Role::System) {
+        Some(place) => {
+            let (old, new) = (messages.iter().take(place), messages.since(place + 1));
+            old.chain([&instructions]).chain(new).cloned().collect()
+        }
+        None => [&instructions].into_iter().chain(messages.iter()).cloned().collect(),
     }
 }
 
