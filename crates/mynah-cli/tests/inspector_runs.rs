@@ -285,3 +285,71 @@ fn the_answer_to_a_message_is_shown_while_it_streams() {
     assert!(browser.text(".conversation").contains("Go on."));
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
+
+const LOOK: &str = r#"{"engine": {"model": "m-1"}, "scripts": [
+    [{"tool_call": {"id": "c0", "name": "look", "arguments": {"at": "sky"}}}, {"finish": "tool_calls"}],
+    [{"text": "Blue."}, {"finish": "stop"}]],
+    "tools": [{"name": "look", "returns": {"ok": "blue"}}], "ops": []}"#;
+
+/// Clicks the button with these words.
+fn press(browser: &Browser, words: &str) {
+    let button = format!(
+        "[...document.querySelectorAll('button')].find((one) => one.innerText.trim() === {})",
+        json!(words)
+    );
+    browser.wait(&format!("{button} !== undefined"));
+    browser.run(&format!("{button}.click()"));
+}
+
+#[test]
+fn another_prompt_and_model_are_tried_in_a_new_run_that_is_compared_with_the_first() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    let agent = store.file("look.json", LOOK);
+    let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
+    let run = started(&browser, &served, "Look up.");
+    browser.wait("document.querySelector('[data-status=verified]') !== null");
+    press(&browser, "Try another prompt");
+    let told = browser.text("dialog");
+    assert!(told.contains("no tool runs") && told.contains("costs money"), "{told}");
+    browser.write("dialog textarea", "Be brief.");
+    browser.write("dialog input", "m-2");
+    browser.click("dialog .primary");
+    browser.wait("document.querySelectorAll('.compare-run .chip.status-completed').length === 2");
+    let heads = browser.text(".compare-heads");
+    assert!(heads.contains("m-1") && heads.contains("m-2"), "{heads}");
+    assert!(browser.text(".compare-row.first").contains("Be brief."));
+    let query = "new URLSearchParams(location.search)";
+    let ids = browser.run(&format!("return [{query}.get('compare'), {query}.get('with')]"));
+    assert_eq!(ids[0], *run);
+    // The link between the runs is recorded, and so is that tools did not run.
+    let other = ids[1].as_str().unwrap();
+    let facts = store.ok(&["export", other, "--records"]);
+    assert!(facts.contains(&format!("recorded:{run}")), "{facts}");
+    browser.open(&served.page(&[("run", other)]));
+    browser.wait("document.querySelector('.run-facts')?.innerText.includes('Fork of')");
+    assert!(browser.text(".conversation").contains("Tools did not run"));
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn an_edited_first_message_makes_a_fork() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    let agent = store.file("look.json", LOOK);
+    let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
+    let run = started(&browser, &served, "Look up.");
+    browser.wait("document.querySelector('[data-status=verified]') !== null");
+    browser.open(&served.page(&[("run", &run), ("record", "1")]));
+    press(&browser, "Edit the message");
+    assert_eq!(browser.wait("document.querySelector('dialog textarea')?.value"), "Look up.");
+    browser.write("dialog textarea", "Look down.");
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('.run-facts')?.innerText.includes('Fork of')");
+    browser.wait("document.querySelector('[data-status=verified]') !== null");
+    let said = browser.text(".conversation");
+    assert!(said.contains("Look down.") && !said.contains("Look up."), "{said}");
+    let fork = store.json(&["runs"])[0].clone();
+    assert_eq!((&fork["parent"]["run_id"], &fork["parent"]["seq"]), (&json!(run), &json!(1)));
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}

@@ -74,20 +74,40 @@ export const message = (run, agents) => confirmed({
   fields: [{ name: "text", label: "Message", input: h("textarea", { required: true }) }, ...agentFields(agents)], button: "Send", act: (values) => signal(run, { message: values.text, ...agentOf(values) }),
 });
 
-/** `said` is the user's message after these records, to be changed. */
+/** `said` is the user's message in the record after these, to be changed. That of the first record is changed in the copy. */
 export const fork = (run, seq, agents, said = null) => confirmed({
-  title: said === null ? `Fork at record ${seq}` : `Fork with another message`, words: `Records 1 to ${seq} are copied into a new run. This run stays as it is.`,
+  title: said === null ? `Fork at record ${seq}` : `Fork with another message`, words: seq === 0 ? "The new run begins like this one, with the message changed, and runs its tools. It links to this run, which stays as it is." : `${seq === 1 ? "Record 1 is" : `Records 1 to ${seq} are`} copied into a new run${said === null ? "" : ", which continues with the message and runs its tools"}. This run stays as it is.`,
   fields: agents.length ? [
     ...(said === null ? [{ name: "resume", label: "Continue the new run at once", input: h("input", { type: "checkbox", checked: true }) }] : []),
     { name: "message", label: said === null ? "With a message of the user" : "The user's message", input: h("textarea", { required: said !== null }, said ?? ""), hint: said === null ? "What the user says in the new run after these records. Empty: it continues as it is." : null },
     ...agentFields(agents),
   ] : [],
   button: "Fork",
-  act: (values) => post(runPath(run, "/fork"), { at: seq, ...(values.resume || values.message ? { resume: true, ...(values.message ? { message: values.message } : {}), ...agentOf(values) } : {}) }),
+  act: (values) => post(runPath(run, "/fork"), seq === 0 ? { at: 1, input: values.message, resume: true, ...agentOf(values) } : { at: seq, ...(values.resume || values.message ? { resume: true, ...(values.message ? { message: values.message } : {}), ...agentOf(values) } : {}) }),
 });
 
+/** Asks the model again, with another prompt or another model. `said` is what the run began with: `{system, user, model, agent}`. */
+export const tryAgain = (run, agents, said) => {
+  const models = h("datalist", { id: "models" }, [...new Set(agents.map(({ model }) => model).filter(Boolean))].map((model) => h("option", { value: model })));
+  return confirmed({
+    title: "Try another prompt or model",
+    words: ["A new run asks the model again, from the first record on. ", h("strong", {}, "The model is called and costs money; no tool runs."), " A call that this run has too gets the result that is recorded here. Any other call fails, and the new run shows it. Calls that need an approval wait for it again. Both runs are compared at the end."],
+    fields: [
+      { name: "system", label: "System prompt", input: h("textarea", { rows: "6" }, said.system), hint: said.system ? null : "Empty: as recorded." },
+      { name: "input", label: "The user's message", input: h("textarea", {}, said.user) },
+      ...(agents.length > 1 ? [{ name: "agent", label: "Agent", input: select(agents, said.agent ? null : "the one that fits the run", said.agent) }] : []),
+      { name: "model", label: "Model", input: h("input", { list: "models", placeholder: said.model || "the agent's", spellcheck: "false" }), hint: ["A model of the agent's provider. Empty: the agent's own.", models] },
+    ],
+    button: "Try it",
+    act: ({ system, input, agent, model }) => post(runPath(run, "/fork"), {
+      at: 1, resume: true, recorded_tools: true, allow_changed_agent: true,
+      ...(system && system !== said.system ? { system } : {}), ...(input && input !== said.user ? { input } : {}), ...(agent ? { agent } : {}), ...(model.trim() ? { model: model.trim() } : {}),
+    }),
+  });
+};
+
 export const replay = (run, agents) => confirmed({
-  title: "Replay the run", words: ["The run is executed again from its records, and compared. The model is not called, and nothing is recorded. To see what another agent or prompt would answer, run it again or fork it with that agent, or use ", h("code", {}, "mynah replay RUN --agent agent.toml --what-if"), "."],
+  title: "Replay the run", words: ["The run is executed again from its records, and compared. The model is not called, and nothing is recorded. To see what the model answers to another prompt, use “Try another prompt”."],
   fields: [
     ...(agents.length ? [
       { name: "agent", label: "Agent", input: select(agents, "none: every answer from the records") },

@@ -1,7 +1,7 @@
 // Two runs side by side: aligned, the first difference marked, words and fields that differ shown.
 
 import { get, post, recordsOf, runPath, withQuery } from "./api.js";
-import { count, h, icon, plural, say, shortId, statusChip } from "./dom.js";
+import { compact, count, h, icon, money, plural, say, shortId, statusChip } from "./dom.js";
 import { isBranch, jsonText } from "./exact.js";
 import { callsOf, fromApi, summary, textOf } from "./facts.js";
 import { common, jsonDiff, wordDiff } from "./json.js";
@@ -126,7 +126,7 @@ async function two(query) {
   if (!query.has("replay")) {
     const [runs, sides] = await Promise.all([Promise.all(ids.map((id) => get(runPath(id)))), Promise.all(ids.map(records))]);
     const isLong = sides.some(({ length }) => length > MAX_ALIGNED);
-    return { ids, isLong, heads: runs.map((run, side) => runHead(run, ["Left", "Right"][side])), rows: align(...sides.map(prepared)).map(judge) };
+    return { ids, isLong, runs, heads: runs.map((run, side) => runHead({ ...run, model: modelOf(sides[side]) ?? run.model }, ["Left", "Right"][side])), rows: align(...sides.map(prepared)).map(judge) };
   }
   const [agent, system] = [query.get("replay") === "-" ? null : query.get("replay"), query.get("system")];
   const again = (more) => post(runPath(ids[0], "/replay"), { ...(agent ? { agent } : {}), ...(system ? { system } : {}), ...more });
@@ -159,11 +159,32 @@ function replayWords({ isOther, status, err }) {
   return `${agent}At record ${seq} it makes ${kind ?? "nothing"}${kind === expected ? " with other content" : `, where the run has ${expected ?? "nothing"}`}. A replay ends there.`;
 }
 
-const runHead = (run, side) => h("div", { class: "compare-run" }, h("span", { class: "muted" }, side), h("a", { href: runHref(run.run_id), title: run.run_id }, h("code", {}, say(shortId(run.run_id)))), statusChip(shownStatus(run)), h("span", { class: "muted" }, `${plural(run.records, "record")}${run.model ? ` · ${run.model}` : ""}`));
+/** The model that a run had last: a fork may continue with another. */
+const modelOf = (records) => records.findLast(({ fact }) => fact?.about?.model)?.fact.about.model;
+
+const runHead = (run, side) => h("div", { class: "compare-run" }, h("span", { class: "muted" }, side), h("a", { href: runHref(run.run_id), title: run.run_id }, h("code", {}, say(shortId(run.run_id)))), statusChip(shownStatus(run)), h("span", { class: "muted" }, say([plural(run.records, "record"), run.model, `${compact(run.totals.input_tokens + run.totals.output_tokens)} tokens`, run.totals.cost ? money(run.totals.cost) : null].filter(Boolean).join(" · "))));
 
 export async function comparePage(root, query) {
   root.replaceChildren(h("div", { class: "skeleton", style: { height: "200px" } }));
-  const { ids, isLong = false, heads, rows, replay = null } = await two(query);
+  let page = await drawn(root, query);
+  // A run that was started to be compared is shown as it grows.
+  const isGrowing = () => page.runs.some(({ status, abandoned }) => status === "running" && !abandoned);
+  const look = async () => {
+    try {
+      const now = await Promise.all(page.runs.map(({ run_id: id }) => get(runPath(id))));
+      if (now.some(({ records: length, status }, side) => length !== page.runs[side].records || status !== page.runs[side].status)) page = await drawn(root, query);
+    } catch {
+      // The next attempt may reach the server.
+    }
+    if (isGrowing()) timer = setTimeout(look, 1000);
+  };
+  let timer = isGrowing() ? setTimeout(look, 1000) : null;
+  return { title: "Compare", close: () => { page.runs = []; clearTimeout(timer); }, keys: [["j / k", "next, previous difference"]], key: (event) => page.key(event) };
+}
+
+/** Draws the comparison as it is now. */
+async function drawn(root, query) {
+  const { ids, isLong = false, runs = [], heads, rows, replay = null } = await two(query);
   const differing = rows.map(({ state }, place) => state === "same" || state === "not-reached" ? -1 : place).filter((place) => place >= 0);
   const first = differing[0] ?? -1;
   let at = first;
@@ -177,18 +198,18 @@ export async function comparePage(root, query) {
   const words = { same: "same", differs: "differs", "only-left": "only left", "only-right": "only right", "not-reached": "not reached" };
   const element = (row, place) => h("li", { class: `compare-row ${row.state}${place === first ? " first" : ""}`, id: `row-${place}`, tabindex: "-1" }, h("div", { class: "compare-cells" }, cell(row.one, 0), h("span", { class: "verdict" }, place === first ? "first difference" : words[row.state]), cell(row.two, 1, row.made)),
     row.fields?.length ? h("details", { open: place === first }, h("summary", {}, icon("chevron"), plural(row.fields.length, "field"), row.fields.length === 1 ? " differs" : " differ"), differences(row)) : null);
-  let drawn = 0;
-  const more = h("button", { type: "button", onclick: () => draw(drawn + SHOWN_AT_ONCE) });
+  let shown = 0;
+  const more = h("button", { type: "button", onclick: () => draw(shown + SHOWN_AT_ONCE) });
   const draw = (until) => {
-    body.append(...rows.slice(drawn, until).map((row, place) => element(row, drawn + place)));
-    drawn = Math.min(rows.length, Math.max(drawn, until));
-    more.hidden = drawn >= rows.length;
-    more.textContent = `Show more (${count(rows.length - drawn)} left)`;
+    body.append(...rows.slice(shown, until).map((row, place) => element(row, shown + place)));
+    shown = Math.min(rows.length, Math.max(shown, until));
+    more.hidden = shown >= rows.length;
+    more.textContent = `Show more (${count(rows.length - shown)} left)`;
   };
   const goTo = (place) => {
     if (place < 0) return;
     at = place;
-    if (place >= drawn) draw(place + 50);
+    if (place >= shown) draw(place + 50);
     const target = document.getElementById(`row-${place}`);
     target.scrollIntoView({ block: "center" });
     target.focus({ preventScroll: true });
@@ -199,11 +220,11 @@ export async function comparePage(root, query) {
   root.replaceChildren(h("div", { class: "page-head" }, h("h1", {}, replay ? "Compare with a replay" : "Compare"), h("div", { class: "buttons" }, replay ? null : h("a", { class: "button", href: withQuery("/", { compare: ids[1], with: ids[0] }) }, "Swap"), first >= 0 ? h("button", { type: "button", onclick: () => goTo(first) }, "First difference") : null)),
     h("div", { class: "compare-heads" }, heads),
     h("p", { class: `banner ${first < 0 ? "ok" : "warn"}` }, icon(first < 0 ? "check" : "fork"), h("span", {}, h("strong", {}, first < 0 ? "No difference. " : replay ? "The replay differs. " : `${plural(differing.length, "difference")}. `), told)),
+    runs.filter(({ status, abandoned }) => status === "running" && !abandoned).map((run) => h("p", { class: "banner", role: "status" }, icon("bolt"), h("span", {}, h("strong", {}, "In progress. "), "Run ", h("a", { href: runHref(run.run_id) }, say(shortId(run.run_id))), " has not ended; its records appear here as they come."))),
+    runs.filter(({ waiting }) => waiting).map((run) => h("p", { class: "banner wait" }, icon("pause"), h("span", {}, h("strong", {}, "Waits. "), "Run ", h("a", { href: runHref(run.run_id) }, say(shortId(run.run_id))), " waits for a person; decide in its page."))),
     body, more);
   return {
-    title: "Compare",
-    close: () => {},
-    keys: [["j / k", "next, previous difference"]],
+    runs,
     key: (event) => {
       if (event.key === "j") goTo(differing.find((place) => place > at) ?? at);
       else if (event.key === "k") goTo(differing.findLast((place) => place < at) ?? at);

@@ -1,6 +1,6 @@
 // The page of one run: its views, live while it runs, and what can be done with it.
 
-import { cancel, fork, message, replay, resume, start, waitingForm } from "./actions.js";
+import { cancel, fork, message, replay, resume, start, tryAgain, waitingForm } from "./actions.js";
 import { abilities, bundleOf, fileName, get, listen, recordsOf, runPath, withQuery } from "./api.js";
 import { announce, count, h, icon, plural, say, shortId, when } from "./dom.js";
 import { fromApi, fromEntry, textOf } from "./facts.js";
@@ -56,7 +56,7 @@ export async function runPage(root, query) {
       const button = (words, act) => h("button", { type: "button", class: "small", onclick: act }, icon("fork"), words);
       const said = saidIn(record);
       return [button("Fork here", () => opened(fork(id, record.seq, rights.agents))),
-        said && canContinue ? button("Edit the message", () => opened(record.seq === 1 ? start(rights.agents, run, said) : fork(id, record.seq - 1, rights.agents, said))) : null].filter(Boolean);
+        said && canContinue ? button("Edit the message", () => opened(fork(id, record.seq - 1, rights.agents, said))) : null].filter(Boolean);
     },
     links: () => [
       run.session_id ? relation("Session", withQuery("/", { session: run.session_id }), run.session_id) : null,
@@ -72,6 +72,11 @@ export async function runPage(root, query) {
   const opened = async (asked) => {
     const made = await asked;
     if (made) location.href = runHref(made.run_id);
+  };
+
+  const compared = async (asked) => {
+    const made = await asked;
+    if (made) location.href = withQuery("/", { compare: id, with: made.run_id });
   };
 
   // Only the run that called a subagent continues it.
@@ -104,6 +109,7 @@ export async function runPage(root, query) {
       canContinue && !run.caller && !ended && !run.waiting ? button("Message", () => act(message(id, rights.agents))) : null,
       rights.actions && !ended ? button("Cancel", () => act(cancel(id)), "danger") : null,
       canContinue && !run.caller && run.fingerprint && saidIn(story.records[0]) ? button("Run again", () => opened(start(rights.agents, run, saidIn(story.records[0])))) : null,
+      canContinue && !run.caller && story.records[0]?.fact?.about ? button("Try another prompt", () => compared(tryAgain(id, rights.agents, begunWith(story.records[0], run)))) : null,
       run.fingerprint ? button("Replay", () => showReplay(replay(id, rights.agents))) : null,
       run.parent ? h("a", { class: "button", href: withQuery("/", { compare: run.parent.run_id, with: id }) }, "Compare with its parent") : null,
       h("a", { class: "button", href: withQuery("/", { verify: id }) }, icon("seal"), "Verify"),
@@ -235,6 +241,12 @@ export async function runPage(root, query) {
 function saidIn({ kind, fact }) {
   const message = kind === "run_started" ? fact?.thread?.messages?.findLast(({ role }) => role === "user") : ["user_message", "resumed"].includes(kind) ? fact?.message : null;
   return message?.role === "user" ? textOf(message) : "";
+}
+
+/** What a run began with, as it can be changed. */
+function begunWith(record, { agent, model }) {
+  const system = record.fact.thread?.messages?.find(({ role }) => role === "system");
+  return { system: textOf(system), user: saidIn(record), model, agent };
 }
 
 /** The records of a bundle, each with the hash of its bytes. */

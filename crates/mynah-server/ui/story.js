@@ -144,6 +144,9 @@ export class Story {
     const model = this.about.model;
     this.learn(fact.about);
     if (fact.about?.model && fact.about.model !== model) this.note(record, "muted", `Model: ${model ?? "?"} → ${fact.about.model}`);
+    // An executor of this name answers for the tools; see `RecordedCalls`.
+    const [, answers] = /^recorded:(.+)$/u.exec(fact.about?.options?.tool_executor ?? "") ?? [];
+    if (answers) this.note(record, "muted", "Tools did not run. Calls were answered from the records of", "", { run: answers });
     for (const [id, text] of fact.tool_results ?? []) this.give(record, id, { given: text });
     const edited = new Set((fact.edited ?? []).map(([id]) => id));
     for (const id of fact.approved ?? []) if (!edited.has(id)) this.give(record, id, { verdict: "approved" });
