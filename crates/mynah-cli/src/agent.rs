@@ -116,7 +116,7 @@ impl Answered {
     pub(crate) async fn until(log: &dyn Log, run: &str) -> Result<Self, Failure> {
         let mut agents: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for run in store::needed(log, run).await?.iter().rev().map(RunId::as_str).chain([run]) {
-            for started in store::sub_runs(log, run).await? {
+            for started in mynah::log::sub_runs(log, run).await? {
                 // The id ends with the name of the tool and a digest.
                 let name = started.rsplit_once('+').and_then(|(_, end)| end.rsplit_once('-'));
                 let Some((name, _)) = name else { continue };

@@ -35,7 +35,7 @@ use crate::{
     model::CallArgs,
     now, resume, runtime,
     screen::{Followed, Screen, Stop, context_use},
-    store::{self, LogLocation},
+    store::LogLocation,
     text::{count, quoted, short},
     tty::{BAD, Entered, Prompt, Reads},
     unless_interrupted, written,
@@ -473,7 +473,7 @@ impl Chat {
             let known = self.agents.get(&run.run_id).filter(|(records, _)| *records == run.records);
             let agents = match known {
                 Some((_, totals)) => totals.clone(),
-                None => store::agents_totals(self.log.as_ref(), &run.run_id).await?,
+                None => mynah::log::agents_totals(self.log.as_ref(), run).await?,
             };
             all.add(&agents);
             self.agents.insert(run.run_id.clone(), (run.records, agents));

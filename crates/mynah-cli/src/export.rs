@@ -86,7 +86,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     // A page shows one run. If the run cannot be read, its export says why.
     let agents = match html {
         true => Vec::new(),
-        false => runtime.block_on(store::sub_runs(log.as_ref(), &run)).unwrap_or_default(),
+        false => runtime.block_on(mynah::log::sub_runs(log.as_ref(), &run)).unwrap_or_default(),
     };
     let needed = runtime.block_on(store::needed(log.as_ref(), &run))?;
     if !needed.is_empty() {

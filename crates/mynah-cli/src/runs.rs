@@ -8,13 +8,13 @@ use std::{
 use clap::Args;
 use mynah::{
     Error, ErrorKind, SystemWorld, World as _,
-    log::{Corrupt, Log, Parent, RunFilter, RunPage, RunStatus, RunSummary},
+    log::{Corrupt, Log, Parent, RunFilter, RunPage, RunStatus, RunSummary, Totals, agents_totals},
 };
 use serde_json::{Value, json};
 
 use crate::{
     Failure, LogArgs, now, runtime,
-    store::{LogLocation, agents_totals},
+    store::LogLocation,
     text::{Columns, Moment, Span, line, short},
     tty,
     verify::with_run,
@@ -148,8 +148,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         write_json(runs.collect::<Result<_, _>>()?, &page, &mut out)
     } else {
         let mut runs = page.runs.clone();
-        for run in runs.iter_mut().filter(|run| run.totals.tool_calls > 0) {
-            run.totals.add(&runtime.block_on(agents_totals(store.as_ref(), &run.run_id))?);
+        for run in &mut runs {
+            run.totals.add(&runtime.block_on(agents_totals(store.as_ref(), run))?);
         }
         write_table(&runs, !page.damaged.is_empty(), width(), &mut out)
     })?;
@@ -193,6 +193,10 @@ pub(crate) async fn told(log: &dyn Log, run: &RunSummary) -> Result<Value, Failu
     let mut told = json!(run);
     told["abandoned"] = json!(run.is_abandoned(now()));
     told["parent"] = json!(parent);
+    let agents = agents_totals(log, run).await?;
+    if agents != Totals::default() {
+        told["agents"] = json!(agents);
+    }
     Ok(told)
 }
 

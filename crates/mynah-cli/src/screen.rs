@@ -449,7 +449,7 @@ impl Screen {
         let summary = log.run(run).await?.filter(|_| !self.json);
         if let Some(mut run) = summary {
             let took = Span(run.updated.saturating_sub(run.started));
-            run.totals.add(&store::agents_totals(log, &run.run_id).await?);
+            run.totals.add(&mynah::log::agents_totals(log, &run).await?);
             self.note(&format!("{}, {took}", used(&run.totals)));
         }
         Ok(())

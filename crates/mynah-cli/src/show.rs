@@ -79,7 +79,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
                 write_json(&json!({"type": "run", "run": told}), &mut out)
             } else {
                 let parent = parent(log.as_ref(), &run.run_id).await?;
-                let mut totals = store::agents_totals(log.as_ref(), &run.run_id).await?;
+                let mut totals = mynah::log::agents_totals(log.as_ref(), &run).await?;
                 totals.add(&run.totals);
                 write_summary(&run, &totals, parent.as_ref(), &mut out)
             })?;
@@ -89,7 +89,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         }
         if tree {
             let mut sub_runs = tree::SubRuns::new();
-            for started in store::sub_runs(log.as_ref(), &run.run_id).await? {
+            for started in mynah::log::sub_runs(log.as_ref(), &run.run_id).await? {
                 let facts = store::facts(log.as_ref(), &started).await?;
                 sub_runs.insert(started, facts);
             }

@@ -6,7 +6,7 @@ use mynah::{
     Error, LogReason, RunId,
     log::{
         Fact, Log, MAINTENANCE, MemoryLog, Previous, Pruned, Record, Removals, RunFilter, RunPage,
-        RunSummary, SqliteLog, Totals,
+        RunSummary, SqliteLog,
     },
 };
 
@@ -205,43 +205,6 @@ async fn newest(log: &dyn Log) -> Result<RunPage, Failure> {
             _ => return Ok(page),
         }
     }
-}
-
-/// The runs that the tools of a run started, and those of their tools, each after the one that started it. A run that the log lacks is
-/// left out.
-pub(crate) async fn sub_runs(log: &dyn Log, run: &str) -> Result<Vec<RunId>, Failure> {
-    let mut all = vec![RunId::from(run)];
-    let mut next = 0;
-    while let Some(run) = all.get(next).cloned() {
-        for started in started(&facts(log, &run).await?) {
-            // Records of others may form a circle.
-            if !all.contains(&started) && log.run(&started).await?.is_some() {
-                all.push(started);
-            }
-        }
-        next += 1;
-    }
-    Ok(all.split_off(1))
-}
-
-/// What the runs of a run's agents used.
-pub(crate) async fn agents_totals(log: &dyn Log, run: &str) -> Result<Totals, Failure> {
-    let mut all = Totals::default();
-    for run in sub_runs(log, run).await? {
-        all.add(&log.run(&run).await?.map(|run| run.totals).unwrap_or_default());
-    }
-    Ok(all)
-}
-
-/// The runs that these records say were started, in order.
-pub(crate) fn started(facts: &[(Record, Option<Fact>)]) -> Vec<RunId> {
-    let mut runs: Vec<RunId> = Vec::new();
-    for (run, _) in facts.iter().filter_map(|(_, fact)| fact.as_ref()?.sub_run()) {
-        if !runs.iter().any(|known| **known == *run) {
-            runs.push(run.into());
-        }
-    }
-    runs
 }
 
 fn not_found(why: impl Into<String>) -> Failure {

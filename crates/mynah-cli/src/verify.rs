@@ -132,7 +132,7 @@ async fn verify(
         };
         tally.look(&run, json, &mut out).await?;
         if tally.corrupt == 0 {
-            for started in store::sub_runs(log, &run).await? {
+            for started in mynah::log::sub_runs(log, &run).await? {
                 tally.look(&started, json, &mut out).await?;
             }
         }

@@ -133,10 +133,13 @@ fn a_run_and_the_run_of_its_agent_lead_to_each_other() {
     let store = Store::new();
     store.file(
         "front.json",
-        r#"{"scripts": [[{"tool_call": {"id": "c0", "name": "research", "arguments": {"task": "Can they?"}}}, {"finish": "tool_calls"}],
+        r#"{"scripts": [[{"tool_call": {"id": "c0", "name": "research", "arguments": {"task": "Can they?"}}}, {"usage": {"input_tokens": 10, "output_tokens": 5}}, {"finish": "tool_calls"}],
             [{"text": "Yes."}, {"finish": "stop"}]]}"#,
     );
-    store.file("back.json", r#"{"scripts": [[{"text": "They can."}, {"finish": "stop"}]]}"#);
+    store.file(
+        "back.json",
+        r#"{"scripts": [[{"text": "They can."}, {"usage": {"input_tokens": 7, "output_tokens": 3}}, {"finish": "stop"}]]}"#,
+    );
     let agent = store.file(
         "agent.toml",
         "model = 'scripted:front.json'\n[agents.research]\ndescription = 'Looks up.'\nmodel = 'scripted:back.json'\n",
@@ -153,7 +156,28 @@ fn a_run_and_the_run_of_its_agent_lead_to_each_other() {
         )
     };
     let served = Served::inspect(&store);
-    browser.open(&served.page(&[("run", parent)]));
+    // The list names the run that called an agent. Turns and tokens are those of `mynah runs`.
+    browser.open(&served.page(&[]));
+    browser.wait("document.querySelectorAll('tr[data-run]').length === 2");
+    let cells = |run: &str| {
+        let row = format!(
+            "[...document.querySelectorAll('tr[data-run]')].find((one) => one.dataset.run === {})",
+            json!(run)
+        );
+        browser
+            .run(&format!("return [...{row}.querySelectorAll('td')].map((one) => one.innerText)"))
+    };
+    let listed = store.ok(&["runs"]);
+    let line = listed.lines().find(|line| line.contains(parent) && !line.contains('+')).unwrap();
+    let numbers: Vec<&str> = line.split_whitespace().skip(5).take(3).collect();
+    let shown = cells(parent);
+    assert_eq!(numbers, ["3", "1", "25"], "{listed}");
+    assert_eq!([&shown[6], &shown[7], &shown[8]], ["3", "1", "25"], "{shown}");
+    assert!(cells(child)[1].as_str().unwrap().contains("agent of"), "{}", cells(child));
+    browser.click(".run-caller");
+    browser.wait(&at(parent));
+    let facts = browser.text(".run-facts");
+    assert!(facts.contains("Turns\n3") && facts.contains("Input\n17"), "{facts}");
     browser.wait("document.querySelector('.agent-run a') !== null");
     browser.click(".agent-run a");
     browser.wait(&at(child));

@@ -34,6 +34,7 @@ mod record;
 mod record_summary;
 mod removal;
 mod runs;
+mod sub_runs;
 mod tail;
 mod verify;
 mod view;
@@ -60,6 +61,7 @@ pub use removal::{
     Tombstone, Warrant,
 };
 pub use runs::{RunFilter, RunPage, RunStatus, RunSummary};
+pub use sub_runs::{agents_totals, sub_runs};
 pub use tail::Tail;
 pub use verify::{Corrupt, Verifier, VerifyReport, VerifyStatus, verify};
 pub use view::{RecordView, parent};

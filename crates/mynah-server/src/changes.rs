@@ -65,7 +65,9 @@ impl Changes {
         for change in changes.runs {
             // One that was pruned since has nothing to show.
             if let Some(run) = self.log.run(&change.run_id).await? {
-                runs.push(json!({"run": Listed::from(run)}));
+                let mut run = Listed::from(run);
+                run.read_agents(self.log.as_ref()).await?;
+                runs.push(json!({"run": run}));
             }
         }
         Ok(News { runs, cursor: changes.cursor })

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use axum::{extract::State, http::Uri};
 use futures_util::future::try_join_all;
 use mynah::{
-    Error, ErrorKind, HaltReason, LogReason, Role, ToolCall,
+    Error, ErrorKind, HaltReason, LogReason, Role, RunId, ToolCall,
     log::{
         Corrupt, End, Fact, Kind, Log, Parent, Previous, Record, Removals, RunFilter, RunStatus,
-        RunSummary,
+        RunSummary, Totals, agents_totals,
     },
 };
 use serde::Serialize;
@@ -18,6 +18,7 @@ use crate::{
     App, now,
     problem::{Problem, Result},
     query::{Id, Query},
+    records::is_damage,
     reply,
     search::{Found, Match, Search},
 };
@@ -33,6 +34,11 @@ pub(crate) struct Listed {
     #[serde(flatten)]
     summary: RunSummary,
     abandoned: bool,
+    /// What the runs of its agents used, where there are some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agents: Option<Totals>,
+    /// The run whose agent this one is.
+    caller: Option<RunId>,
     /// The first words of its input, where they are asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     input: Option<String>,
@@ -43,7 +49,8 @@ pub(crate) struct Listed {
 
 impl From<RunSummary> for Listed {
     fn from(summary: RunSummary) -> Self {
-        Self { abandoned: summary.is_abandoned(now()), summary, input: None, found: None }
+        let abandoned = summary.is_abandoned(now());
+        Self { abandoned, summary, agents: None, caller: None, input: None, found: None }
     }
 }
 
@@ -51,6 +58,20 @@ impl Listed {
     /// With the place of the text that was searched for.
     pub(crate) fn found_at(self, found: Option<Match>) -> Self {
         Self { found, ..self }
+    }
+
+    /// Reads how the run and those of agents belong together.
+    pub(crate) async fn read_agents(&mut self, log: &dyn Log) -> mynah::Result<()> {
+        self.agents = match agents_totals(log, &self.summary).await {
+            // A list shows damaged runs too.
+            Err(error) if is_damage(error.kind()) => None,
+            totals => Some(totals?).filter(|totals| *totals != Totals::default()),
+        };
+        // The id of an agent's run begins with that of the run that called it.
+        if let Some((caller, _)) = self.summary.run_id.rsplit_once('+') {
+            self.caller = log.run(caller).await?.map(|caller| caller.run_id);
+        }
+        Ok(())
     }
 
     /// Reads the first words of the run's input.
@@ -127,6 +148,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result {
         None => app.log.runs(filter).await.map(Found::from),
     }
     .map_err(wrong)?;
+    try_join_all(page.runs.iter_mut().map(|run| run.read_agents(app.log.as_ref()))).await?;
     if with_input {
         let reads = page.runs.iter_mut().map(|run| run.read_input(app.log.as_ref()));
         try_join_all(reads).await?;
@@ -171,8 +193,6 @@ pub(crate) struct Described {
     fingerprint: Option<mynah::log::Hash>,
     parent: Option<Link>,
     previous: Option<Previous>,
-    /// The run whose agent this one is.
-    caller: Option<mynah::RunId>,
     end: Option<Ended>,
     error: Option<Error>,
     waiting: Option<Waiting>,
@@ -238,13 +258,10 @@ impl Described {
             }
             _ => None,
         };
-        // The id of an agent's run begins with that of the run that called it.
-        let caller = match run.run_id.rsplit_once('+') {
-            Some((caller, _)) => log.run(caller).await?.map(|caller| caller.run_id),
-            None => None,
-        };
+        let mut listed = Listed::from(run);
+        listed.read_agents(log).await?;
+        let run = &listed.summary;
         Ok(Self {
-            caller,
             fingerprint: run.seal.map(|_| run.hash),
             parent,
             previous: about.session.and_then(|session| session.previous),
@@ -255,7 +272,7 @@ impl Described {
             waiting,
             agent,
             end,
-            run: run.into(),
+            run: listed,
         })
     }
 }

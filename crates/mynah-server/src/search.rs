@@ -7,7 +7,7 @@ use std::{borrow::Cow, ops::Range, sync::Arc};
 
 use mynah::{
     Message, Part, Result as MynahResult,
-    log::{Corrupt, Fact, Log, Record, RunFilter, RunPage, RunSummary},
+    log::{Corrupt, Fact, Log, Record, RunFilter, RunPage, RunSummary, agents_totals},
 };
 use serde::Serialize;
 
@@ -146,10 +146,14 @@ impl Search {
         spent: &mut Spent,
     ) -> MynahResult<Option<Option<Match>>> {
         let seconds = (i128::from(run.updated) - i128::from(run.started)) as f64 / 1e9;
-        if self.min_cost.is_some_and(|least| run.totals.cost < least)
-            || self.min_seconds.is_some_and(|least| seconds < least)
-        {
+        if self.min_seconds.is_some_and(|least| seconds < least) {
             return Ok(None);
+        }
+        if let Some(least) = self.min_cost {
+            let agents = agents_totals(app.log.as_ref(), run).await.unwrap_or_default();
+            if run.totals.cost + agents.cost < least {
+                return Ok(None);
+            }
         }
         if let Some(agent) = &self.agent {
             let first = readable(app.log.as_ref(), &run.run_id, 1, 1).await?;

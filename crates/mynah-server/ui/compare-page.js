@@ -3,7 +3,7 @@
 import { get, post, recordsOf, runPath, withQuery } from "./api.js";
 import { compact, count, h, icon, money, plural, say, shortId, statusChip } from "./dom.js";
 import { isBranch, jsonText } from "./exact.js";
-import { callsOf, fromApi, summary, textOf } from "./facts.js";
+import { callsOf, fromApi, summary, textOf, totalsOf } from "./facts.js";
 import { common, jsonDiff, wordDiff } from "./json.js";
 import { toneOf } from "./records.js";
 import { runHref, shownStatus } from "./runs-page.js";
@@ -162,7 +162,7 @@ function replayWords({ isOther, status, err }) {
 /** The model that a run had last: a fork may continue with another. */
 const modelOf = (records) => records.findLast(({ fact }) => fact?.about?.model)?.fact.about.model;
 
-const runHead = (run, side) => h("div", { class: "compare-run" }, h("span", { class: "muted" }, side), h("a", { href: runHref(run.run_id), title: run.run_id }, h("code", {}, say(shortId(run.run_id)))), statusChip(shownStatus(run)), h("span", { class: "muted" }, say([plural(run.records, "record"), run.model, `${compact(run.totals.input_tokens + run.totals.output_tokens)} tokens`, run.totals.cost ? money(run.totals.cost) : null].filter(Boolean).join(" · "))));
+const runHead = (run, side) => h("div", { class: "compare-run" }, h("span", { class: "muted" }, side), h("a", { href: runHref(run.run_id), title: run.run_id }, h("code", {}, say(shortId(run.run_id)))), statusChip(shownStatus(run)), h("span", { class: "muted" }, say([plural(run.records, "record"), run.model, `${compact(totalsOf(run).input_tokens + totalsOf(run).output_tokens)} tokens`, totalsOf(run).cost ? money(totalsOf(run).cost) : null].filter(Boolean).join(" · "))));
 
 export async function comparePage(root, query) {
   root.replaceChildren(h("div", { class: "skeleton", style: { height: "200px" } }));

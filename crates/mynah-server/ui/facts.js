@@ -88,6 +88,11 @@ export function textOf(message) {
 /** The tool calls of a message. */
 export const callsOf = (message) => partsOf(message).filter((part) => part.type === "tool_call");
 
+/** What a run used, with the runs of its agents. */
+export function totalsOf({ totals, agents }) {
+  return agents ? Object.fromEntries(Object.entries(totals).map(([name, value]) => [name, value + (agents[name] ?? 0)])) : totals;
+}
+
 const SUB_RUNS = new Set(["sub_run_started", "sub_run"]);
 
 /** The run that a tool started, if a fact of this kind says so. */

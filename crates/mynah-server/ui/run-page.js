@@ -50,7 +50,7 @@ export async function runPage(root, query) {
     if (name && state !== location.pathname + location.search) history.replaceState(null, "", state);
   };
   const view = new RunView(story, {
-    id, raw, changed, status: shownStatus(run), expected: run.records, verify: () => verify(), hrefOf: (other, seq) => runHref(other, { record: seq }), linkOf: (seq) => new URL(runHref(id, { view: view.view, record: seq }), location.href).href,
+    id, raw, changed, status: shownStatus(run), agents: run.agents, expected: run.records, verify: () => verify(), hrefOf: (other, seq) => runHref(other, { record: seq }), linkOf: (seq) => new URL(runHref(id, { view: view.view, record: seq }), location.href).href,
     actions: (record) => {
       if (!rights.actions || record.kind === "sealed") return [];
       const button = (words, act) => h("button", { type: "button", class: "small", onclick: act }, icon("fork"), words);
@@ -125,7 +125,7 @@ export async function runPage(root, query) {
 
   const refresh = async (known = null) => {
     run = known?.run_id === id ? known : await get(runPath(id));
-    view.status = shownStatus(run);
+    Object.assign(view, { status: shownStatus(run), agents: run.agents });
     Object.assign(story, { isHeld: run.status === "running" && !run.abandoned, isAbandoned: run.abandoned });
     drawButtons();
     drawNotices();
@@ -232,7 +232,7 @@ export async function runPage(root, query) {
     if (story.status !== "running") return;
     if (story.isHeld) view.tick();
     seconds += 1;
-    if (seconds % 5 === 0) get(runPath(id)).then((now) => now.abandoned === run.abandoned && now.status === run.status ? null : refresh(now)).catch(() => {});
+    if (seconds % 5 === 0) get(runPath(id)).then((now) => now.abandoned === run.abandoned && now.status === run.status && now.agents?.turns === run.agents?.turns ? null : refresh(now)).catch(() => {});
   }, 1000);
   return { title: `Run ${shortId(id)}`, close: () => { closed = true; clearInterval(clock); stop(); }, key: (event) => view.key(event), keys: RUN_KEYS };
 }

@@ -18,11 +18,11 @@ const VIEWS = [["conversation", "Conversation"], ["timeline", "Timeline"], ["rec
 export class RunView {
   /**
    * `raw(record)` loads the bytes of a record, `changed({view, record})` keeps the state in the address, `linkOf(seq)` is the address
-   * of a record, `hrefOf(run, seq)` that of another run. `buttons` stand in the header, `actions(record)` beside a record. `status` and
+   * of a record, `hrefOf(run, seq)` that of another run. `agents` is what the runs of its agents used. `buttons` stand in the header, `actions(record)` beside a record. `status` and
    * `expected`, a number of records, are what is known before the records are here. `verify()` verifies a run that is not verified yet.
    */
-  constructor(story, { id, raw = null, changed = () => {}, linkOf = null, hrefOf = null, buttons = [], actions = () => [], links = () => [], status = null, expected = 0, verify = null }) {
-    Object.assign(this, { story, id, raw, changed, linkOf, hrefOf, actions, links, status, expected, verify, selected: null, view: null, verification: null, live: null });
+  constructor(story, { id, raw = null, changed = () => {}, linkOf = null, hrefOf = null, buttons = [], actions = () => [], links = () => [], status = null, agents = null, expected = 0, verify = null }) {
+    Object.assign(this, { story, id, raw, changed, linkOf, hrefOf, actions, links, status, agents, expected, verify, selected: null, view: null, verification: null, live: null });
     const select = (seq) => this.select(seq);
     this.make = {
       conversation: () => {
@@ -54,7 +54,9 @@ export class RunView {
 
   drawHeader() {
     const { story, header } = this;
-    const { totals, first, last, end } = story;
+    const { first, last, end } = story;
+    const totals = this.totals();
+    const ofAgents = this.agents ? ` with ${plural(this.agents.turns, "turn")} of agents` : "";
     const fact = (name, value, hint, title) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", { title }, value, hint ? h("small", {}, hint) : null));
     const active = end?.duration_ms;
     const wall = first ? story.until - first.ts : 0;
@@ -63,7 +65,7 @@ export class RunView {
       h("dl", { class: "facts-list" },
         first ? fact("Started", when(first.ts)) : null,
         fact("Duration", this.duration, active != null && Math.abs(active - wall) > 1000 ? `${span(active)} active` : null, last ? `until ${exactly(last.ts)}` : null),
-        fact("Turns", count(totals.turns)), fact("Tool calls", count(totals.calls)),
+        fact("Turns", count(totals.turns), null, ofAgents ? `${count(totals.turns)},${ofAgents}` : null), fact("Tool calls", count(totals.calls)),
         fact("Input", compact(totals.input), totals.cached ? `${compact(totals.cached)} cached` : "tokens", `${count(totals.input)} tokens`),
         fact("Output", compact(totals.output), totals.reasoning ? `${compact(totals.reasoning)} reasoning` : "tokens", `${count(totals.output)} tokens`),
         fact("Cost", totals.priced ? money(totals.cost) : "–", null, totals.priced ? `$${totals.cost}` : "no price is known"),
@@ -73,6 +75,13 @@ export class RunView {
     this.overall.hidden = this.selected !== null || this.overall.childNodes.length === 0;
     this.drawFailure();
     this.drawProof();
+  }
+
+  /** What the run used, with the runs of its agents. */
+  totals() {
+    const { totals } = this.story;
+    const { turns = 0, tool_calls: calls = 0, input_tokens: input = 0, output_tokens: output = 0, cost = 0 } = this.agents ?? {};
+    return { ...totals, turns: totals.turns + turns, calls: totals.calls + calls, input: totals.input + input, output: totals.output + output, cost: totals.cost + cost, priced: totals.priced || cost > 0 };
   }
 
   /** Why a run failed stands at its top: its end may be thousands of records away. */

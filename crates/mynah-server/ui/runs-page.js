@@ -4,12 +4,12 @@ import { start } from "./actions.js";
 import { abilities, get, listen, runPath, withQuery } from "./api.js";
 import { sparkline } from "./charts.js";
 import { announce, compact, count, h, icon, logo, money, plural, say, shortId, span, statusChip, when } from "./dom.js";
-import { textOf } from "./facts.js";
+import { textOf, totalsOf } from "./facts.js";
 
 const LIMIT = 100;
 const RANGES = [["", "any time"], ["1h", "last hour"], ["24h", "last 24 h"], ["today", "today"], ["yesterday", "yesterday"], ["7d", "last 7 days"], ["30d", "last 30 days"]];
 const HOURS = { "1h": 1, "24h": 24, "7d": 168, "30d": 720 };
-const SORTS = { started: (run) => run.started, duration: (run) => run.updated - run.started, turns: (run) => run.totals.turns, tools: (run) => run.totals.tool_calls, tokens: (run) => run.totals.input_tokens + run.totals.output_tokens, cost: (run) => run.totals.cost };
+const SORTS = { started: (run) => run.started, duration: (run) => run.updated - run.started, turns: (run) => totalsOf(run).turns, tools: (run) => totalsOf(run).tool_calls, tokens: (run) => totalsOf(run).input_tokens + totalsOf(run).output_tokens, cost: (run) => totalsOf(run).cost };
 
 /** The address of a run's page. */
 export const runHref = (id, more = {}) => withQuery("/", { run: id, ...more });
@@ -65,10 +65,11 @@ export async function runsPage(root, query, show) {
     return box;
   };
   const row = (run) => {
-    const { totals } = run;
+    const totals = totalsOf(run);
     const input = run.input?.trim();
     return h("tr", { "data-run": run.run_id }, h("td", { class: "pick" }, pick(run)),
       h("td", { class: "run-id" }, h("a", { href: runHref(run.run_id, run.match ? { record: run.match.seq } : {}), title: run.run_id }, input ? h("span", { class: "run-input" }, say(input)) : null, h("code", {}, say(shortId(run.run_id)))),
+        run.caller ? h("a", { class: "run-caller", href: runHref(run.caller), title: `Agent of run ${run.caller}` }, icon("fork"), "agent of ", say(shortId(run.caller))) : null,
         run.session_id ? h("a", { class: "run-session", href: withQuery("/", { session: run.session_id }), title: `Session ${run.session_id}` }, say(shortId(run.session_id))) : null, run.match ? excerpt(run.match) : null),
       h("td", {}, statusChip(shownStatus(run))), h("td", { class: "clip", title: run.model }, say(run.model ?? "–")),
       h("td", {}, when(run.started / 1e6)), h("td", { class: "number" }, span((run.updated - run.started) / 1e6)), h("td", { class: "number" }, count(totals.turns)), h("td", { class: "number" }, count(totals.tool_calls)),

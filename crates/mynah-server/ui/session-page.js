@@ -4,7 +4,7 @@ import { abilities, get, listen, post, recordsOf, runPath, withQuery } from "./a
 import { confirmed } from "./actions.js";
 import { Conversation } from "./conversation.js";
 import { compact, count, h, icon, money, plural, say, shortId, span, statusChip, when } from "./dom.js";
-import { fromApi } from "./facts.js";
+import { fromApi, totalsOf } from "./facts.js";
 import { runHref, shownStatus } from "./runs-page.js";
 import { Story } from "./story.js";
 
@@ -36,7 +36,7 @@ export async function sessionPage(root, query) {
     target.lastElementChild.replaceWith(view.element);
   };
   const turnOf = (run, place) => h("section", { class: "turn", "data-place": place, "aria-label": `Turn ${place + 1}` },
-      h("header", { class: "turn-head" }, h("strong", {}, `Turn ${place + 1}`), h("a", { href: runHref(run.run_id), title: run.run_id }, h("code", {}, say(shortId(run.run_id)))), statusChip(shownStatus(run)), h("span", { class: "muted" }, when(run.started / 1e6), ` · ${span((run.updated - run.started) / 1e6)} · ${compact(run.totals.input_tokens + run.totals.output_tokens)} tokens${run.totals.cost ? ` · ${money(run.totals.cost)}` : ""}`)),
+      h("header", { class: "turn-head" }, h("strong", {}, `Turn ${place + 1}`), h("a", { href: runHref(run.run_id), title: run.run_id }, h("code", {}, say(shortId(run.run_id)))), statusChip(shownStatus(run)), h("span", { class: "muted" }, when(run.started / 1e6), ` · ${span((run.updated - run.started) / 1e6)} · ${compact(totalsOf(run).input_tokens + totalsOf(run).output_tokens)} tokens${totalsOf(run).cost ? ` · ${money(totalsOf(run).cost)}` : ""}`)),
       h("div", { class: "skeleton", style: { height: "120px" } }));
   const turns = runs.map(turnOf);
   const list = h("div", { class: "turns" }, turns);
@@ -47,7 +47,7 @@ export async function sessionPage(root, query) {
     if (made) location.href = runHref(made.run_id);
   } }, "Send a message") : null;
   root.replaceChildren(h("div", { class: "narrow" }, h("div", { class: "page-head" }, h("h1", {}, "Session ", h("code", {}, say(id))), h("div", { class: "buttons" }, h("a", { class: "button", href: withQuery("/", { session: id, list: "runs" }) }, "As a list"), next)),
-    h("dl", { class: "facts-list" }, fact("Turns", count(runs.length)), runs.length ? fact("Started", when(runs[0].started / 1e6)) : null, fact("Tokens", compact(sum((run) => run.totals.input_tokens + run.totals.output_tokens))), fact("Cost", sum((run) => run.totals.cost) ? money(sum((run) => run.totals.cost)) : "–"), fact("Tool calls", count(sum((run) => run.totals.tool_calls)))),
+    h("dl", { class: "facts-list" }, fact("Turns", count(runs.length)), runs.length ? fact("Started", when(runs[0].started / 1e6)) : null, fact("Tokens", compact(sum((run) => totalsOf(run).input_tokens + totalsOf(run).output_tokens))), fact("Cost", sum((run) => totalsOf(run).cost) ? money(sum((run) => totalsOf(run).cost)) : "–"), fact("Tool calls", count(sum((run) => totalsOf(run).tool_calls)))),
     unfinished ? h("p", { class: "banner wait" }, icon("pause"), h("span", {}, "A turn has not ended: ", h("a", { href: runHref(unfinished.run_id ?? unfinished) }, say(unfinished.run_id ?? unfinished)))) : "",
     runs.length ? list : h("div", { class: "empty" }, h("h2", {}, "This session has no runs"), h("p", {}, "None of its runs is in this log."))));
   for (const turn of turns) observer.observe(turn);

@@ -1,0 +1,61 @@
+//! The runs that the tools of a run started.
+
+use mynah_data::{Result, RunId};
+
+use crate::{Log, RunFilter, RunSummary, Totals, parent};
+
+/// Returns the runs that the tools of a run started, and those of their tools, each after the one that started it. A run that the log
+/// lacks is left out.
+///
+/// # Errors
+/// A log that cannot be read, or a damaged record.
+pub async fn sub_runs(log: &dyn Log, run: &str) -> Result<Vec<RunId>> {
+    let mut all = vec![RunId::from(run)];
+    let mut next = 0;
+    while let Some(run) = all.get(next).cloned() {
+        let mut seen = 0;
+        loop {
+            let page = log.read(&run, seen + 1, 256).await?;
+            let Some(last) = page.last() else { break };
+            seen = last.seq();
+            for record in &page {
+                let fact = record.fact()?;
+                let Some((started, _)) = fact.as_ref().and_then(|fact| fact.sub_run()) else {
+                    continue;
+                };
+                // Records of others may form a circle.
+                if !all.iter().any(|known| **known == *started) && log.run(started).await?.is_some()
+                {
+                    all.push(started.into());
+                }
+            }
+        }
+        next += 1;
+    }
+    Ok(all.split_off(1))
+}
+
+/// Returns what the runs of a run's agents used. With the run's own [totals](RunSummary::totals), that is what the run used.
+///
+/// # Errors
+/// A log that cannot be read, or a damaged record.
+pub async fn agents_totals(log: &dyn Log, run: &RunSummary) -> Result<Totals> {
+    let mut all = Totals::default();
+    if !may_have_agents(log, run).await? {
+        return Ok(all);
+    }
+    for run in sub_runs(log, &run.run_id).await? {
+        all.add(&log.run(&run).await?.map(|run| run.totals).unwrap_or_default());
+    }
+    Ok(all)
+}
+
+/// Whether the records have to be read to know. The ids of agents' runs begin with that of the run that called them; a fork, and a run that
+/// continues another, have those of the other run too.
+async fn may_have_agents(log: &dyn Log, run: &RunSummary) -> Result<bool> {
+    if run.totals.tool_calls == 0 {
+        return Ok(false);
+    }
+    let below = RunFilter::new().prefix(format!("{}+", run.run_id)).limit(1);
+    Ok(!log.runs(below).await?.runs.is_empty() || parent(log, &run.run_id).await?.is_some())
+}
