@@ -12,6 +12,7 @@ use clap::Args;
 use mynah::log::{
     Log, MemoryLog, Redact, Warrant,
     bundle::{self, Bundle},
+    sub_runs,
 };
 use serde_json::{Value, json};
 
@@ -28,7 +29,7 @@ pub(crate) const EXAMPLES: &str = "Examples:
   mynah verify run.ndjson                  verify the file, without the log
   tools/verify.py run.ndjson               verify it without this program
   mynah export last | gzip > run.gz        write to standard output
-  mynah export last --html -o run.html     write a page that shows and verifies the run offline
+  mynah export last --html -o run.html     write a page that shows and verifies them offline
   mynah export last --html -o run.html --redact run_started --redact 5
                                            leave out the content of these records
   mynah export last --records | jq .fact   print the records as JSON, for reading only
@@ -83,11 +84,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let mut out = BufWriter::new(io::stdout().lock());
         return runtime.block_on(show::write_records(log.as_ref(), &run, &mut out));
     }
-    // A page shows one run. If the run cannot be read, its export says why.
-    let agents = match html {
-        true => Vec::new(),
-        false => runtime.block_on(mynah::log::sub_runs(log.as_ref(), &run)).unwrap_or_default(),
-    };
+    // If the run cannot be read, its export says why.
+    let agents = runtime.block_on(sub_runs(log.as_ref(), &run)).unwrap_or_default();
     let needed = runtime.block_on(store::needed(log.as_ref(), &run))?;
     if !needed.is_empty() {
         // Not on standard output, which may be the file.
@@ -200,6 +198,9 @@ impl Exported<'_> {
         let unwritten = |error: io::Error| Failure::file(error.to_string());
         write_head(self.run, out).map_err(unwritten)?;
         let bundle = self.write_bundle(self.run, &mut BundleLines::new(&mut *out)).await?;
+        for run in self.agents {
+            self.write_bundle(run, &mut BundleLines::new(&mut *out)).await?;
+        }
         write_tail(out).and_then(|()| out.flush()).map_err(unwritten)?;
         Ok(bundle)
     }

@@ -217,3 +217,49 @@ fn the_keys_move_through_all_views_and_a_link_leads_to_a_record() {
     browser.press("?");
     browser.wait("document.querySelector('dialog[open]') !== null");
 }
+
+#[test]
+fn the_runs_of_agents_are_in_the_page_and_each_is_verified() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    store.file(
+        "front.json",
+        r#"{"scripts": [[{"tool_call": {"id": "c0", "name": "research", "arguments": {"task": "Can they?"}}}, {"finish": "tool_calls"}],
+            [{"text": "Yes."}, {"finish": "stop"}]]}"#,
+    );
+    store.file(
+        "back.json",
+        r#"{"scripts": [[{"text": "They can."}, {"usage": {"input_tokens": 7, "output_tokens": 3}}, {"finish": "stop"}]]}"#,
+    );
+    let agent = store.file(
+        "agent.toml",
+        "model = 'scripted:front.json'\n[agents.research]\ndescription = 'Looks up.'\nmodel = 'scripted:back.json'\n",
+    );
+    assert_eq!(store.run(&["run", &agent, "Mynahs?"]).code, Some(0));
+    let path = exported(&store, "run.html", &[]);
+    browser.open(&format!("file://{path}"));
+    let states = "[...document.querySelectorAll('.file-run')].map((one) => one.innerText).join()";
+    browser.wait(&format!("{states} === 'verified,verified'"));
+    let facts = browser.text(".run-facts");
+    assert!(facts.contains("Turns\n3") && facts.contains("Input\n7"), "{facts}");
+    browser.click(".agent-run a");
+    browser.wait("document.querySelector('.conversation')?.innerText.includes('They can.')");
+    assert_eq!(verdict(&browser), "verified");
+    browser.run("history.back()");
+    browser.wait("document.querySelector('.conversation')?.innerText.includes('Mynahs?')");
+    let verified = store.run(&["verify", &path]);
+    assert_eq!(verified.code, Some(0), "{}", verified.stderr);
+    assert_eq!(verified.stdout.matches("verified").count(), 2, "{}", verified.stdout);
+    assert_eq!(browser.errors(), Vec::<String>::new());
+
+    // A changed byte in the run of the agent is found there, and not in the other.
+    let page = fs::read_to_string(&path).unwrap();
+    let (head, tail) = page.rsplit_once("{\"bundle\":").unwrap();
+    let place = tail.find("\"payload\":\"").unwrap() + 30;
+    let mut tail = tail.to_owned();
+    let other = if &tail[place..=place] == "0" { "1" } else { "0" };
+    tail.replace_range(place..=place, other);
+    let changed = store.file("changed.html", &format!("{head}{{\"bundle\":{tail}"));
+    browser.open(&format!("file://{changed}"));
+    browser.wait(&format!("{states} === 'verified,damaged: record 1'"));
+}

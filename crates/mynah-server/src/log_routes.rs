@@ -14,9 +14,10 @@ use axum::{
 };
 use futures_util::stream;
 use mynah::{
-    ErrorKind, LogReason, Result as MynahResult,
+    ErrorKind, LogReason, Result as MynahResult, RunId,
     log::{
         Auditor, Log, MAINTENANCE, RunFilter, RunPage, RunStatus, SealedRun, bundle, merkle::Tree,
+        sub_runs,
     },
 };
 use serde_json::{Value, json};
@@ -81,16 +82,23 @@ pub(crate) async fn export(State(app): State<App>, Id(id): Id, uri: Uri) -> Resu
             return Err(Problem::bad(format!("format={other}: give bundle or html")));
         }
     };
+    let agents = query.flag("agents")?;
     query.end()?;
     runs::found(&app, &id).await?;
     let log = runs::log(&app);
+    let mut exported = vec![RunId::from(id.as_str())];
+    if html || agents {
+        exported.extend(sub_runs(log.as_ref(), &id).await?);
+    }
     // Damage is an answer, and not a stream that breaks off. Nothing is known of a run before all of it was read.
-    bundle::export(log.as_ref(), &id, io::sink()).await?;
+    for run in &exported {
+        bundle::export(log.as_ref(), run, io::sink()).await?;
+    }
     let (sender, receiver) = sync_channel(4);
     // A bundle is written by blocking calls, so a client that reads slowly holds it up, and memory does not grow.
     tokio::task::spawn_blocking(move || {
         let out = io::BufWriter::with_capacity(64 << 10, Pipe(sender.clone()));
-        let written = Handle::current().block_on(write_export(log.as_ref(), &id, html, out));
+        let written = Handle::current().block_on(write_export(log.as_ref(), &exported, html, out));
         if let Err(error) = written {
             // The log failed since. Without its last line a bundle does not verify; the broken connection says the same.
             let _ = sender.send(Err(io::Error::other(error.to_string())));
@@ -111,17 +119,22 @@ pub(crate) async fn export(State(app): State<App>, Id(id): Id, uri: Uri) -> Resu
 
 async fn write_export(
     log: &dyn Log,
-    run: &str,
+    runs: &[RunId],
     html: bool,
     mut out: impl Write,
 ) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    if !html {
-        bundle::export(log, run, out).await?;
-        return Ok(());
+    if let Some(first) = runs.first().filter(|_| html) {
+        page::write_head(first, &mut out)?;
     }
-    page::write_head(run, &mut out)?;
-    bundle::export(log, run, page::BundleLines::new(&mut out)).await?;
-    page::write_tail(&mut out)?;
+    for run in runs {
+        match html {
+            true => bundle::export(log, run, page::BundleLines::new(&mut out)).await?,
+            false => bundle::export(log, run, &mut out).await?,
+        };
+    }
+    if html {
+        page::write_tail(&mut out)?;
+    }
     Ok(out.flush()?)
 }
 

@@ -227,7 +227,10 @@ fn of_runs() -> Vec<Route> {
         Route::at("/v1/runs/{id}/proof").get("Prove that the log has a run", log_routes::proof),
         Route::at("/v1/runs/{id}/export")
             .get("Export a run as a bundle", log_routes::export)
-            .query(&[("format", "bundle or html")])
+            .query(&[
+                ("format", "bundle, or html with the runs of its agents"),
+                ("agents", "true adds the runs of its agents to a bundle"),
+            ])
             .also("application/x-ndjson"),
     ]
 }

@@ -121,7 +121,8 @@ export class Conversation {
 
   /** Another run, as a link where there are pages of runs. */
   runLink(run, at) {
-    return this.hrefOf ? h("a", { href: this.hrefOf(run, at) }, say(run)) : h("code", {}, say(run));
+    const href = this.hrefOf?.(run, at);
+    return href ? h("a", { href }, say(run)) : h("code", {}, say(run));
   }
 
   place(seq, ts) {

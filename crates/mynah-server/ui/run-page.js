@@ -261,7 +261,7 @@ function exportMenu(id) {
   const name = fileName(id);
   const item = (query, end, words, hint) => h("a", { href: runPath(id, `/export${query}`), download: `${name}.${end}` }, h("strong", {}, words), h("small", { class: "muted" }, hint));
   const menu = h("details", { class: "menu", onkeydown: (event) => { if (event.key === "Escape") { menu.open = false; menu.firstChild.focus(); event.stopPropagation(); } }, onfocusout: ({ relatedTarget }) => { if (!menu.contains(relatedTarget)) menu.open = false; } },
-    h("summary", { class: "button" }, icon("download"), "Export"), h("div", { class: "menu-items" }, item("?format=html", "html", "Page", "One file that shows and verifies the run"), item("", "ndjson", "Bundle", ["For ", h("code", {}, "mynah verify"), " and ", h("code", {}, "mynah import")])));
+    h("summary", { class: "button" }, icon("download"), "Export"), h("div", { class: "menu-items" }, item("?format=html", "html", "Page", "One file that shows and verifies the run"), item("?agents=true", "ndjson", "Bundle", ["For ", h("code", {}, "mynah verify"), " and ", h("code", {}, "mynah import")])));
   return menu;
 }
 

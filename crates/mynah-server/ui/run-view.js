@@ -18,7 +18,7 @@ const VIEWS = [["conversation", "Conversation"], ["timeline", "Timeline"], ["rec
 export class RunView {
   /**
    * `raw(record)` loads the bytes of a record, `changed({view, record})` keeps the state in the address, `linkOf(seq)` is the address
-   * of a record, `hrefOf(run, seq)` that of another run. `agents` is what the runs of its agents used. `buttons` stand in the header, `actions(record)` beside a record. `status` and
+   * of a record, `hrefOf(run, seq)` that of another run, if it has one. `agents` is what the runs of its agents used. `buttons` stand in the header, `actions(record)` beside a record. `status` and
    * `expected`, a number of records, are what is known before the records are here. `verify()` verifies a run that is not verified yet.
    */
   constructor(story, { id, raw = null, changed = () => {}, linkOf = null, hrefOf = null, buttons = [], actions = () => [], links = () => [], status = null, agents = null, expected = 0, verify = null }) {
@@ -205,7 +205,8 @@ export class RunView {
     if (!record) return this.panel.replaceChildren();
     const link = this.linkOf?.(record.seq);
     const run = subRun(record.kind, record.fact);
-    const started = run && this.hrefOf ? h("a", { class: "button small", href: this.hrefOf(run) }, icon("fork"), "Run of the agent") : null;
+    const startedAt = run && this.hrefOf?.(run);
+    const started = startedAt ? h("a", { class: "button small", href: startedAt }, icon("fork"), "Run of the agent") : null;
     this.panel.replaceChildren(recordDetail(record, { raw: this.raw, link, close: () => this.close(), actions: [started, ...this.actions(record)].filter(Boolean) }));
   }
 
