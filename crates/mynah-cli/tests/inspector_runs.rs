@@ -53,6 +53,9 @@ fn no_call_is_decided_before_a_person_has_chosen() {
     browser.click(".waiting .primary");
     let exact = browser.wait("document.querySelector('dialog .exact')?.textContent");
     assert_eq!(exact, r#"{"order": 9007199254740993, "eur": 1.0}"#);
+    // What is rejected is named as exactly as what runs.
+    let rejected = browser.run("return document.querySelectorAll('dialog li')[1].innerText");
+    assert_eq!(rejected, r#"do not run refund with {"order": 2}"#);
     browser.click("dialog .primary");
     browser.wait("document.querySelector('.conversation').innerText.includes('Done.')");
     // What was edited keeps every digit on its way.

@@ -64,6 +64,26 @@ fn the_time_to_the_first_token_is_a_part_of_the_bar_of_a_model_call() {
 }
 
 #[test]
+fn the_panel_of_a_tools_bar_has_arguments_and_outcome() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(TRIP);
+    let run = common::text(&store.json(&["runs"])[0], "run_id");
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[("run", &run), ("view", "timeline")]));
+    browser.click(".bar.span-tool");
+    let panel = browser.text(".panel .whole-call");
+    let records = store.json(&["show", &run, "--records"]);
+    let find = |kind: &str| records.iter().find(|record| record["kind"] == kind).unwrap();
+    let outcome = find("tool_completed")["fact"]["content"].as_str().unwrap();
+    let call = &find("assistant_completed")["fact"]["response"]["message"]["content"][0];
+    let (_, value) = call["arguments"].as_object().unwrap().iter().next().unwrap();
+    for part in ["Arguments", "Result", outcome, value.as_str().unwrap()] {
+        assert!(panel.contains(part), "{part}: {panel}");
+    }
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
 fn a_run_is_compared_with_its_fork_and_with_its_replay_by_another_agent() {
     let Some(browser) = Browser::start() else { return };
     let store = Store::with(TRIP);

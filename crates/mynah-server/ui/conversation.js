@@ -168,11 +168,11 @@ export class Conversation {
     const isLost = last?.span?.state === "lost" || (last?.state === "running" && this.story.isAbandoned);
     const state = isLost ? "lost" : last?.state ?? (call.given !== undefined ? "ok" : call.verdict === "rejected" ? "failed" : "open");
     const words = { ok: "done", failed: "failed", running: "running", lost: "outcome unknown", open: call.manual ? "waits for a person" : "not run" }[state] ?? state;
-    const text = call.part.raw_arguments ?? jsonText(call.part.arguments ?? null);
+    const text = argumentsOf(call);
     const body = h("div", { class: "call-body" });
     // Most calls are never opened: their content is made when they are.
     const fill = () => {
-      if (body.childNodes.length === 0) body.append(...this.callBody(call, text).flat(Infinity).filter(Boolean));
+      if (body.childNodes.length === 0) body.append(...callDetail(call, this.select));
     };
     return h("details", { class: `call state-${state}`, "data-key": `call ${call.id}`, ontoggle: fill },
       h("summary", {}, icon("chevron"), h("span", { class: "call-name" }, icon("tool"), say(call.name)), h("code", { class: "call-brief" }, say(text.length > 120 ? `${text.slice(0, 119)}…` : text)),
@@ -185,29 +185,6 @@ export class Conversation {
     const last = attempts.at(-1);
     if (last?.state !== "failed") return null;
     return h("p", { class: "call-error" }, say(brief(last.error ?? last.content, 300)));
-  }
-
-  callBody(call, text) {
-    return [
-      h("div", { class: "call-head" }, h("h3", {}, "Arguments"), copyButton(text, "Copy arguments"), h("span", { class: "facts" }, "call ", h("code", {}, say(call.id)))),
-      valueView(text),
-      call.attempts.map((attempt) => this.attempt(attempt, call)),
-      call.given !== undefined ? [h("div", { class: "call-head" }, h("h3", {}, "Result"), copyButton(call.given, "Copy result")), valueView(call.given)] : [],
-      call.why ? [h("h3", {}, "Reason"), h("p", {}, say(call.why))] : []];
-  }
-
-  attempt(attempt, call) {
-    const title = call.attempts.length > 1 || attempt.number > 1 ? `Attempt ${attempt.number}` : "Result";
-    const lost = attempt.span?.state === "lost" && attempt.state === "running";
-    return [
-      h("div", { class: "call-head" }, h("h3", {}, title), attempt.content ? copyButton(attempt.content, "Copy result") : null,
-        attempt.duration != null ? h("span", { class: "facts" }, attempt.duration ? span(attempt.duration) : "< 1 ms") : null,
-        h("button", { type: "button", class: "seq", "aria-label": `Select record ${attempt.doneSeq ?? attempt.seq}`, onclick: () => this.select(attempt.doneSeq ?? attempt.seq) }, `#${attempt.doneSeq ?? attempt.seq}`)),
-      attempt.effects.map((effect) => h("div", { class: "effect" }, icon("bolt"), "side effect ", h("code", {}, say(effect.name)), " ", h("code", {}, say("failed" in (effect.effect ?? {}) ? `failed: ${effect.effect.failed}` : jsonText(effect.effect?.done ?? null))))),
-      lost ? h("p", { class: "lost" }, "The process died while it ran: its outcome is unknown.") : null,
-      attempt.error ? h("p", { class: "error" }, say(attempt.error)) : null,
-      attempt.content !== undefined && attempt.content !== "" ? valueView(attempt.content) : null,
-    ];
   }
 
   /** Marks what belongs to the selected record. */
@@ -278,6 +255,33 @@ export class Conversation {
 
 /** What an item shows that may still change: the state of its calls. */
 const stateOf = ({ seq, calls = [] }) => `${seq} ${calls.map(({ attempts, verdict, given, run }) => [attempts.map(({ state, effects, span: one }) => `${state}/${one?.state}/${effects.length}`), verdict, given !== undefined, run].join()).join(" ")}`;
+
+const argumentsOf = ({ part }) => part.raw_arguments ?? jsonText(part.arguments ?? null);
+
+/** The arguments of a call and what it came to, as nodes. `select(seq)` shows a record. */
+export function callDetail(call, select) {
+  const text = argumentsOf(call);
+  return [
+    h("div", { class: "call-head" }, h("h3", {}, "Arguments"), copyButton(text, "Copy arguments"), h("span", { class: "facts" }, "call ", h("code", {}, say(call.id)))),
+    valueView(text),
+    call.attempts.map((attempt) => attemptDetail(attempt, call, select)),
+    call.given !== undefined ? [h("div", { class: "call-head" }, h("h3", {}, "Result"), copyButton(call.given, "Copy result")), valueView(call.given)] : [],
+    call.why ? [h("h3", {}, "Reason"), h("p", {}, say(call.why))] : []].flat(Infinity).filter(Boolean);
+}
+
+function attemptDetail(attempt, call, select) {
+  const title = call.attempts.length > 1 || attempt.number > 1 ? `Attempt ${attempt.number}` : "Result";
+  const lost = attempt.span?.state === "lost" && attempt.state === "running";
+  return [
+    h("div", { class: "call-head" }, h("h3", {}, title), attempt.content ? copyButton(attempt.content, "Copy result") : null,
+      attempt.duration != null ? h("span", { class: "facts" }, attempt.duration ? span(attempt.duration) : "< 1 ms") : null,
+      h("button", { type: "button", class: "seq", "aria-label": `Select record ${attempt.doneSeq ?? attempt.seq}`, onclick: () => select(attempt.doneSeq ?? attempt.seq) }, `#${attempt.doneSeq ?? attempt.seq}`)),
+    attempt.effects.map((effect) => h("div", { class: "effect" }, icon("bolt"), "side effect ", h("code", {}, say(effect.name)), " ", h("code", {}, say("failed" in (effect.effect ?? {}) ? `failed: ${effect.effect.failed}` : jsonText(effect.effect?.done ?? null))))),
+    lost ? h("p", { class: "lost" }, "The process died while it ran: its outcome is unknown.") : null,
+    attempt.error ? h("p", { class: "error" }, say(attempt.error)) : null,
+    attempt.content !== undefined && attempt.content !== "" ? valueView(attempt.content) : null,
+  ];
+}
 
 /** JSON as a tree, anything else as text. */
 function valueView(text) {

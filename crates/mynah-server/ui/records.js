@@ -71,8 +71,11 @@ export function searched(record) {
   return record.text;
 }
 
-/** One record, whole: what it says, its place in the chain, and its bytes. `raw(record)` gives the bytes where they are not here yet. */
-export function recordDetail(record, { raw, close, link, actions = [] }) {
+/**
+ * One record, whole: what it says, its place in the chain, and its bytes. `raw(record)` gives the bytes where they are not here yet. `whole` shows
+ * what the record is a part of.
+ */
+export function recordDetail(record, { raw, close, link, whole = null, actions = [] }) {
   const bytes = h("div", { class: "bytes" });
   const show = async () => {
     if (bytes.childNodes.length) return;
@@ -94,7 +97,7 @@ export function recordDetail(record, { raw, close, link, actions = [] }) {
     h("dl", { class: "pairs" }, line("time", record.ts === null ? null : exactly(record.ts)), line("hash", record.hash, record.hash ? shortId(record.hash) : null), line("prev", record.prev, record.prev ? shortId(record.prev) : null)),
     actions.length ? h("div", { class: "actions" }, actions) : null,
     record.redacted ? h("p", { class: "muted" }, "Its body was taken away. The chain still holds its commitment.") : null,
-    record.unreadable && !record.damaged ? h("p", { class: "error" }, say(record.unreadable)) : null,
+    record.unreadable && !record.damaged ? h("p", { class: "error" }, say(record.unreadable)) : null, whole,
     record.fact ? [h("div", { class: "call-head" }, h("h3", {}, "Fact"), copyButton(() => jsonText(record.fact, 2), "Copy as JSON")), jsonTree(inReadingOrder(record.fact), { open: 5, folded: isTechnical })] : null,
     h("details", { class: "raw", ontoggle: show }, h("summary", {}, icon("chevron"), "Bytes"), bytes));
 }

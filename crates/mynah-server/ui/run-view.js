@@ -1,6 +1,6 @@
 // One run: its header, and three linked views of the same records.
 
-import { Conversation } from "./conversation.js";
+import { Conversation, callDetail } from "./conversation.js";
 import { compact, copyButton, count, exactly, h, icon, idChip, money, plural, say, span, statusChip, when } from "./dom.js";
 import { isBranch } from "./exact.js";
 import { endDetail, subRun } from "./facts.js";
@@ -207,7 +207,11 @@ export class RunView {
     const run = subRun(record.kind, record.fact);
     const startedAt = run && this.hrefOf?.(run);
     const started = startedAt ? h("a", { class: "button small", href: startedAt }, icon("fork"), "Run of the agent") : null;
-    this.panel.replaceChildren(recordDetail(record, { raw: this.raw, link, close: () => this.close(), actions: [started, ...this.actions(record)].filter(Boolean) }));
+    // A record of a call has only a part of it: its arguments are in the answer, and its outcome in another record.
+    const call = record.kind.startsWith("tool_") ? this.story.calls.get(record.fact?.call_id) : null;
+    this.shownCall = call && { call, state: call.attempts.at(-1)?.state };
+    const whole = call ? h("div", { class: "call-body whole-call" }, h("h3", { class: "call-name" }, icon("tool"), say(call.name)), callDetail(call, (seq) => this.select(seq))) : null;
+    this.panel.replaceChildren(recordDetail(record, { raw: this.raw, link, whole, close: () => this.close(), actions: [started, ...this.actions(record)].filter(Boolean) }));
   }
 
   close() {
@@ -220,6 +224,8 @@ export class RunView {
   /** The story has more records than before. */
   grew() {
     this.drawHeader();
+    // The call that is shown may have come to an end.
+    if (this.selected !== null && this.shownCall && this.shownCall.call.attempts.at(-1)?.state !== this.shownCall.state) this.drawPanel();
     this.current?.refresh();
     this.find();
   }
