@@ -246,12 +246,27 @@ fn the_log_and_a_run_are_verified_with_root_fingerprint_and_proof() {
     browser.wait("document.querySelectorAll('.step.ok').length === 3");
     let shown = browser.text(".card");
     assert!(shown.contains(&common::text(sealed, "hash")) && shown.contains("proof 1"), "{shown}");
+    // A fingerprint that was kept elsewhere is compared with the one that was computed.
+    let other = "0".repeat(64);
+    for (kept, verdict) in
+        [(&*common::text(sealed, "hash"), "same"), (&*other, "other"), ("12", "none")]
+    {
+        browser.write("#kept", kept);
+        browser
+            .wait(&format!("document.querySelector('[data-kept]')?.dataset.kept === {verdict:?}"));
+    }
     browser.open(&served.page(&[("verify", "log")]));
     browser.click(".page-head .primary");
     browser.wait("document.querySelector('[data-status=verified]') !== null");
     let verified = store.json(&["verify"]);
     let root = verified.last().unwrap()["root"].as_str().unwrap().to_owned();
     assert!(browser.text(".notices .card").contains(&root), "{root}");
+    for (kept, verdict) in [(&*root, "same"), (&*other, "other")] {
+        browser.write("#kept", kept);
+        browser.click(".page-head .primary");
+        browser
+            .wait(&format!("document.querySelector('[data-kept]')?.dataset.kept === {verdict:?}"));
+    }
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 

@@ -16,8 +16,8 @@ use futures_util::stream;
 use mynah::{
     ErrorKind, LogReason, Result as MynahResult, RunId,
     log::{
-        Auditor, Log, MAINTENANCE, RunFilter, RunPage, RunStatus, SealedRun, bundle, merkle::Tree,
-        sub_runs,
+        Auditor, Hash, Log, MAINTENANCE, RunFilter, RunPage, RunStatus, SealedRun, bundle,
+        merkle::Tree, sub_runs,
     },
 };
 use serde_json::{Value, json};
@@ -224,15 +224,17 @@ struct Tally {
 
 /// `GET /v1/log/verify`
 pub(crate) async fn verify_all(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Result {
-    Query::of(&uri).end()?;
+    let mut query = Query::of(&uri);
+    let kept = query.parsed::<Hash>("root", "a root, 64 hexadecimal digits")?;
+    query.end()?;
     let log = runs::log(&app);
     if !reply::wants_stream(&headers) {
-        return Ok(reply::ok(&verify_log(log.as_ref(), None).await?));
+        return Ok(reply::ok(&verify_log(log.as_ref(), kept, None).await?));
     }
     // As many as a client has not read yet wait here.
     let (sender, receiver) = mpsc::channel(16);
     tokio::spawn(async move {
-        let last = match verify_log(log.as_ref(), Some(&sender)).await {
+        let last = match verify_log(log.as_ref(), kept, Some(&sender)).await {
             Ok(found) => reply::event(&found).event("end"),
             Err(error) => reply::event(&Problem::from(error)).event("problem"),
         };
@@ -247,7 +249,11 @@ pub(crate) async fn verify_all(State(app): State<App>, uri: Uri, headers: Header
 }
 
 /// Verifies every run and the list of seals. It stops if the client that watches it has left.
-async fn verify_log(log: &dyn Log, progress: Option<&mpsc::Sender<Event>>) -> MynahResult<Value> {
+async fn verify_log(
+    log: &dyn Log,
+    kept: Option<Hash>,
+    progress: Option<&mpsc::Sender<Event>>,
+) -> MynahResult<Value> {
     let (mut auditor, mut tally) = (Auditor::new(log), Tally::default());
     let mut filter = RunFilter::new();
     'pages: loop {
@@ -273,6 +279,14 @@ async fn verify_log(log: &dyn Log, progress: Option<&mpsc::Sender<Event>>) -> My
         filter = filter.after(next);
     }
     let mut shown = json!({"runs": tally.runs, "wrong": tally.wrong});
+    if let Some(root) = kept {
+        let leaves = match auditor.leaves_under(&root).await {
+            // What is damaged is reported beside this.
+            Err(error) if is_damage(error.kind()) => None,
+            leaves => leaves?,
+        };
+        shown["kept"] = json!({"root": root, "leaves": leaves});
+    }
     let seals = match auditor.verify_seals().await {
         Ok(tree) => auditor.removals().await.map(|removals| (tree, removals.head())),
         Err(error) => Err(error),

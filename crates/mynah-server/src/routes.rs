@@ -129,7 +129,10 @@ pub(crate) fn all() -> Vec<Route> {
             .also(EVENTS),
         Route::at("/v1/agents").get("List the agents", agents::list),
         Route::at("/v1/log").get("Describe the log", log_routes::about),
-        Route::at("/v1/log/verify").get("Verify the log", log_routes::verify_all).also(EVENTS),
+        Route::at("/v1/log/verify")
+            .get("Verify the log", log_routes::verify_all)
+            .query(&[("root", "an earlier root; whether the log begins with all that had it")])
+            .also(EVENTS),
         Route::at("/v1/stats").get("Sum runs over time", stats::stats).query(&STATS),
         Route::at("/v1/changes")
             .get("Follow what changes in the log", changes::changes)

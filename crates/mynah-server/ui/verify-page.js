@@ -17,6 +17,24 @@ const step = (words) => {
   };
 };
 
+const isHash = (text) => /^[0-9a-f]{64}$/u.test(text);
+
+/** A field for a hash that was kept elsewhere. `changed(hash)` is called with what is in it, in lower case. */
+function keptField(label, hint, changed = () => {}) {
+  const input = h("input", { id: "kept", class: "kept-hash", spellcheck: "false", autocomplete: "off", maxlength: "80", placeholder: "64 hexadecimal digits", "aria-describedby": "kept-hint" });
+  input.addEventListener("input", () => changed(input.value.trim().toLowerCase()));
+  return { input, element: h("div", { class: "kept" }, h("label", { for: "kept" }, label), input, h("small", { class: "muted", id: "kept-hint" }, hint)) };
+}
+
+/** Whether a hash that was kept is one that was found; nothing while the field is empty. */
+function keptVerdict(kept, found) {
+  if (kept === "") return [];
+  const banner = (ok, strong, words) => [h("p", { class: `banner ${ok ? "ok" : ok === null ? "" : "bad"}`, "data-kept": ok ? "same" : ok === null ? "none" : "other", role: "status" }, icon(ok ? "check" : ok === null ? "more" : "cross"), h("span", {}, h("strong", {}, strong), words))];
+  if (!isHash(kept)) return banner(null, "Not a hash. ", "Give all 64 hexadecimal digits.");
+  const [name] = Object.entries(found).find(([, hash]) => hash === kept) ?? [];
+  return name ? banner(true, "The same. ", `What you kept is the ${name}.`) : banner(false, "Another. ", "What you kept is not the fingerprint of this run. It is that of another run, or this run is not what it was.");
+}
+
 export async function verifyPage(root, query, go) {
   const id = query.get("verify");
   return id === "log" ? verifyLog(root) : verifyRun(root, id, go);
@@ -35,7 +53,14 @@ async function verifyLog(root) {
   const result = h("div", { class: "notices" });
   let stop = () => {};
   const begin = h("button", { class: "primary", type: "button" }, icon("seal"), "Verify the log");
+  const kept = keptField("Root that you kept", "Optional. The log must still begin with all that had this root.");
   begin.addEventListener("click", () => {
+    const wanted = kept.input.value.trim().toLowerCase();
+    if (wanted && !isHash(wanted)) {
+      result.replaceChildren(...keptVerdict(wanted, {}));
+      kept.input.focus();
+      return;
+    }
     begin.disabled = true;
     bar.hidden = false;
     wrong.replaceChildren();
@@ -45,7 +70,7 @@ async function verifyLog(root) {
       bar.value = Math.min(checked, bar.max);
       state.textContent = `${plural(checked, "run")} checked, ${bad === 0 ? "nothing wrong so far" : `${count(bad)} not what they were`}`;
     };
-    stop = listen("/v1/log/verify", {
+    stop = listen(withQuery("/v1/log/verify", { root: wanted }), {
       run: ({ data }) => {
         const entry = JSON.parse(data);
         checked += 1;
@@ -62,7 +87,9 @@ async function verifyLog(root) {
         bar.value = bar.max;
         report();
         const ok = found.wrong.length === 0 && !found.err;
-        result.replaceChildren(h("p", { class: `banner ${ok ? "ok" : "bad"}`, "data-status": ok ? "verified" : "corrupt" }, icon(ok ? "seal" : "cross"), h("span", {}, h("strong", {}, ok ? "Verified. " : "Not what it was. "), `${plural(found.runs, "run")}, ${plural(found.seals, "seal")}, ${plural(found.removals, "removal")}.`, found.err ? [" ", say(found.err.message)] : null)), h("dl", { class: "pairs card" }, hashLine("root", found.root)), h("p", { class: "muted" }, `The root is over ${plural(found.leaves, "leaf", "leaves")}: every run that ended, and everything that was taken away. Keep it elsewhere, and nothing can be changed or taken away unseen.`));
+        const { leaves = null } = found.kept ?? {};
+        const told = found.kept ? [h("p", { class: `banner ${leaves === null ? "bad" : "ok"}`, "data-kept": leaves === null ? "other" : "same" }, icon(leaves === null ? "cross" : "check"), h("span", {}, h("strong", {}, leaves === null ? "The kept root is not in this log. " : "The kept root fits. "), leaves === null ? "The log does not begin with what had it: it is another log, or something was changed or taken away." : `The log had it at leaf ${count(leaves)} of ${count(found.leaves)}.`))] : [];
+        result.replaceChildren(...told, h("p", { class: `banner ${ok ? "ok" : "bad"}`, "data-status": ok ? "verified" : "corrupt" }, icon(ok ? "seal" : "cross"), h("span", {}, h("strong", {}, ok ? "Verified. " : "Not what it was. "), `${plural(found.runs, "run")}, ${plural(found.seals, "seal")}, ${plural(found.removals, "removal")}.`, found.err ? [" ", say(found.err.message)] : null)), h("dl", { class: "pairs card" }, hashLine("root", found.root)), h("p", { class: "muted" }, `The root is over ${plural(found.leaves, "leaf", "leaves")}: every run that ended, and everything that was taken away. Keep it elsewhere, and nothing can be changed or taken away unseen.`));
       },
       problem: ({ data }, source) => {
         source.close();
@@ -78,7 +105,7 @@ async function verifyLog(root) {
     });
   });
   bar.hidden = true;
-  root.replaceChildren(h("div", { class: "narrow" }, h("div", { class: "page-head" }, h("h1", {}, "Verification"), h("div", { class: "buttons" }, begin)), state, bar, result, wrong, h("dl", { class: "pairs card" }, hashLine("root now", log.root)), h("p", { class: "muted" }, "To verify one run, open it and choose Verify.")));
+  root.replaceChildren(h("div", { class: "narrow" }, h("div", { class: "page-head" }, h("h1", {}, "Verification"), h("div", { class: "buttons" }, begin)), state, kept.element, bar, result, wrong, h("dl", { class: "pairs card" }, hashLine("root now", log.root)), h("p", { class: "muted" }, "To verify one run, open it and choose Verify.")));
   return { title: "Verification", close: () => stop(), key: () => false, keys: [] };
 }
 
@@ -125,7 +152,10 @@ async function verifyRun(root, id) {
     } else steps[2].done(null, sound ? " not yet: the run has no seal" : " not checked");
     if (closed) return;
     const summary = bad.length ? bad : [h("p", { class: "banner ok", "data-status": report.status }, icon("seal"), h("span", {}, h("strong", {}, report.status === "verified" ? canVerify() ? "Verified. " : "The server says: verified. " : "Intact so far. "), report.status === "verified" ? "The run is what it was when it ended." : "The run has not ended, so there is no seal."))];
-    found.replaceChildren(...summary, ...(report.fingerprint ? [h("dl", { class: "pairs card" }, hashLine("fingerprint", report.fingerprint), hashLine("root of the run", report.root), proof ? hashLine("root of the log", proof.root) : null, proof ? proof.proof.map((hash, place) => hashLine(`proof ${place + 1}`, hash)) : null),
+    const verdict = h("div", { class: "notices" });
+    const hashes = { fingerprint, "root of the run, not its fingerprint": report.root, "root of the log, not the fingerprint": proof?.root };
+    const kept = keptField("Fingerprint that you kept", "Compared with the one that was computed here.", (text) => verdict.replaceChildren(...keptVerdict(text, hashes)));
+    found.replaceChildren(...summary, ...(report.fingerprint ? [kept.element, verdict, h("dl", { class: "pairs card" }, hashLine("fingerprint", report.fingerprint), hashLine("root of the run", report.root), proof ? hashLine("root of the log", proof.root) : null, proof ? proof.proof.map((hash, place) => hashLine(`proof ${place + 1}`, hash)) : null),
       h("p", { class: "muted" }, "To prove this to others, send them the run as ", h("a", { href: runPath(id, "/export?format=html"), download: `${fileName(id)}.html` }, "a page"), " or ", h("a", { href: runPath(id, "/export"), download: `${fileName(id)}.ndjson` }, "a bundle"), ", and tell them the fingerprint in another way. The file verifies without this server.")] : []));
   };
   work().catch((error) => found.replaceChildren(h("p", { class: "banner bad" }, icon("cross"), say(error.message))));
