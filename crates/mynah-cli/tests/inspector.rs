@@ -214,11 +214,19 @@ fn a_killed_and_resumed_run_shows_where_its_process_died() {
     let run = browser.wait("document.querySelector('tr[data-run]')?.dataset.run");
     browser.open(&served.page(&[("verify", run.as_str().unwrap())]));
     assert!(browser.text("[data-status=corrupt]").contains("Record 5 is damaged"));
+    browser.wait("document.querySelectorAll('.step.bad').length === 2");
+    assert!(browser.text(".steps").contains("4 records before it are intact"));
     // The record is shown in its place, and so are those around it.
     browser.click("[data-status=corrupt] a.button");
     assert!(browser.text(".record-row.selected").contains("unreadable"));
     browser.wait("document.querySelectorAll('.record-row.row').length > 8");
     browser.wait("document.querySelector('.proof-line')?.innerText.includes('Damaged: record 5')");
+    let told = browser.text(".proof-line");
+    for part in ["the body is not the one that was committed to", "4 records before it are intact"]
+    {
+        assert!(told.contains(part), "{told}");
+    }
+    assert!(browser.text(".record-detail").contains("This record is damaged"));
     // An export of it is an error, and not a file that ends in the middle.
     browser.wait("document.querySelector('.run-title button[disabled]') !== null");
     let run = run.as_str().unwrap();

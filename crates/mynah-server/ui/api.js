@@ -46,6 +46,23 @@ export async function recordsOf(id, parameters) {
   return parseJson(await response.text());
 }
 
+/** The bytes of a run's records as those of a bundle, up to the first that the server cannot read. */
+export async function rawRecords(id) {
+  const entries = [];
+  const bytes = (text) => Array.from(atob(text), (letter) => letter.charCodeAt(0).toString(16).padStart(2, "0")).join("");
+  for (let next = 1; next !== null;) {
+    try {
+      const page = await get(runPath(id, "/records"), { from: next, limit: 1000, raw: true });
+      for (const { raw } of page.records) entries.push(Object.fromEntries(Object.entries(raw).filter(([, text]) => text !== null).map(([name, text]) => [name, bytes(text)])));
+      next = page.next;
+    } catch (error) {
+      if (!error.problem?.metadata?.seq) throw error;
+      return entries;
+    }
+  }
+  return entries;
+}
+
 /** The text of a bundle. */
 export async function bundleOf(id) {
   return (await ask(runPath(id, "/export"), {})).text();

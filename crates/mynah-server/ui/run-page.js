@@ -1,13 +1,14 @@
 // The page of one run: its views, live while it runs, and what can be done with it.
 
 import { cancel, fork, message, replay, resume, start, tryAgain, waitingForm } from "./actions.js";
-import { abilities, bundleOf, fileName, get, listen, recordsOf, runPath, withQuery } from "./api.js";
+import { abilities, bundleOf, fileName, get, listen, rawRecords, recordsOf, runPath, withQuery } from "./api.js";
 import { announce, count, h, icon, plural, say, shortId, when } from "./dom.js";
 import { fromApi, fromEntry, textOf } from "./facts.js";
 import { RUN_KEYS, RunView } from "./run-view.js";
 import { runHref, shownStatus } from "./runs-page.js";
 import { Story } from "./story.js";
-import { canVerify, hashOf, hex, readLines, verifyLines } from "./verify.js";
+import { ownWords } from "./verify-page.js";
+import { canVerify, hashOf, hex, readLines, verifyLines, verifyRecords } from "./verify.js";
 
 const PORTION = 1000;
 /** Codes of problems with a record itself. */
@@ -150,7 +151,9 @@ export async function runPage(root, query) {
     const { seq = 0, what = err?.message } = err?.metadata ?? {};
     isDamaged = Boolean(err);
     drawButtons();
-    view.verified(err ? { status: report.status, what, seq: Number(seq) } : { ...report, by: "the server" });
+    if (!err) return view.verified({ ...report, by: "the server" });
+    const own = canVerify() ? await rawRecords(id).then((entries) => verifyRecords(id, entries)).catch(() => null) : null;
+    view.verified({ status: report.status, what, seq: Number(seq), own: canVerify() ? ownWords(own, Number(seq)) : null });
   };
   const verify = async () => {
     if (closed) return;

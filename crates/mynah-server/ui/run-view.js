@@ -165,7 +165,7 @@ export class RunView {
       state("muted", "seal", "Cannot verify here", h("span", {}, found.what), ...print);
     } else {
       const go = found.seq ? h("button", { type: "button", class: "small", onclick: () => { this.open("records"); this.select(found.seq); } }, `Show record ${found.seq}`) : null;
-      state("bad", "cross", found.status === "too_new" ? "A newer version wrote this" : found.seq ? `Damaged: record ${found.seq}` : "Damaged", h("span", {}, say(found.what)), go);
+      state("bad", "cross", found.status === "too_new" ? "A newer version wrote this" : found.seq ? `Damaged: record ${found.seq}` : "Damaged", h("span", {}, say(found.what)), found.own ? h("span", { class: "muted" }, say(found.own)) : null, go);
     }
   }
 

@@ -1,10 +1,10 @@
 // Verification of the log or of one run: what is checked, how far it is, and what was found.
 
-import { bundleOf, fileName, get, listen, runPath, withQuery } from "./api.js";
+import { bundleOf, fileName, get, listen, rawRecords, runPath, withQuery } from "./api.js";
 import { copyButton, count, h, icon, plural, say, shortId } from "./dom.js";
 import { runHref } from "./runs-page.js";
 import { demand } from "./cbor.js";
-import { canVerify, checkInclusion, readLines, verifyLines } from "./verify.js";
+import { canVerify, checkInclusion, readLines, verifyLines, verifyRecords } from "./verify.js";
 
 const hashLine = (name, hash) => h("div", { class: "pair wide" }, h("dt", {}, name), h("dd", {}, h("code", { title: hash }, say(hash)), copyButton(hash, `Copy ${name}`)));
 const step = (words) => {
@@ -16,6 +16,14 @@ const step = (words) => {
     done: (ok, ...more) => { element.className = `step ${ok === null ? "skipped" : ok ? "ok" : "bad"}`; element.firstChild.replaceWith(icon(ok === null ? "more" : ok ? "check" : "cross")); state.replaceChildren(...more); },
   };
 };
+
+/** What this browser found out about a run in which the server found a record damaged. */
+export function ownWords(own, seq) {
+  const intact = (count, more) => `${plural(count, "record")}${more} ${count === 1 ? "is" : "are"} intact, as this browser computed`;
+  if (own === null) return "This browser could not read the records.";
+  if (own.seq) return `This browser finds record ${own.seq} damaged too: ${own.what}.`;
+  return own.checked < seq ? `${intact(own.checked, " before it")}.` : `The bytes of ${intact(own.checked, "")}; what the log says of them is not.`;
+}
 
 const isHash = (text) => /^[0-9a-f]{64}$/u.test(text);
 
@@ -135,8 +143,14 @@ async function verifyRun(root, id) {
         if (!isSound && sound) fail(own.seq, own.what);
         fingerprint = own.fingerprint;
       } catch (error) {
-        steps[1].done(sound ? false : null, " ", ...say(sound ? error.message : "not done: the server does not export a damaged run"));
-        if (sound) fail(0, error.message);
+        if (sound) {
+          steps[1].done(false, " ", ...say(error.message));
+          fail(0, error.message);
+        } else {
+          // A damaged run is not exported; the records that can be read are here.
+          const own = await rawRecords(id).then((entries) => verifyRecords(id, entries)).catch(() => null);
+          steps[1].done(own === null ? null : false, " ", ...say(ownWords(own, Number(seq))));
+        }
       }
     }
     let proof = null;

@@ -331,6 +331,14 @@ export async function verifyLines(lines, progress = () => {}) {
   };
 }
 
+/** Checks records without the rest of a bundle, up to the first that was redacted: how many are sound, and which one is not. */
+export async function verifyRecords(run, entries) {
+  const redacted = entries.findIndex((entry) => !("payload" in entry));
+  const whole = redacted < 0 ? entries : entries.slice(0, redacted);
+  const { checked, seq, what } = await verifyLines([{ bundle: { version: 1, run_id: run } }, ...whole.map((record) => ({ record }))]);
+  return { checked, ...(seq ? { seq, what } : {}) };
+}
+
 /** Where a link is broken, the record before is to blame if the record after, or the last line, has the hash that this one has. */
 async function checkBlaming(chain, entry, lines, index) {
   const record = await readRecord(entry);
