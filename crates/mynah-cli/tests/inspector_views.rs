@@ -291,6 +291,27 @@ fn no_page_is_wider_than_its_window() {
 }
 
 #[test]
+fn the_export_menu_is_within_a_narrow_window() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(TRIP);
+    let run = common::text(&store.json(&["runs"])[0], "run_id");
+    let served = Served::inspect(&store);
+    for width in [320, 480, 1280] {
+        browser.look(width, 800, false);
+        browser.open(&served.page(&[("run", &run)]));
+        browser.click(".menu summary");
+        let sides = browser.run(
+            "const { left, right } = document.querySelector('.menu-items').getBoundingClientRect(); return [left, right, document.documentElement.clientWidth]",
+        );
+        let sides: Vec<f64> = serde_json::from_value(sides).unwrap();
+        assert!(sides[0] >= 0.0 && sides[1] <= sides[2], "{width}: {sides:?}");
+        // Each of its items can be clicked where it is.
+        let covered = "return [...document.querySelectorAll('.menu-items a')].filter((item) => { const { left, top, width, height } = item.getBoundingClientRect(); return !item.contains(document.elementFromPoint(left + width - 4, top + height / 2)); }).length";
+        assert_eq!(browser.run(covered), json!(0), "{width}");
+    }
+}
+
+#[test]
 fn what_a_page_shows_as_verified_is_what_was_verified() {
     let Some(browser) = Browser::start() else { return };
     let store = Store::with(RUNS);
