@@ -28,6 +28,7 @@ use crate::{
     query::{Id, Query},
     reply, runs,
     signals::{self, Signal},
+    trial,
 };
 
 /// How long the body of a request may take.
@@ -427,10 +428,14 @@ pub(crate) async fn fork(
         if let Some(model) = fork.model {
             resume = resume.model(model);
         }
-        if fork.recorded_tools {
-            resume = resume.tool_executor(RecordedCalls::of_run(log.as_ref(), &id).await?);
+        let room = room(&app)?;
+        match fork.recorded_tools {
+            true => {
+                let recorded = RecordedCalls::of_run(log.as_ref(), &id).await?;
+                trial::perform(&app, agent, resume, recorded, room).await?;
+            }
+            false => drop(signals::perform(&app, resume, room).await?),
         }
-        signals::perform(&app, resume, room(&app)?).await?;
     }
     respond(&app, StatusCode::CREATED, &forked).await
 }

@@ -34,6 +34,7 @@ mod search;
 mod sessions;
 mod signals;
 mod stats;
+mod trial;
 mod work;
 
 use std::{future::Future, io, sync::Arc, time::Duration};

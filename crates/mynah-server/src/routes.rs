@@ -212,7 +212,7 @@ fn of_runs() -> Vec<Route> {
             ("model", "the model that continues the fork"),
             (
                 "recorded_tools",
-                "true runs no tool: the run answers calls that it has, and others fail",
+                "true runs no tool: the run answers the calls and questions that it has; other calls fail",
             ),
             ALLOW,
         ]),

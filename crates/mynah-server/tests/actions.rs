@@ -9,7 +9,7 @@ use std::{
 };
 
 use mynah::{
-    Engine, Error, LogReason, Thread, Tool, follow,
+    Engine, Error, LogReason, Thread, Tool, ToolOutcome, follow, fork_run,
     log::{Append, Head, Kind, Log, LogFuture, MemoryLog, Record, RunStatus, forward_log},
     testing::Scripted,
 };
@@ -254,36 +254,36 @@ async fn a_run_is_forked_and_the_fork_continued() {
     }
 }
 
-/// An agent whose tool counts how often it paid. Runs that begin with `tried` pay twice, and others once.
-fn payer(paid: &Arc<AtomicU32>) -> Agent {
-    let pay = |amount: u32| {
-        let call =
-            json!({"id": format!("c{amount}"), "name": "pay", "arguments": {"euros": amount}});
-        json!([{"tool_call": call}, {"finish": "tool_calls"}])
-    };
+/// An answer that calls a tool.
+fn calling(name: &str, id: &str) -> Value {
+    let call = json!({"id": id, "name": name, "arguments": {"place": id}});
+    json!([{"tool_call": call}, {"finish": "tool_calls"}])
+}
+
+/// An engine with a tool that counts how often it paid, and one that asks.
+fn paying(paid: &Arc<AtomicU32>, answers: Vec<Value>) -> Engine {
     let paid = Arc::clone(paid);
-    let make = move |scripts: Vec<Value>| {
-        let paid = Arc::clone(&paid);
-        let pay = Tool::new("pay", "Pays", json!({})).manual().handler(move |_, _| {
-            let count = paid.fetch_add(1, Relaxed) + 1;
-            async move { format!("paid {count}") }
-        });
-        Engine::new(Scripted::new(scripts).unwrap()).model("m").tool(pay)
-    };
-    let agent = Agent::new("payer", make(vec![pay(1), says("Paid.")]));
-    agent.made_by(move |log, run| {
-        let make = make.clone();
+    let pay = Tool::new("pay", "Pays", json!({})).manual().handler(move |_, _| {
+        let count = paid.fetch_add(1, Relaxed) + 1;
+        async move { format!("paid {count}") }
+    });
+    let ask = Tool::new("ask", "Asks", json!({}));
+    let ask = ask.handler(async |_, _| ToolOutcome::ask("From which account?"));
+    Engine::new(Scripted::new(answers).unwrap()).model("m").tool(pay).tool(ask)
+}
+
+/// An agent with that engine. Runs whose id begins with `tried` have other answers.
+fn payer(name: &str, paid: &Arc<AtomicU32>, answers: Vec<Value>, tried: Vec<Value>) -> Agent {
+    let paid = Arc::clone(paid);
+    let make = move |answers: Vec<Value>| paying(&paid, answers);
+    Agent::new(name, make(answers.clone())).made_by(move |log, run| {
+        let (make, answers, tried) = (make.clone(), answers.clone(), tried.clone());
         Box::pin(async move {
+            let Some(run) = run else { return Ok(make(answers)) };
             let is_answer = |record: &Record| record.kind() == Kind::AssistantCompleted;
-            let mut scripts = vec![pay(1), says("Paid.")];
-            let mut answers = 0;
-            if let Some(run) = run {
-                if run.starts_with("tried") {
-                    scripts.insert(1, pay(2));
-                }
-                answers = log.read(&run, 1, 100).await?.into_iter().filter(is_answer).count();
-            }
-            Ok(make(scripts.split_off(answers)))
+            let given = log.read(&run, 1, 100).await?.into_iter().filter(is_answer).count();
+            let mut answers = if run.starts_with("tried") { tried } else { answers };
+            Ok(make(answers.split_off(given)))
         })
     })
 }
@@ -300,39 +300,33 @@ async fn stopped(log: &MemoryLog, run: &str) {
 #[tokio::test]
 async fn a_run_is_tried_with_another_prompt_and_model_and_no_tool_runs() {
     let (log, paid) = (Arc::new(MemoryLog::new()), Arc::new(AtomicU32::new(0)));
-    let server = Running::start(Server::new(Arc::clone(&log)).agent(payer(&paid))).await;
-    let body = json!({"input": "Pay.", "key": "once"});
-    server.post("/v1/runs?wait=30", &body).await;
-    let approve = async |run: &str, call: &str| {
-        let place = format!("/v1/runs/{run}/signals?wait=30");
-        json_of(server.post(&place, &json!({"approve": [call]})).await).await
-    };
-    assert_eq!(approve("once", "c1").await["status"], "completed");
+    let pays = vec![calling("pay", "c1"), says("Paid.")];
+    let more = vec![calling("pay", "c1"), calling("pay", "c2"), says("Paid twice.")];
+    let agent = payer("payer", &paid, pays, more);
+    let server = Running::start(Server::new(Arc::clone(&log)).agent(agent)).await;
+    server.post("/v1/runs?wait=30", &json!({"input": "Pay.", "key": "once"})).await;
+    let approved = server.post("/v1/runs/once/signals?wait=30", &json!({"approve": ["c1"]})).await;
+    assert_eq!(json_of(approved).await["status"], "completed");
     assert_eq!(paid.load(Relaxed), 1);
 
     let body = json!({"at": 1, "key": "tried", "resume": true, "recorded_tools": true, "system": "Pay twice.", "input": "Pay now.", "model": "m-2"});
     let tried = json_of(server.post("/v1/runs/once/fork", &body).await).await;
     assert_eq!(tried["parent"]["run_id"], "once", "{tried}");
-    stopped(&log, "tried").await;
-    // It is the recorded call that answers, also where a person approves it.
-    assert_eq!(approve("tried", "c1").await["status"], "suspended");
-    assert_eq!(approve("tried", "c2").await["status"], "completed");
+    server.stream("/v1/runs/tried/events").await;
     assert_eq!(paid.load(Relaxed), 1);
-    let records = server.json("/v1/runs/tried/records").await;
-    let facts: Vec<&Value> =
-        records["records"].as_array().unwrap().iter().map(|record| &record["fact"]).collect();
-    let said: Vec<&Value> = facts[0]["thread"]["messages"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|message| &message["content"])
-        .collect();
+    let facts = facts(&server, "tried").await;
+    let said = facts[0]["thread"]["messages"].as_array().unwrap().iter();
+    let said: Vec<&Value> = said.map(|message| &message["content"]).collect();
     assert_eq!(said, ["Pay twice.", "Pay now."]);
     assert_eq!(facts[1]["about"]["model"], "m-2");
     assert_eq!(facts[1]["about"]["options"]["tool_executor"], "recorded:once");
-    let contents: Vec<&str> = facts.iter().filter_map(|fact| fact["content"].as_str()).collect();
-    assert_eq!(contents[0], "paid 1");
-    assert!(contents[1].contains("not in the recorded run"), "{contents:?}");
+    // The first call is approved and answered as it was. The second is not in the other run.
+    let find = |kind: &str| facts.iter().filter(|fact| fact["kind"] == kind).collect::<Vec<_>>();
+    assert_eq!(find("tool_completed")[0]["content"], "paid 1");
+    let decided = find("resumed");
+    assert_eq!(decided[1]["approved"], json!(["c1"]));
+    assert_eq!(decided[2]["rejected"], json!([["c2", "this call is not in the recorded run"]]));
+    assert_eq!(find("completed").len(), 1);
     let replayed = server.post("/v1/runs/tried/replay", &json!({})).await;
     assert_eq!(json_of(replayed).await["status"], "equal");
     for (body, status) in [
@@ -344,6 +338,42 @@ async fn a_run_is_tried_with_another_prompt_and_model_and_no_tool_runs() {
         let refused = server.post("/v1/runs/once/fork", &body).await;
         assert_eq!(problem_of(refused).await.0, status, "{body}");
     }
+}
+
+#[tokio::test]
+async fn a_tried_run_that_asks_a_person_runs_no_tool_after_the_answer() {
+    let (log, paid) = (Arc::new(MemoryLog::new()), Arc::new(AtomicU32::new(0)));
+    let asks = vec![calling("ask", "a0"), calling("pay", "c1"), says("Paid.")];
+    let agent = payer("asker", &paid, asks.clone(), asks.clone());
+    let make = move |log: &Arc<MemoryLog>| Server::new(Arc::clone(log)).agent(agent.clone());
+    let server = Running::start(make(&log)).await;
+    server.post("/v1/runs?wait=30", &json!({"input": "Pay.", "key": "asks"})).await;
+    let body = json!({"at": 1, "key": "tried", "resume": true, "recorded_tools": true});
+    server.post("/v1/runs/asks/fork", &body).await;
+    stopped(&log, "tried").await;
+    let waits = server.json("/v1/runs/tried").await;
+    assert_eq!(waits["waiting"]["question"], "From which account?", "{waits}");
+    // Another process continues it, and a person approves the call.
+    let server = Running::start(make(&log)).await;
+    server.post("/v1/runs/tried/signals?wait=30", &json!({"answer": "The first."})).await;
+    let approve = json!({"approve": ["c1"]});
+    let done = server.post("/v1/runs/tried/signals?wait=30", &approve).await;
+    assert_eq!(json_of(done).await["status"], "completed");
+    let facts = facts(&server, "tried").await;
+    let outcome = facts.iter().rfind(|fact| fact["call_id"] == "c1").unwrap();
+    assert!(outcome["content"].as_str().unwrap().contains("not in the recorded run"), "{outcome}");
+    assert_eq!(paid.load(Relaxed), 0);
+    // The same engine with its real tools does not continue it by itself.
+    let branch = fork_run(&log, "tried", 4).await.unwrap().run_id;
+    let refused = paying(&paid, asks).resume(&log, &*branch).await.unwrap_err();
+    assert!(refused.message().contains("tool_executor"), "{refused}");
+}
+
+/// The facts of a run.
+async fn facts(server: &Running, run: &str) -> Vec<Value> {
+    let records = server.json(&format!("/v1/runs/{run}/records")).await;
+    let records = records["records"].as_array().unwrap().iter();
+    records.map(|record| record["fact"].clone()).collect()
 }
 
 #[tokio::test]

@@ -28,6 +28,7 @@ async fn runs_are_listed_newest_first_with_what_the_index_knows() {
     let done = &list["runs"][5];
     let mut indexed = json!(log.run("done").await.unwrap());
     indexed["abandoned"] = json!(false);
+    indexed["caller"] = json!(null);
     assert_eq!(done, &indexed);
     assert_eq!((&done["status"], &done["totals"]["turns"]), (&json!("completed"), &json!(2)));
 }

@@ -91,7 +91,7 @@ export const tryAgain = (run, agents, said) => {
   const models = h("datalist", { id: "models" }, [...new Set(agents.map(({ model }) => model).filter(Boolean))].map((model) => h("option", { value: model })));
   return confirmed({
     title: "Try another prompt or model",
-    words: ["A new run asks the model again, from the first record on. ", h("strong", {}, "The model is called and costs money; no tool runs."), " A call that this run has too gets the result that is recorded here. Any other call fails, and the new run shows it. Calls that need an approval wait for it again. Both runs are compared at the end."],
+    words: ["A new run asks the model again, from the first record on. ", h("strong", {}, "The model is called and costs money; no tool runs."), " A call that this run has too gets the decision and the result that are recorded here. Any other call fails, and the new run shows it. Then both runs are compared."],
     fields: [
       { name: "system", label: "System prompt", input: h("textarea", { rows: "6" }, said.system), hint: said.system ? null : "Empty: as recorded." },
       { name: "input", label: "The user's message", input: h("textarea", {}, said.user) },
