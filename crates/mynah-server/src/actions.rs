@@ -9,7 +9,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use mynah::{
-    CancelHandle, Error, ErrorKind, EventId, LogReason, Message, RecordedCalls,
+    CancelHandle, Error, ErrorKind, EventId, LogReason, Message, RecordedTools,
     Result as MynahResult, RunEvent, RunId, Session, SessionReason, SystemWorld, Thread,
     World as _, fork_run,
     log::{Fact, Log, Queue, RunStatus},
@@ -431,7 +431,7 @@ pub(crate) async fn fork(
         let room = room(&app)?;
         match fork.recorded_tools {
             true => {
-                let recorded = RecordedCalls::of_run(log.as_ref(), &id).await?;
+                let recorded = RecordedTools::of_run(log.as_ref(), &id).await?;
                 trial::perform(&app, agent, resume, recorded, room).await?;
             }
             false => drop(signals::perform(&app, resume, room).await?),

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use axum::{extract::State, http::Uri};
 use mynah::{
-    BoxFuture, Engine, Options, RecordedCalls, Result as MynahResult, RunId,
+    BoxFuture, Engine, Options, RecordedTools, Result as MynahResult, RunId,
     log::{About, Fact, Log},
 };
 use serde_json::{Value, json};
@@ -63,9 +63,9 @@ impl Agent {
         }
         // A run whose tools do not run stays one.
         if let Some(run) = run
-            && let Some(answers) = RecordedCalls::named_in(log.as_ref(), run).await?
+            && let Some(answers) = RecordedTools::named_in(log.as_ref(), run).await?
         {
-            options = options.tool_executor(RecordedCalls::of_run(log.as_ref(), &answers).await?);
+            options = options.tool_executor(RecordedTools::of_run(log.as_ref(), &answers).await?);
         }
         Ok(engine.defaults(options))
     }

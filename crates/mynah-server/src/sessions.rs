@@ -1,6 +1,7 @@
 //! Conversations over several runs.
 
 use axum::{extract::State, http::Uri};
+use futures_util::future::try_join_all;
 use mynah::{log::RunFilter, restore_session};
 use serde_json::json;
 
@@ -24,6 +25,7 @@ pub(crate) async fn one(State(app): State<App>, Id(id): Id, uri: Uri) -> Result 
         let Some(next) = page.next else { break };
         filter = filter.after(next);
     }
+    try_join_all(list.iter_mut().map(|run| run.read_agents(app.log.as_ref()))).await?;
     Ok(reply::ok(&json!({
         "session_id": id,
         "session": restored.session,

@@ -2,7 +2,7 @@
 
 use futures_util::{Stream, StreamExt as _, stream};
 use mynah::{
-    CancelHandle, ChatResult, Event, EventStream, RecordedCalls, Result as MynahResult, Resume,
+    CancelHandle, ChatResult, Event, EventStream, RecordedTools, Result as MynahResult, Resume,
     RunId,
 };
 
@@ -13,7 +13,7 @@ pub(crate) async fn perform(
     app: &App,
     agent: &Agent,
     resume: Resume,
-    recorded: RecordedCalls,
+    recorded: RecordedTools,
     room: Room,
 ) -> Result<()> {
     let cancel = CancelHandle::new();
@@ -29,7 +29,7 @@ pub(crate) async fn perform(
 struct Trial {
     app: App,
     agent: Agent,
-    recorded: RecordedCalls,
+    recorded: RecordedTools,
     cancel: CancelHandle,
 }
 

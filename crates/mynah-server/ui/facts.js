@@ -101,6 +101,12 @@ export function subRun(kind, fact) {
   return typeof run === "string" ? run : null;
 }
 
+/** The run whose records answer for the tools from here on; null if the tools run. See `RecordedTools`. */
+export function answersOf(fact) {
+  const executor = fact?.about?.options?.tool_executor;
+  return typeof executor === "string" && executor.startsWith("recorded:") ? executor.slice("recorded:".length) : null;
+}
+
 /** The text of an error, of which few members are certain. */
 export function errorText(error) {
   if (typeof error === "string") return error;
@@ -135,7 +141,7 @@ function words(kind, fact, nameOf) {
     case "resumed": {
       const answered = [...(fact.tool_results ?? []).map(([id, text]) => `[${nameOf(id)}] ${text}`), ...(fact.approved ?? []).map((id) => `[${nameOf(id)}] approved`), ...(fact.edited ?? []).map(([id, text]) => `[${nameOf(id)}] approved with ${typeof text === "string" ? text : jsonText(text)}`),
         ...(fact.rejected ?? []).map(([id, why]) => `[${nameOf(id)}] rejected${why ? `: ${why}` : ""}`), ...(fact.given_up ?? []).map((id) => `[${nameOf(id)}] given up`)];
-      return [...answered, fact.message ? textOf(fact.message) : ""].filter(Boolean).join("  ") || "another process continued";
+      return [...answered, fact.message ? textOf(fact.message) : ""].filter(Boolean).join("  ") || (fact.after === "branch" ? ["the branch continues", answersOf(fact) ? `no tool runs: the records of ${answersOf(fact)} answer` : ""].filter(Boolean).join("; ") : "another process continued");
     }
     case "user_message": return textOf(fact.message);
     case "turn_started": return `turn ${fact.turn}${fact.input_tokens ? `, about ${fact.input_tokens} input tokens` : ""}`;

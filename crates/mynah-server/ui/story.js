@@ -1,7 +1,7 @@
 // What a run's records tell: the conversation, and the spans of time of the timeline. A fold, so that records can be added as they come.
 
 import { jsonText } from "./exact.js";
-import { breachText, callsOf, endDetail, errorText, partsOf, subRun, textOf } from "./facts.js";
+import { answersOf, breachText, callsOf, endDetail, errorText, partsOf, subRun, textOf } from "./facts.js";
 
 export class Story {
   constructor() {
@@ -143,10 +143,9 @@ export class Story {
     this.end = null;
     const model = this.about.model;
     this.learn(fact.about);
-    if (fact.about?.model && fact.about.model !== model) this.note(record, "muted", `Model: ${model ?? "?"} → ${fact.about.model}`);
-    // An executor of this name answers for the tools; see `RecordedCalls`.
-    const [, answers] = /^recorded:(.+)$/u.exec(fact.about?.options?.tool_executor ?? "") ?? [];
-    if (answers) this.note(record, "muted", "Tools did not run. Calls were answered from the records of", "", { run: answers });
+    if (fact.about?.model && fact.about.model !== model) this.note(record, "muted", model ? `Model: ${model} → ${fact.about.model}` : `Model: ${fact.about.model}`);
+    const answers = answersOf(fact);
+    if (answers) this.note(record, "wait", "Tools did not run. Calls were answered from the records of", "", { run: answers });
     for (const [id, text] of fact.tool_results ?? []) this.give(record, id, { given: text });
     const edited = new Set((fact.edited ?? []).map(([id]) => id));
     for (const id of fact.approved ?? []) if (!edited.has(id)) this.give(record, id, { verdict: "approved" });

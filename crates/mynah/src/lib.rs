@@ -21,7 +21,7 @@ mod loaded;
 mod mailbox;
 mod options;
 mod prepare;
-mod recorded;
+mod recorded_tools;
 mod replay;
 mod restore;
 mod resume;
@@ -82,7 +82,7 @@ pub use mynah_step::{schema_of, schemars};
 #[cfg(feature = "tools")]
 pub use mynah_tools as tools;
 pub use options::Options;
-pub use recorded::RecordedCalls;
+pub use recorded_tools::RecordedTools;
 pub use replay::{Replay, ReplayStatus, Replayed, Tools, replay_run};
 pub use restore::{RecordedCall, Restored, recorded_call, restore_session, restore_turn};
 pub use resume::Resume;

@@ -330,6 +330,36 @@ async fn a_branch_of_a_turn_is_not_a_turn_of_the_session() -> mynah::Result<()> 
 }
 
 #[tokio::test]
+async fn a_branch_of_a_turn_begins_with_another_prompt_or_message() -> mynah::Result<()> {
+    let (engine, log) = (talker(4)?, MemoryLog::new());
+    let (session, _) = engine.start(Session::from("one").with_id("s")).record(&log).await?;
+    let (session, _) = engine.reply(&session, "two").record(&log).await?;
+    let said = |thread: &Thread| -> Vec<String> {
+        thread.messages.iter().map(|message| message.text().into_owned()).collect()
+    };
+    // Another message is the run's own, and what stands before it stays where it is.
+    let fork = fork_run(&log, &*run_of(&session), 1).message("three").await?.run_id;
+    let (thread, about) = began(&log, &fork).await;
+    assert_eq!(said(&thread), ["three"]);
+    assert!(about.session.is_some_and(|link| link.previous.is_some()));
+    let result = engine.resume(&log, &*fork).await?;
+    assert_eq!(said(&result.thread), ["one", "said 0", "three", "said 2"]);
+    engine.replay(&log, &*fork).await?;
+    // Another prompt stands before all of it, so the run holds the whole conversation.
+    let fork = fork_run(&log, &*run_of(&session), 1).system("Be brief.").await?.run_id;
+    let (thread, about) = began(&log, &fork).await;
+    assert_eq!(said(&thread), ["Be brief.", "one", "said 0", "two"]);
+    assert!(about.session.is_some_and(|link| link.previous.is_none()));
+    let result = engine.resume(&log, &*fork).await?;
+    assert_eq!(result.text(), "said 3");
+    engine.replay(&log, &*fork).await?;
+    assert_eq!(restore_session(&log, "s").await?.session, session);
+    let refused = fork_run(&log, &*run_of(&session), 2).system("Be brief.").await.unwrap_err();
+    assert!(refused.message().contains("record 1"), "{refused}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_dropped_turn_leaves_its_run_behind_and_the_session_goes_on() -> mynah::Result<()> {
     use futures_util::StreamExt as _;
     let (engine, log) = (talker(3)?, MemoryLog::new());

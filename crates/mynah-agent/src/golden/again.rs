@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mynah::{Engine, Options, RecordedCalls, Tool, ToolContext, log::MemoryLog};
+use mynah::{Engine, Options, RecordedTools, Tool, ToolContext, log::MemoryLog};
 use serde_json::Value;
 
 use super::{Done, Finding, Golden, GoldenError};
@@ -15,7 +15,7 @@ impl Golden {
         live: bool,
     ) -> Result<(Made, Vec<Finding>), GoldenError> {
         let facts = self.done.facts.iter().map(|(_, fact)| fact);
-        let recorded = RecordedCalls::of_facts(&self.done.summary.run_id, facts);
+        let recorded = RecordedTools::of_facts(&self.done.summary.run_id, facts);
         // Only handlers are replaced, so that the record of the run is one of this agent.
         let tools = if live { Vec::new() } else { answered(&recorded, engine) };
         let (log, mut findings) = (MemoryLog::new(), Vec::new());
@@ -50,7 +50,7 @@ pub(super) struct Made {
 }
 
 /// The same tools, whose records answer.
-fn answered(recorded: &RecordedCalls, engine: &Engine) -> Vec<Tool> {
+fn answered(recorded: &RecordedTools, engine: &Engine) -> Vec<Tool> {
     let tools = engine.resolve_tools(&Options::new()).into_iter();
     let answered = |tool: Tool| {
         let (recorded, name) = (recorded.clone(), tool.name().to_owned());

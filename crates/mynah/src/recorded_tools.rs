@@ -22,7 +22,7 @@ const UNKNOWN: &str = "this call is not in the recorded run";
 /// ```
 /// # use mynah::{Engine, Tool, testing::Scripted};
 /// # use serde_json::json;
-/// use mynah::{RecordedCalls, fork_run, log::MemoryLog};
+/// use mynah::{RecordedTools, fork_run, log::MemoryLog};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
 /// # let model = || Scripted::new([
 /// #     json!([{"tool_call": {"id": "c0", "name": "pay"}}, {"finish": "tool_calls"}]),
@@ -33,7 +33,7 @@ const UNKNOWN: &str = "this call is not in the recorded run";
 /// let run = engine("paid")?.chat("pay").record(&log).await?.run_id.unwrap();
 ///
 /// let other = fork_run(&log, &*run, 1).system("Be brief.").await?.run_id;
-/// let recorded = RecordedCalls::of_run(&log, &*run).await?;
+/// let recorded = RecordedTools::of_run(&log, &*run).await?;
 /// let done = engine("paid twice")?.resume(&log, &*other).tool_executor(recorded).await?;
 /// assert_eq!(done.thread.messages.get(3).unwrap().text(), "paid");
 /// # Ok(()) }
@@ -41,13 +41,13 @@ const UNKNOWN: &str = "this call is not in the recorded run";
 ///
 /// The records of that run name the executor, so that an engine without one does not continue it unless it may be changed.
 #[derive(Clone)]
-pub struct RecordedCalls {
+pub struct RecordedTools {
     /// The name of the executor, with the run.
     name: String,
     book: Arc<Mutex<Book>>,
 }
 
-mynah_data::partial_debug! { RecordedCalls { name } }
+mynah_data::partial_debug! { RecordedTools { name } }
 
 #[derive(Default)]
 struct Book {
@@ -164,7 +164,7 @@ impl Book {
 /// How the name of the executor begins; the run follows.
 const EXECUTOR: &str = "recorded:";
 
-impl RecordedCalls {
+impl RecordedTools {
     /// Reads a run of a log.
     ///
     /// # Errors
@@ -186,7 +186,10 @@ impl RecordedCalls {
         Self { name: format!("{EXECUTOR}{run}"), book }
     }
 
-    /// The run whose records answer the calls of another, as the first records of that say.
+    /// The run whose records answer the calls of another, as the first records of that say; none if its tools run.
+    ///
+    /// # Errors
+    /// A log that cannot be read, or a damaged record.
     pub async fn named_in(log: &dyn Log, run: &str) -> Result<Option<RunId>> {
         let first = log.read(run, 1, 2).await?;
         for record in first {
@@ -280,7 +283,7 @@ impl RecordedCalls {
     }
 }
 
-impl ToolExecutor for RecordedCalls {
+impl ToolExecutor for RecordedTools {
     fn name(&self) -> &str {
         &self.name
     }
