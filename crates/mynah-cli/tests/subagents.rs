@@ -157,6 +157,13 @@ fn a_run_ends_with_what_it_and_its_agents_used() {
     // TURNS, TOOLS and TOKENS stand after the id, two words of time, the status and the model.
     assert_eq!(all[5..8], ["3", "1", "50"], "{runs}");
     assert_eq!(own[5..8], ["1", "0", "10"], "{runs}");
+    // A fork has what it copied, with the runs of the agents in it. JSON has both sums.
+    let fork = &lines(&store.run(&["fork", &all[0], "--at", "8", "--json"]))[0]["run_id"];
+    let listed = lines(&store.run(&["runs", "--json"]));
+    for id in [&*all[0], fork.as_str().unwrap()] {
+        let run = listed.iter().find(|run| run["run_id"] == id).unwrap();
+        assert_eq!(run["agents"]["input_tokens"], 7, "{run}");
+    }
 }
 
 #[test]

@@ -41,21 +41,25 @@ pub async fn sub_runs(log: &dyn Log, run: &str) -> Result<Vec<RunId>> {
 /// A log that cannot be read, or a damaged record.
 pub async fn agents_totals(log: &dyn Log, run: &RunSummary) -> Result<Totals> {
     let mut all = Totals::default();
-    if !may_have_agents(log, run).await? {
+    if run.totals.tool_calls == 0 {
         return Ok(all);
     }
-    for run in sub_runs(log, &run.run_id).await? {
-        all.add(&log.run(&run).await?.map(|run| run.totals).unwrap_or_default());
+    // The ids of agents' runs begin with that of the run that called them, so the index has them without a look at records.
+    let own = format!("{}+", run.run_id);
+    let mut filter = RunFilter::new().prefix(&own).limit(1000);
+    loop {
+        let page = log.runs(filter.clone()).await?;
+        page.runs.iter().for_each(|run| all.add(&run.totals));
+        let Some(next) = page.next else { break };
+        filter = filter.after(next);
+    }
+    // A fork, and a run that continues another, have those of the other run too.
+    if parent(log, &run.run_id).await?.is_some() {
+        for run in sub_runs(log, &run.run_id).await? {
+            if !run.starts_with(&own) {
+                all.add(&log.run(&run).await?.map(|run| run.totals).unwrap_or_default());
+            }
+        }
     }
     Ok(all)
-}
-
-/// Whether the records have to be read to know. The ids of agents' runs begin with that of the run that called them; a fork, and a run that
-/// continues another, have those of the other run too.
-async fn may_have_agents(log: &dyn Log, run: &RunSummary) -> Result<bool> {
-    if run.totals.tool_calls == 0 {
-        return Ok(false);
-    }
-    let below = RunFilter::new().prefix(format!("{}+", run.run_id)).limit(1);
-    Ok(!log.runs(below).await?.runs.is_empty() || parent(log, &run.run_id).await?.is_some())
 }
