@@ -288,6 +288,15 @@ fn no_page_is_wider_than_its_window() {
         let over = browser.run("const { scrollWidth, clientWidth } = document.documentElement; return scrollWidth - clientWidth");
         assert_eq!(over, json!(0), "{page} at {width}");
     }
+    // Whatever part of the timeline is shown.
+    browser.look(320, 900, false);
+    browser.open(&served.page(&[("run", &done), ("view", "timeline")]));
+    browser.wait("document.querySelector('.tick') !== null");
+    for zoom in 0..20 {
+        browser.press(if zoom % 5 == 4 { "\u{e014}" } else { "+" });
+        let over = browser.run("const right = document.documentElement.clientWidth; return [...document.querySelectorAll('.tick')].filter((tick) => tick.getBoundingClientRect().right > right).length");
+        assert_eq!(over, json!(0), "after {zoom} keys");
+    }
 }
 
 #[test]

@@ -106,11 +106,12 @@ export class Timeline {
     const ticks = [];
     for (let at = Math.ceil(from * this.length / step) * step; at <= to * this.length + 1e-9; at += step) {
       const place = (at / this.length - from) / (to - from);
-      // The last one would be cut off.
-      if (place > 0.94 && ticks.length > 1) break;
       ticks.push(h("span", { class: "tick", style: { left: `${100 * place}%` } }, at === 0 ? "0" : span(this.since(at))));
     }
     this.axis.replaceChildren(h("span", { class: "axis-frame" }, ticks));
+    // The last ones may have no room for their words.
+    const { right } = this.axis.getBoundingClientRect();
+    while (ticks.length && ticks.at(-1).getBoundingClientRect().right > right) ticks.pop().remove();
     // The rows continue the lines of the axis.
     const percent = (at) => `${100 * at / (this.length * (to - from))}%`;
     this.element.style.setProperty("--step", percent(step));
