@@ -127,7 +127,8 @@ impl Chat {
     /// Lets this engine continue a run that began with another system prompt, other params, another model or other tools. Without it,
     /// such a run is refused.
     ///
-    /// The model reads the new system prompt from then on. Completed work is not repeated, and the records note the new engine. Another message of the user is another input, which is refused as before.
+    /// The model reads the new system prompt from then on. Completed work is not repeated, and the records note the new engine.
+    /// Another message of the user is another input, which is refused as before.
     pub fn allow_changed_engine(mut self) -> Self {
         self.0.options.allow_changed = true;
         self
