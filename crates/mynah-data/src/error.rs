@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     AdapterReason, Breach, EngineReason, ErrorKind, HaltReason, LogReason, Metadata, Operation,
-    Response, RunId, SessionReason, Status, StreamReason, ToolReason, ValidationReason,
+    Response, RunId, SessionReason, Status, StreamReason, ToolCall, ToolReason, ValidationReason,
     json::{self, Json},
 };
 
@@ -123,6 +123,18 @@ impl Error {
                 "engine error: unknown_tool: the engine has no tool named {name:?}"
             ))
             .with("tool_name", name)
+    }
+
+    /// A tool call whose outcome is unknown, because the process died while it ran.
+    #[doc(hidden)]
+    pub fn unknown_outcome(call: &ToolCall) -> Self {
+        let ToolCall { id, name, .. } = call;
+        Self::tool(ToolReason::Failed)
+            .with_message(format!(
+                "tool error ({name}): the process ended during call {id}, and its outcome is unknown"
+            ))
+            .with("tool_name", name.as_str())
+            .with("tool_call_id", id.as_str())
     }
 
     /// A call that passed a limit of its budget, with the model's output until then.

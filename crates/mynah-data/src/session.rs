@@ -378,11 +378,21 @@ impl Session {
 
     /// A fresh, idle session with the same conversation. Calls without a result get an error
     /// result. Partial answers of failed turns stay, marked as partial.
+    ///
+    /// The error result of a [call with an unknown outcome](Self::uncertain_tool_calls) says that the outcome is unknown, so that the model
+    /// does not take the call for one that never started. A model may still repeat it: where that does harm, find out what the call did and
+    /// [submit its result](Self::submit_tool_result) instead.
     #[must_use]
     pub fn recover(&self) -> Self {
         let mut session =
             Self { state: SessionState::Idle, turn_metadata: Metadata::new(), ..self.clone() };
-        session.thread.messages.repair(crate::CUT_SHORT);
+        session.thread.messages.repair_with(|id| {
+            let unknown = self.uncertain_tool_calls().find(|call| call.id == id);
+            unknown.map_or_else(
+                || crate::CUT_SHORT.to_owned(),
+                |call| Error::unknown_outcome(call).to_string(),
+            )
+        });
         session
     }
 

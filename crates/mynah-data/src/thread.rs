@@ -150,9 +150,15 @@ impl Messages {
 
     /// Answers every unanswered call with an error result, and returns the calls.
     pub fn repair(&mut self, why: &str) -> Vec<String> {
+        self.repair_with(|_| why.to_owned())
+    }
+
+    /// The same, with a text for each call.
+    #[doc(hidden)]
+    pub fn repair_with(&mut self, why: impl Fn(&str) -> String) -> Vec<String> {
         let ids = Arc::unwrap_or_clone(std::mem::take(&mut self.unanswered));
         for id in &ids {
-            self.append(Arc::new(Message::tool_error(id, json!({"error": why}))));
+            self.append(Arc::new(Message::tool_error(id, json!({"error": why(id)}))));
         }
         ids
     }

@@ -11,6 +11,10 @@ use crate::Fact;
 /// The member of an end that says when a run which sleeps can continue.
 const WAKE_AT: &str = "wake_at_ms";
 
+/// The member of an end that lists the calls whose outcome is unknown.
+#[doc(hidden)]
+pub const UNCERTAIN_CALLS: &str = "uncertain_tool_calls";
+
 /// How a run stopped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -55,7 +59,7 @@ impl End {
     #[doc(hidden)]
     pub fn uncertain<T: Into<Value>>(calls: impl IntoIterator<Item = T>) -> Self {
         let calls = calls.into_iter().collect::<Value>();
-        let metadata = Metadata::from_iter([("uncertain_tool_calls".to_owned(), calls)]);
+        let metadata = Metadata::from_iter([(UNCERTAIN_CALLS.to_owned(), calls)]);
         Self::new(HaltReason::UncertainTools, metadata)
     }
 
@@ -96,8 +100,9 @@ impl End {
         let waits = |call: &&ToolCall| match self.reason {
             HaltReason::ManualToolCalls => listed("manual_tool_calls")
                 .is_none_or(|calls| calls.iter().any(|named| named["id"] == call.id.as_str())),
-            HaltReason::UncertainTools => listed("uncertain_tool_calls")
-                .is_some_and(|ids| ids.iter().any(|id| *id == call.id)),
+            HaltReason::UncertainTools => {
+                listed(UNCERTAIN_CALLS).is_some_and(|ids| ids.iter().any(|id| *id == call.id))
+            }
             _ => false,
         };
         let edited = |call: &'f ToolCall| match call.edited_in(&self.metadata) {

@@ -46,6 +46,8 @@ pub use cuts::Cut;
 #[doc(hidden)]
 pub use cuts::{CutRecorder, expand};
 pub use end::End;
+#[doc(hidden)]
+pub use end::UNCERTAIN_CALLS;
 pub use fact::{
     DirectCall, Effect, Extent, Fact, Inside, Interruption, OnUncertain, Plan, Resolution, SUB_RUN,
     SUB_RUN_STARTED, SUMMARY_STARTED, Seal, Totals,

@@ -16,14 +16,7 @@ const UNCERTAIN: &str = "uncertain";
 
 /// The error of a call whose outcome is unknown.
 pub fn uncertain(call: &ToolCall) -> Error {
-    Error::tool(ToolReason::Failed)
-        .with_message(format!(
-            "tool error ({}): the process ended during call {}, and its outcome is unknown",
-            call.name, call.id
-        ))
-        .with("tool_name", call.name.as_str())
-        .with("tool_call_id", call.id.as_str())
-        .with(UNCERTAIN, true)
+    Error::unknown_outcome(call).with(UNCERTAIN, true)
 }
 
 /// Whether a failure is answered from its record even if tools run again: a timeout is not waited

@@ -2,12 +2,17 @@
 
 use std::{collections::BTreeSet, fmt, future::poll_fn, pin::Pin, sync::Arc, task::Context};
 
-use mynah_data::{Error, ErrorKind, HaltReason, LogReason, Metadata, Result, RunId, StreamReason};
-use mynah_log::{End, Extent, Fact, Kind, Log, Record, RunStatus};
+use mynah_data::{
+    Error, ErrorKind, HaltReason, LogReason, Messages, Metadata, Result, RunId, StreamReason,
+};
+use mynah_log::{End, Extent, Fact, Kind, Log, Record, RunStatus, UNCERTAIN_CALLS};
 use mynah_step::{Recorder, SystemWorld, World, take_over};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use crate::{call::awaited, loaded::VerifiedRun};
+use crate::{
+    call::awaited,
+    loaded::{Loaded, VerifiedRun},
+};
 
 /// Ends runs from elsewhere: another task, a signal handler, a button.
 ///
@@ -122,6 +127,10 @@ pub(crate) fn released(run: &RunId) -> Error {
 /// be neither resumed nor appended to. Returns how it ended: `cancelled`, unless its own end was
 /// recorded and only the seal was missing.
 ///
+/// A tool that the run's process was killed in may have done its work. The conversation then has an error result for that call which says that
+/// its outcome is unknown, the run's result lists it in `uncertain_tool_calls`, and a model that is asked to continue may call the tool again.
+/// To decide about such calls instead, [resume](crate::Engine::resume) the run.
+///
 /// What was removed from its records is not needed for it. Runs of [agents](crate::Engine::as_tool) that it started and that have no end are
 /// ended too.
 ///
@@ -179,8 +188,9 @@ impl Cancel {
 
     async fn end_as_read(&self) -> Result<RunStatus> {
         let Self { log, run, world } = self;
-        let (mut extent, mut sub_runs) = (Extent::Chat, BTreeSet::new());
+        let (mut extent, mut sub_runs, mut tools_ran) = (Extent::Chat, BTreeSet::new(), false);
         let look = |record: &Record| {
+            tools_ran |= record.kind() == Kind::ToolScheduled;
             if matches!(record.kind(), Kind::RunStarted | Kind::Resumed | Kind::SideEffect) {
                 match record.fact() {
                     Ok(Some(Fact::RunStarted { extent: told, .. })) => extent = told,
@@ -206,6 +216,14 @@ impl Cancel {
         let mut metadata = Metadata::new();
         if extent != Extent::Chat {
             metadata.insert("error".to_owned(), Error::stream(StreamReason::Cancelled).to_value());
+        }
+        // Only what is read of it in full tells which calls its process may have run.
+        if tools_ran && let Ok(loaded) = Loaded::read_knowing(&**log, run, &Messages::new()).await {
+            let ids = loaded.state().left_open().into_iter().map(|(call, _)| call.id.clone());
+            let ids: Vec<String> = ids.collect();
+            if !ids.is_empty() {
+                metadata.insert(UNCERTAIN_CALLS.to_owned(), ids.into());
+            }
         }
         let (chain, _) = verifier.into_chain();
         let lease = take_over(log, &**world, run, chain.head()).await?;

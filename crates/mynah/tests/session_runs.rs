@@ -406,6 +406,60 @@ async fn a_run_that_waits_or_was_killed_can_be_ended_from_outside() -> mynah::Re
 }
 
 #[tokio::test]
+async fn a_killed_turn_that_is_ended_says_which_calls_may_have_done_their_work() -> mynah::Result<()>
+{
+    let log = MemoryLog::new();
+    let pick = || Tool::new("pick", "", json!({})).handler(async |_, _| "picked");
+    let engine = || Ok::<_, mynah::Error>(calls(["c0", "c1"])?.tool(pick()));
+    let started = engine()?.start(Session::from("go").with_id("s")).record(&log).await?;
+    let run = run_of(&started.0);
+    let never = r#"{"error":"the turn ended before this call had a result"}"#.to_owned();
+    let unknown = |id: &str| {
+        let why = format!("the process ended during call {id}, and its outcome is unknown");
+        json!({"error": format!("tool error (pick): {why}")}).to_string()
+    };
+    let results = |session: &Session| -> Vec<String> {
+        let messages = session.thread.messages.iter();
+        let results = messages.filter(|message| message.tool_call_id().is_some());
+        results.map(|message| message.text().into_owned()).collect()
+    };
+    let cases = [
+        (3, [never.clone(), never.clone()], vec![]),
+        // Tools start when all calls are announced.
+        (4, [never.clone(), never.clone()], vec![]),
+        (5, [unknown("c0"), unknown("c1")], vec!["c0", "c1"]),
+        (6, ["picked".to_owned(), unknown("c1")], vec!["c1"]),
+    ];
+    for (cut, expected, uncertain) in cases {
+        let log = copy(&log, &run, cut).await;
+        cancel_run(&log, &run).await?;
+        let restored = restore_session(&log, "s").await?;
+        assert_eq!(restored.unfinished, None);
+        assert_eq!(results(&restored.session), expected, "cut at {cut}");
+        let listed = restored.session.turn_metadata.get("uncertain_tool_calls").cloned();
+        assert_eq!(listed, (!uncertain.is_empty()).then(|| json!(uncertain)), "cut at {cut}");
+        assert_eq!(engine()?.replay(&log, &*run).await?.status, "equal", "cut at {cut}");
+        let (after, _) = talker(1)?.reply(&restored.session, "and?").record(&log).await?;
+        assert_eq!(talker(1)?.replay(&log, &*run_of(&after)).await?.status, "equal");
+    }
+    for (cut, expected) in
+        [(5, [unknown("c0"), unknown("c1")]), (6, ["picked".to_owned(), unknown("c1")])]
+    {
+        let log = copy(&log, &run, cut).await;
+        let waiting = engine()?.resume(&log, &*run).await?;
+        assert_eq!(waiting.halted_reason.as_str(), "uncertain_tools");
+        let session = restore_session(&log, "s").await?.session;
+        assert_eq!(results(&session.recover()), expected, "cut at {cut}");
+        // Ended from outside, it reads the same.
+        cancel_run(&log, &run).await?;
+        let restored = restore_session(&log, "s").await?.session;
+        assert_eq!(results(&restored), expected, "cut at {cut}");
+        assert_eq!(engine()?.replay(&log, &*run).await?.status, "equal", "cut at {cut}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn what_a_run_that_waits_goes_on_from_is_not_pruned() -> mynah::Result<()> {
     let log = MemoryLog::new();
     let asks = json!([{"tool_call": {"id": "c0", "name": "ask"}}, {"finish": "tool_calls"}]);

@@ -49,6 +49,14 @@ pub(super) struct PlannedCall {
     pub(super) sleeps_until: Option<u64>,
 }
 
+impl PlannedCall {
+    /// Whether its outcome is unknown. One that continues after a question is none of these: its last attempt ended with that.
+    pub(super) fn is_unknown(&self) -> bool {
+        let asked = self.approved && self.continuation.is_some();
+        self.lost && self.settled.is_none() && !asked
+    }
+}
+
 impl OpenTurn {
     /// An answer with these calls to run.
     pub(super) fn new(response: Response, plan: Plan, approved: bool) -> Self {

@@ -59,6 +59,8 @@ pub(crate) struct RunState {
     about: Option<Box<About>>,
     /// The calls that were answered in place of a tool.
     repaired: Vec<String>,
+    /// The calls of the last turn that may have run in a process that died, and got no outcome.
+    unknown: Vec<Arc<ToolCall>>,
     /// The number of steps when the run last continued after waiting. Limits are counted from
     /// there, as in a separate call.
     answered_at: usize,
@@ -604,7 +606,11 @@ impl RunState {
 
     /// Answers calls that were left without a result, and names them.
     fn repair(&mut self, why: &str) -> Vec<String> {
-        let repaired = self.thread.messages.repair(why);
+        let unknown = std::mem::take(&mut self.unknown);
+        let repaired = self.thread.messages.repair_with(|id| {
+            let call = unknown.iter().find(|call| call.id == id);
+            call.map_or_else(|| why.to_owned(), |call| uncertain(call).to_string())
+        });
         self.rewrites += u32::from(!repaired.is_empty());
         repaired
     }

@@ -6,7 +6,7 @@ use mynah_data::{
     CONTINUE, CUT_SHORT, ChatResult, Error, FinishReason, Halt, HaltReason, Message, Metadata,
     Response, StepResult, ToolCall, ToolMode,
 };
-use mynah_log::{End, Extent, Plan};
+use mynah_log::{End, Extent, Plan, UNCERTAIN_CALLS};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -75,6 +75,8 @@ impl RunState {
             _ => None,
         });
         let waiting = waiting.collect();
+        let unknown = calls.iter().filter(|call| call.is_unknown());
+        self.unknown = unknown.map(|call| Arc::clone(&call.call)).collect();
         let mut settled: Vec<_> = calls.into_iter().filter_map(|call| call.settled).collect();
         if let Plan::Tools { denied: ids, .. } = &plan
             && !ids.is_empty()
@@ -166,6 +168,10 @@ impl RunState {
 
     /// Ends the run where it is. Of a step or a single call the unfinished turn is all there is.
     pub(super) fn cancel(&mut self, end: End, partial: Option<Response>) {
+        // A run that is ended from outside has lost its process.
+        if end.metadata.contains_key(UNCERTAIN_CALLS) {
+            self.open.iter_mut().for_each(OpenTurn::lose);
+        }
         if self.extent == Extent::Chat {
             self.cut_off(partial);
             return self.finish(end);
