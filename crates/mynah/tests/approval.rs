@@ -154,6 +154,29 @@ async fn an_approved_call_is_not_run_twice_unasked_whenever_its_process_dies() -
 }
 
 #[tokio::test]
+async fn a_second_approval_of_a_call_that_runs_names_the_process_that_holds_the_run()
+-> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+    let pick = Tool::new("pick", "", json!({})).manual().handler(move |_: Value, _| {
+        _ = begun.send(());
+        async { std::future::pending::<String>().await }
+    });
+    let engine = calls(["c0"])?.tool(pick);
+    let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+    let first = tokio::spawn(engine.resume(&log, &*run).approve("c0").into_future());
+    begins.recv().await.expect("the call runs");
+    let second = engine.resume(&log, &*run).approve("c0").await.expect_err("it runs");
+    assert_eq!(second.reason(), "leased", "{second}");
+    assert!(!second.message().contains("died"), "{second}");
+    // Who only asks does not know whether that process lives.
+    let asked = engine.resume(&log, &*run).approve("c0").check().await.expect_err("it runs");
+    assert!(asked.message().contains("it is running, or the process died"), "{asked}");
+    first.abort();
+    Ok(())
+}
+
+#[tokio::test]
 async fn what_a_person_allowed_once_is_not_run_by_a_replay() -> mynah::Result<()> {
     // Whether the tool itself asks for approval, or the call asks for all of them.
     for (make, mode) in

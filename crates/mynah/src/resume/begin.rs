@@ -39,6 +39,10 @@ impl Resume {
     /// A run that continues, with its lease.
     pub(crate) async fn prepare(&mut self, loaded: Loaded) -> Result<Driver> {
         let world = Arc::clone(&self.engine.0.world);
+        // Whether the process that runs the call has died is only known to who can take its run.
+        if self.claimed.is_none() && self.repeated(&loaded).is_some() {
+            take_over(&self.log, world.as_ref(), &loaded.run, loaded.chain.head()).await?;
+        }
         let Fitting { message, fact, part, changed } = self.fit(&loaded)?;
         let mut setup = part.setup;
         if let Some(id) = loaded.request_id() {

@@ -213,8 +213,21 @@ impl Resume {
         }
     }
 
-    /// Refuses a repeated approval of a call that may have run since: who sent it did not know that the process died.
+    /// Refuses a repeated approval of a call that may have run since: who sent it did not know of the first.
     fn check_repeated(&self, loaded: &Loaded) -> Result<()> {
+        let Some(id) = self.repeated(loaded) else { return Ok(()) };
+        let why = format!(
+            "call {id} was approved before and has no outcome yet: it is running, or the process died while it ran; \
+             resume the run without a decision first, then decide what to do with the call"
+        );
+        Err(self.refused(RunStatus::Running, &why).with("missing_tool_calls", vec![id]))
+    }
+
+    /// A call that is approved once more, although it may have run since.
+    pub(super) fn repeated(&self, loaded: &Loaded) -> Option<String> {
+        if matches!(loaded.last(), Some(Fact::Suspended(_))) || self.decisions.is_empty() {
+            return None;
+        }
         let was_approved = |id: &String| {
             loaded
                 .facts()
@@ -226,15 +239,7 @@ impl Resume {
                 && was_approved(&call.id)
                 && !self.is_harmless(call)
         });
-        let Some((call, _)) = repeated else { return Ok(()) };
-        let why = format!(
-            "call {} was approved before, and the process died while it ran, so that its outcome is unknown; \
-             resume the run without a decision first, then decide what to do with the call",
-            call.id
-        );
-        Err(self
-            .refused(RunStatus::Running, &why)
-            .with("missing_tool_calls", vec![call.id.clone()]))
+        repeated.map(|(call, _)| call.id.clone())
     }
 
     /// Whether a call may run twice.
