@@ -291,6 +291,10 @@ impl Error {
     /// Whether the run of a failed model call can be resumed, because the reason passes or can be
     /// corrected: the provider was down, overloaded, slow or unreachable, limited the rate, or
     /// rejected the key.
+    ///
+    /// That holds for runs of an `Engine`. A custom loop (`Context::run`) that returns such an error has ended: `Config::resume` refuses it, and
+    /// its error names the record at which `fork_run` makes a copy that can be resumed. A loop that should survive such an error asks the model
+    /// again instead of returning it.
     pub fn is_resumable(&self) -> bool {
         use AdapterReason::{AuthenticationFailed, PermissionDenied};
         self.is_retryable()

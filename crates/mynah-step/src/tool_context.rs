@@ -375,8 +375,8 @@ impl ToolContext {
     /// Performs a side effect under a name. Its value is recorded, and a replay returns the
     /// recorded value without performing it. Several may run at once, also under one name, if they
     /// are requested in the same order, as [`Context::side_effect`](crate::Context::side_effect)
-    /// explains. It belongs to its attempt: if the process ends during it and the call runs again,
-    /// the effect runs again.
+    /// explains. It belongs to its attempt: if the process ends during the call and the call runs again,
+    /// all its effects run again, those that were finished too.
     ///
     /// An effect is a future of a `Result`. If the error's type cannot be inferred, its `Ok` names
     /// one:

@@ -4,7 +4,10 @@ use std::{
     io,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{
+            AtomicUsize,
+            Ordering::{self, Relaxed},
+        },
     },
     time::Duration,
 };
@@ -13,11 +16,12 @@ use futures_util::{StreamExt as _, stream};
 use mynah::{
     Adapter, AdapterReason, Approval, BoxFuture, Decision, Engine, Error, Event, HaltReason,
     ModelCall, ModelStream, Options, Request, Result, RetryPolicy, RunId, Session, Status, Tool,
-    Worker, cancel_run,
+    ToolReason, Worker, cancel_run, fork_run,
     log::{Log, MemoryLog, RunFilter},
     restore_session,
     schemars::{self, JsonSchema},
-    testing::{self, Scripted},
+    step::{Config, Context},
+    testing::{self, Script, Scripted},
 };
 use serde_json::{Value, json};
 
@@ -163,6 +167,54 @@ async fn a_session_tells_calls_with_an_unknown_outcome_from_those_that_wait_for_
     let told = error.to_string();
     assert!(told.contains("outcome of some of its calls is unknown"), "{told}");
     assert!(told.contains("runs them again"), "{told}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_loop_that_a_model_call_ended_continues_in_a_fork_that_its_error_names() -> Result<()> {
+    let (log, paid) = (Arc::new(MemoryLog::new()), Arc::new(AtomicUsize::new(0)));
+    let pay = || {
+        let paid = Arc::clone(&paid);
+        Tool::new("pay", "", json!({})).handler(move |_: Value, _| {
+            paid.fetch_add(1, Relaxed);
+            async { "paid" }
+        })
+    };
+    let agent = async |config: Config| -> Result<String> {
+        let run = Context::new(config)?;
+        let turns = run.run("go", async |cx| {
+            let calls = cx.call_model(Request::from("pay")).await?.response;
+            cx.call_tools(calls.tool_calls().cloned().collect::<Vec<_>>()).await?;
+            cx.call_model(Request::from("and?")).await?.response.into_text()
+        });
+        turns.await
+    };
+    let config = |run: &str, model: Scripted| Config::new(&log, run).adapter(model).tools([pay()]);
+    let overloaded = || Script::new().fail(Error::adapter(AdapterReason::Overloaded));
+    let call = Script::new().tool_call("c0", "pay", json!({})).call_tools();
+    let first = Scripted::play([call, overloaded(), overloaded(), overloaded()]);
+    let error = agent(config("l", first)).await.unwrap_err();
+    assert!(error.is_resumable(), "{error}");
+
+    let error = config("l", Scripted::says(["done"])).resume().await.and_then(Context::new);
+    let error = error.map(drop).unwrap_err();
+    assert_eq!(error.reason(), "sealed");
+    let told = r#"run l has ended; its model call failed; mynah::fork_run(&log, "l", 5) copies"#;
+    assert!(error.message().contains(told), "{error}");
+    let fork = fork_run(&log, "l", 5).await?;
+    let resumed = config(&fork.run_id, Scripted::says(["done"])).resume().await?;
+    assert_eq!(agent(resumed).await?, "done");
+    assert_eq!(paid.load(Relaxed), 1);
+
+    let failing = async |run: &Context| -> Result<()> {
+        run.run("go", async |cx| cx.random().await.and(Err(Error::tool(ToolReason::Failed)))).await
+    };
+    failing(&Context::new(config("own", Scripted::says([""; 0])))?).await.unwrap_err();
+    let ended = config("own", Scripted::says([""; 0])).resume().await.and_then(Context::new);
+    let ended = ended.map(drop).unwrap_err();
+    let told =
+        r#"it failed; mynah::fork_run(&log, "own", 2) copies the records before its failure"#;
+    assert!(ended.message().contains(told), "{ended}");
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use std::{
 
 use futures_util::future::{Either, select};
 use mynah_data::{Breach, BreachTime, Budget, Error, Response, Result, RunId, ValidationReason};
-use mynah_log::{Corrupt, Cut, Fact, Record, SUMMARY_STARTED, Verifier};
+use mynah_log::{Corrupt, Cut, Fact, Kind, Record, SUMMARY_STARTED, Verifier};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::{
@@ -158,7 +158,7 @@ impl Context {
             RunMode::Resume(records) => {
                 let (facts, verifier) = verified(run, records)?;
                 if verifier.report().fingerprint.is_some() {
-                    return Err(sealed(run));
+                    return Err(has_ended(run, &facts));
                 }
                 (before, crashes) = (active(&facts), cursor::crashes(&facts));
                 let (chain, totals) = verifier.into_chain();
@@ -588,6 +588,32 @@ fn misplaced(fact: &Fact) -> Option<(&'static str, &'static str)> {
 }
 
 /// The facts of records that are what they were.
+/// The error for a loop that has ended, with the record at which a copy of it can continue.
+fn has_ended(run: &str, facts: &[RecordedFact]) -> Error {
+    let failed = facts.iter().rposition(|kept| kept.is(Kind::Failed));
+    let advice = match failed {
+        Some(end) => {
+            let before = &facts[..end];
+            let is_refused = before.last().is_some_and(|last| {
+                matches!(last.fact(), Fact::SideEffect { inside: None, name, .. } if name == MODEL_CALL)
+            });
+            let called = before.iter().rposition(|kept| kept.is(Kind::TurnStarted));
+            let (why, at) = match called.filter(|_| is_refused) {
+                Some(call) => ("its model call failed", call),
+                None => ("it failed", end),
+            };
+            let place = if is_refused { "that call" } else { "its failure" };
+            format!(
+                "{why}; mynah::fork_run(&log, {run:?}, {at}) copies the records before {place}, and the copy can be resumed"
+            )
+        }
+        None => "mynah::fork_run copies it up to a record, and the copy can be resumed".to_owned(),
+    };
+    let error = sealed(run);
+    let message = format!("{}; {advice}", error.message());
+    error.with_message(message)
+}
+
 fn verified(run: &str, records: Vec<Record>) -> Result<(Vec<RecordedFact>, Verifier)> {
     if records.is_empty() {
         return Err(Error::invalid_option("mode", "no_records"));
