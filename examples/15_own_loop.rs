@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use mynah::prelude::*;
 use mynah::{
     log::verify_run,
-    step::{Config, Context},
+    step::{Config, Context, ToolResult},
     testing::{Script, Scripted},
 };
 use serde_json::json;
@@ -17,24 +17,22 @@ async fn main() -> Result<()> {
         Script::new().tool_call("c0", "roll", json!({})).call_tools(),
         Script::new().text("Enough.").stop(),
     ];
-    // A scripted model starts from its first script, so it is given the number of recorded answers.
-    let config = |answers: usize| {
-        let model = Scripted::play(scripts[answers..].to_vec());
-        Config::new(&log, "run-1").adapter(model).tools([roll()])
-    };
+    // In each process the model plays the answer that comes next in the conversation.
+    let model = Scripted::play(scripts).by_turn();
+    let config = || Config::new(&log, "run-1").adapter(model.clone()).tools([roll()]);
 
     // The process dies after the dice: the context is dropped during the run.
-    let context = Context::new(config(0))?;
+    let context = Context::new(config())?;
     let cut_off = tokio::time::timeout(Duration::from_millis(50), agent(&context, true)).await;
     println!("cut off: {}", cut_off.is_err());
     drop(context);
 
     // The same loop, from its beginning. What was done answers from the records; the rest is done now.
-    let said = agent(&Context::new(config(1).resume().await?)?, false).await?;
+    let said = agent(&Context::new(config().resume().await?)?, false).await?;
     println!("resumed: {said} {}", verify_run(&log, "run-1").await?.status);
 
     // A replay runs the tools again, unless they are `.recorded()`; what this one asks of its context is answered from the records.
-    let again = agent(&Context::new(config(0).replay().await?)?, false).await?;
+    let again = agent(&Context::new(config().replay().await?)?, false).await?;
     println!("replayed: {}", again == said);
     Ok(())
 }
@@ -60,10 +58,13 @@ async fn agent(context: &Context, dies: bool) -> Result<String> {
             if calls.is_empty() {
                 return answer.into_text();
             }
-            for result in cx.call_tools(calls).await? {
-                if let ToolOutcome::Ok(value) = result.outcome? {
-                    thread.extend([Message::tool_result(&result.call_id, value)]);
-                }
+            for ToolResult { call_id, outcome, .. } in cx.call_tools(calls).await? {
+                // A failure is for the model. If the loop returned an unknown outcome (`OnUncertain::Fail`), each later process would, too.
+                thread.extend([match outcome {
+                    Ok(ToolOutcome::Ok(value)) => Message::tool_result(call_id, value),
+                    Ok(other) => Message::tool_error(call_id, format!("not supported: {other:?}")),
+                    Err(error) => Message::tool_error(call_id, json!({"error": error.to_string()})),
+                }]);
             }
             if dies {
                 std::future::pending::<()>().await;

@@ -31,12 +31,12 @@ const ORDER: &str = "Send Ada 50.";
 
 async fn first_process(path: &Path) -> Result<()> {
     let log = SqliteLog::open(path)?;
-    agent([transfers()], true).chat(ORDER).record(&log).run_id(RUN).await?;
+    agent(true).chat(ORDER).record(&log).run_id(RUN).await?;
     Ok(())
 }
 
 async fn second_process(path: &Path) -> Result<()> {
-    let engine = agent([confirms()], false);
+    let engine = agent(false);
     let log = SqliteLog::open(path)?;
     let mut run = engine.chat(ORDER).record(&log).run_id(RUN).start_or_resume().await?;
 
@@ -65,17 +65,12 @@ async fn second_process(path: &Path) -> Result<()> {
 }
 
 /// The agent. Its process may end after the transfer, before the outcome is recorded.
-fn agent(answers: impl IntoIterator<Item = Script>, dies: bool) -> Engine {
-    Engine::new(Scripted::play(answers)).tools(Bank { dies })
-}
-
-fn transfers() -> Script {
+fn agent(dies: bool) -> Engine {
     let arguments = json!({"to": "Ada", "amount": 50});
-    Script::new().tool_call("c0", "transfer", arguments).call_tools()
-}
-
-fn confirms() -> Script {
-    Script::new().text("Ada has her 50.").stop()
+    let transfers = Script::new().tool_call("c0", "transfer", arguments).call_tools();
+    let confirms = Script::new().text("Ada has her 50.").stop();
+    // Each process plays the answer that comes next in the conversation.
+    Engine::new(Scripted::play([transfers, confirms]).by_turn()).tools(Bank { dies })
 }
 
 struct Bank {
@@ -99,7 +94,6 @@ impl Bank {
 /// A crash during the transfer waits for a decision; a crash elsewhere repeats nothing.
 #[tokio::test]
 async fn no_crash_repeats_a_transfer() {
-    let engine = || agent([transfers(), confirms()], false);
-    let report = mynah::testing::crash_everywhere(engine, ORDER).await;
+    let report = mynah::testing::crash_everywhere(|| agent(false), ORDER).await;
     assert!(report.uncertain > 0 && report.uncertain < report.crashed);
 }

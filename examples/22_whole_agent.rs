@@ -31,8 +31,8 @@ async fn notify(person: String, text: String) -> String {
     format!("told {person}: {text}")
 }
 
-/// The answers of the model, without those that another process had.
-fn answers(had: usize) -> impl Iterator<Item = Script> {
+/// The answers of the model, in each process from where the conversation is.
+fn answers() -> Scripted {
     let calls = [
         ("invoice", json!({"number": 17})),
         ("pay", json!({"number": 17, "amount": 50})),
@@ -40,14 +40,14 @@ fn answers(had: usize) -> impl Iterator<Item = Script> {
     ];
     let call = |(name, arguments)| Script::new().tool_call(name, name, arguments).call_tools();
     let end = Script::new().text("Invoice 17 is paid, ").text("and Ada knows.").stop();
-    calls.map(call).into_iter().chain([end]).skip(had)
+    Scripted::play(calls.map(call).into_iter().chain([end])).by_turn()
 }
 
 /// The agent. With real models: `Engine::named("anthropic:claude-sonnet-5")?.or("openai:gpt-5.4-mini")?`.
-fn agent(had: usize) -> Engine {
+fn agent() -> Engine {
     let down = Script::new().fail(Error::adapter(AdapterReason::Overloaded));
-    let (large, small) = (Scripted::play(vec![down; 4]), Scripted::play(answers(had)));
-    Engine::new(Fallback::new(large).or(small, "small"))
+    let large = Scripted::play(vec![down; 4]);
+    Engine::new(Fallback::new(large).or(answers(), "small"))
         .model("large")
         .system("You pay invoices and tell people.")
         .budget(Budget::new().max_total_tokens(10_000).max_tool_calls(5))
@@ -55,8 +55,8 @@ fn agent(had: usize) -> Engine {
 }
 
 /// One process: starts the run, or continues it where the last process died.
-async fn work(log: &(impl Log + Clone), had: usize) -> mynah::Result<String> {
-    let chat = agent(had).chat("Pay invoice 17.").record(log).run_id("invoice-17").on_event(print);
+async fn work(log: &(impl Log + Clone)) -> mynah::Result<String> {
+    let chat = agent().chat("Pay invoice 17.").record(log).run_id("invoice-17").on_event(print);
     let mut run = chat.start_or_resume().await?;
     while let Some(waiting) = run.waiting() {
         // A person decides here: first whether to pay, and after the crash whether to pay again.
@@ -83,7 +83,7 @@ fn child() -> Option<String> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let Some(path) = child() {
-        return Ok(work(&SqliteLog::open(path)?, 0).await.map(drop)?);
+        return Ok(work(&SqliteLog::open(path)?).await.map(drop)?);
     }
     let path = env::temp_dir().join(format!("mynah-agent-{}.db", process::id()));
     let mut command = process::Command::new(env::current_exe()?);
@@ -95,16 +95,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     child.kill()?;
     println!("child: {}", child.wait()?);
     let log = SqliteLog::open(&path)?;
-    work(&log, 2).await?;
-    println!("\nreplay: {:?}", agent(4).replay(&log, "invoice-17").await?);
+    work(&log).await?;
+    println!("\nreplay: {:?}", agent().replay(&log, "invoice-17").await?);
     Ok(std::fs::remove_file(path)?)
 }
 
 #[tokio::test]
 async fn the_agent_replays_and_survives_every_crash() -> mynah::Result<()> {
     let log = MemoryLog::new();
-    assert_eq!(work(&log, 0).await?, "Invoice 17 is paid, and Ada knows.");
-    mynah::testing::assert_replays(&agent(4), &log, "invoice-17").await;
-    mynah::testing::crash_everywhere(|| agent(0), "Pay invoice 17.").approve_all().await;
+    assert_eq!(work(&log).await?, "Invoice 17 is paid, and Ada knows.");
+    mynah::testing::assert_replays(&agent(), &log, "invoice-17").await;
+    mynah::testing::crash_everywhere(agent, "Pay invoice 17.").approve_all().await;
     Ok(())
 }

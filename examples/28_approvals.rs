@@ -20,7 +20,9 @@ fn agent() -> Engine {
         .tool_call("c2", "pay", json!({"to": "Eve", "euros": 900}))
         .tool_call("c3", "pay", json!({"to": "Mallory", "euros": 99_000}))
         .call_tools();
-    let model = Scripted::play([calls, Script::new().text("Ada and Bob are paid.").stop()]);
+    let paid = Script::new().text("Ada and Bob are paid.").stop();
+    // The process that continues the run plays the second script.
+    let model = Scripted::play([calls, paid]).by_turn();
 
     let limits = |call: &ToolCall, _: &Tool| match call.arguments["euros"].as_u64() {
         Some(0..100) => Approval::Never,

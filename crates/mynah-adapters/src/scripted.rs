@@ -32,8 +32,8 @@ use std::{
 
 use futures_util::Stream;
 use mynah_data::{
-    AdapterReason, Error, Event, FieldError, FinishReason, Metadata, Request, Result, ToolCall,
-    Usage, ValidationReason,
+    AdapterReason, Error, Event, FieldError, FinishReason, Metadata, Request, Result, Role,
+    ToolCall, Usage, ValidationReason,
 };
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, RetryPolicy};
 use serde::Deserialize;
@@ -359,11 +359,14 @@ impl Script {
 
 /// An adapter that plays scripts, one for each call. Clones share the scripts and what was recorded.
 ///
-/// Each model begins with its first script. A process that resumes a run must leave out those that
-/// were played.
+/// Each process begins with the first script, whatever its requests are. For a program that is killed and started again, use
+/// [`by_turn`](Self::by_turn).
 #[doc(alias = "Fake")]
 #[derive(Clone, Default)]
-pub struct Scripted(Arc<Shared>);
+pub struct Scripted {
+    shared: Arc<Shared>,
+    by_turn: bool,
+}
 
 #[derive(Default)]
 struct Shared {
@@ -400,7 +403,27 @@ impl Scripted {
 
     /// Plays these scripts.
     pub fn play(scripts: impl IntoIterator<Item = Script>) -> Self {
-        Self(Arc::new(Shared { scripts: scripts.into_iter().collect(), ..Shared::default() }))
+        let shared = Shared { scripts: scripts.into_iter().collect(), ..Shared::default() };
+        Self { shared: Arc::new(shared), by_turn: false }
+    }
+
+    /// Picks the script by the request: its place is the number of answers in the conversation.
+    ///
+    /// A process that resumes a run, or continues a session, then gets the script that comes next, and a repeated call gets the same one again.
+    ///
+    /// ```
+    /// # mod mynah { pub mod testing { pub use mynah_adapters::scripted::*; } }
+    /// use mynah::testing::{Script, Scripted};
+    /// use serde_json::json;
+    ///
+    /// let calls = Script::new().tool_call("c0", "pay", json!({"euros": 7})).call_tools();
+    /// // After a crash in `pay`, the next process gets the second script.
+    /// let model = Scripted::play([calls, Script::new().text("It is paid.").stop()]).by_turn();
+    /// ```
+    #[must_use]
+    pub fn by_turn(mut self) -> Self {
+        self.by_turn = true;
+        self
     }
 
     /// Every request that was made so far, in order.
@@ -420,29 +443,32 @@ impl Scripted {
 
     /// How many streams are open: handed out, and not dropped.
     pub fn open_streams(&self) -> usize {
-        self.0.open.load(Ordering::Acquire)
+        self.shared.open.load(Ordering::Acquire)
     }
 
     fn heard(&self) -> MutexGuard<'_, Vec<(Request, ModelCall)>> {
-        self.0.heard.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn begin(&self, request: Request, call: ModelCall) -> Result<Playing> {
+        let answers = request.messages.iter().filter(|it| it.role() == Role::Assistant).count();
         self.heard().push((request, call));
-        let index = self.0.next.fetch_add(1, Ordering::AcqRel);
-        let script = self.0.scripts.get(index).ok_or_else(|| {
+        let next = self.shared.next.fetch_add(1, Ordering::AcqRel);
+        let index = if self.by_turn { answers } else { next };
+        let script = self.shared.scripts.get(index).ok_or_else(|| {
             Error::adapter(AdapterReason::NoScriptedResponse)
                 .with_message(format!(
-                    "adapter error: no_scripted_response: call {} and only {} script(s)",
+                    "adapter error: no_scripted_response: {} {} and only {} script(s)",
+                    if self.by_turn { "turn" } else { "call" },
                     index + 1,
-                    self.0.scripts.len()
+                    self.shared.scripts.len()
                 ))
                 .with_provider("scripted")
         })?;
         if let Some(Entry::PreflightError(error)) = script.0.first() {
             return Err(error.clone());
         }
-        self.0.open.fetch_add(1, Ordering::AcqRel);
+        self.shared.open.fetch_add(1, Ordering::AcqRel);
         Ok(Playing {
             script: script.clone(),
             next: 0,
@@ -451,7 +477,7 @@ impl Scripted {
             pieces: Vec::new(),
             pause: None,
             ended: false,
-            shared: Arc::clone(&self.0),
+            shared: Arc::clone(&self.shared),
         })
     }
 }
@@ -459,7 +485,7 @@ impl Scripted {
 impl fmt::Debug for Scripted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Scripted")
-            .field("scripts", &self.0.scripts)
+            .field("scripts", &self.shared.scripts)
             .field("calls", &self.calls())
             .finish()
     }

@@ -6,7 +6,7 @@ use futures_util::StreamExt as _;
 use mynah_adapters::scripted::{Entry, Script, Scripted};
 use mynah_data::{
     AdapterReason, Error, ErrorKind, Event, FinishReason, Message, Part, Request, Response,
-    ResponseBuilder, Result, ToolCall, ValidationReason,
+    ResponseBuilder, Result, Thread, ToolCall, ValidationReason,
 };
 use mynah_step::{Adapter as _, ModelCall, ModelStream, RetryPolicy, SystemWorld, open_model};
 use serde_json::{Value, json};
@@ -23,6 +23,30 @@ async fn x03_a_second_call_on_one_script_fails() {
     let model = scripted([json!([{"text": "hi"}, {"finish": "stop"}])]);
     assert_eq!(answer(&model).await.text(), "hi");
     assert_eq!(refusal(&model).await, no_script(2, 1));
+}
+
+#[tokio::test]
+async fn x03_scripts_can_follow_the_conversation_in_every_process() {
+    let model = || Scripted::says(["one", "two"]).by_turn();
+    let said = async |model: &Scripted, answers: usize| {
+        let thread = (0..answers).fold(Thread::from("count"), |thread, _| {
+            thread.with(Message::assistant("a number")).with(Message::user("and?"))
+        });
+        let stream =
+            Arc::new(model.clone()).open(Request::from(thread), ModelCall::default()).await?;
+        Ok::<_, Error>(fold(stream).await.text().into_owned())
+    };
+    let first = model();
+    assert_eq!(said(&first, 0).await, Ok("one".to_owned()));
+    // A repeated call, and one in another process.
+    assert_eq!(said(&first, 0).await, Ok("one".to_owned()));
+    assert_eq!(said(&first, 1).await, Ok("two".to_owned()));
+    assert_eq!(said(&model(), 1).await, Ok("two".to_owned()));
+    assert_eq!(first.calls(), 3);
+    let error = said(&first, 2).await.unwrap_err();
+    assert!(error.message().contains("turn 3 and only 2 script(s)"), "{error}");
+    let error = refusal(&Scripted::default()).await.to_string();
+    assert!(error.contains("each process begins with the first script"), "{error}");
 }
 
 #[tokio::test]

@@ -390,7 +390,13 @@ impl fmt::Display for Error {
             write!(f, ": {cause}")?;
         }
         let mut expected = self.field_errors().into_iter().filter_map(|error| error.expected());
-        expected.try_for_each(|expected| write!(f, "; {expected}"))
+        expected.try_for_each(|expected| write!(f, "; {expected}"))?;
+        match self.0.kind {
+            ErrorKind::Adapter(AdapterReason::NoScriptedResponse) => f.write_str(
+                "; each process begins with the first script, unless Scripted::by_turn() picks it by the conversation",
+            ),
+            _ => Ok(()),
+        }
     }
 }
 
