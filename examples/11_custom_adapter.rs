@@ -45,3 +45,14 @@ async fn main() -> Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn the_events_are_in_order() -> Result<()> {
+    let request = Request::from("I feel watched.");
+    let mut events = Arc::new(Eliza).open(request, ModelCall::default()).await?;
+    let mut order = mynah::EventOrder::new();
+    while let Some(event) = futures_util::StreamExt::next(&mut events).await {
+        order.check(&event?)?;
+    }
+    Ok(())
+}

@@ -51,13 +51,14 @@ pub use mynah_adapters as adapters;
 #[doc(inline)]
 pub use mynah_data::{
     AdapterReason, Approval, Breach, BreachTime, Budget, CacheRetention, Catalog, ChatResult,
-    Collector, Difference, EngineReason, Error, ErrorKind, Event, FieldError, FinishReason,
-    HANDOFF, HaltReason, Image, ImageDetail, ImageError, ImageSource, Limit, LogReason, LongPrompt,
-    Message, Messages, Metadata, Mismatch, MismatchClass, ModelInfo, ModelRef, Operation, Part,
-    PathSegment, Pricing, PromptCache, Request, Response, ResponseFormat, Result, Role, RunId,
-    Session, SessionReason, SessionReducer, SessionRun, SessionState, Status, StepResult,
-    StepThread, StreamReason, Thread, ToolCall, ToolChoice, ToolMode, ToolOutcome, ToolReason,
-    ToolSpec, TurnResult, Usage, ValidationReason, Wait, decode, validate,
+    Collector, Difference, EngineReason, Error, ErrorKind, Event, EventOrder, FieldError,
+    FinishReason, HANDOFF, HaltReason, Image, ImageDetail, ImageError, ImageSource, Limit,
+    LogReason, LongPrompt, Message, Messages, Metadata, Mismatch, MismatchClass, ModelInfo,
+    ModelRef, Operation, Part, PathSegment, Pricing, PromptCache, Request, Response,
+    ResponseFormat, Result, Role, RunId, Session, SessionReason, SessionReducer, SessionRun,
+    SessionState, Status, StepResult, StepThread, StreamReason, Thread, ToolCall, ToolChoice,
+    ToolMode, ToolOutcome, ToolReason, ToolSpec, TurnResult, Usage, ValidationReason, Wait, decode,
+    validate,
 };
 #[cfg(feature = "typed")]
 #[doc(inline)]
