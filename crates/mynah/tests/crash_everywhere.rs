@@ -132,6 +132,22 @@ async fn a_tool_that_is_not_idempotent_waits_for_a_person_and_is_not_repeated() 
         place(&found),
         (CrashViolationKind::ResultDiffers, Some("charge"), Some((7, "tool_completed")))
     );
+    // The tool is not marked, so the advice is about the policy.
+    let advice = "what to do: on_uncertain(OnUncertain::Rerun) runs this tool again";
+    let text = found.to_string();
+    assert!(text.contains(advice) && !text.contains("remove idempotent"), "{text}");
+    let silent = |ledger: &Ledger, key, arguments: Value| {
+        charge(ledger, key, arguments);
+        json!("charged")
+    };
+    let found = crash_everywhere(|| payer(&ledger, false, silent), "pay")
+        .before_each(|| ledger.lock().expect("a ledger").clear())
+        .observe(|| charged(&ledger))
+        .on_uncertain(OnUncertain::Rerun);
+    let found = found.check().await.expect_err("two charges");
+    assert_eq!(found.kind(), CrashViolationKind::WorldDiffers);
+    let text = found.to_string();
+    assert!(text.contains(advice) && !text.contains("remove idempotent"), "{text}");
 }
 
 #[tokio::test]

@@ -267,8 +267,19 @@ impl<'a> CrashEverywhere<'a> {
         }
         let records = reference.records.len() as u64;
         let mut report = CrashReport { records, ..CrashReport::default() };
-        self.explore(&mut Vec::new(), 0, &reference, &mut report).await?;
-        Ok(report)
+        match self.explore(&mut Vec::new(), 0, &reference, &mut report).await {
+            Err(violation) if self.is_rerun_by_policy(violation.tool()) => {
+                Err(violation.by_policy().into())
+            }
+            explored => explored.map(|()| report),
+        }
+    }
+
+    /// Whether the policy alone says that a call of this tool runs again.
+    fn is_rerun_by_policy(&self, tool: Option<&str>) -> bool {
+        let tools = (self.engine)().resolve_tools(&self.options);
+        let tool = tools.iter().find(|known| Some(known.name()) == tool);
+        self.on_uncertain == OnUncertain::Rerun && tool.is_some_and(|tool| !tool.spec().idempotent)
     }
 
     /// Why the check cannot fail for this agent.

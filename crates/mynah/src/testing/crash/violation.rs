@@ -94,11 +94,21 @@ pub struct CrashViolation {
     crashes: Vec<CrashPoint>,
     record: Option<(u64, String)>,
     tool: Option<String>,
+    /// Whether the check's policy, and not the tool, says that the call runs again.
+    by_policy: bool,
 }
 
 impl CrashViolation {
     pub(super) fn new(kind: CrashViolationKind, what: String) -> Self {
-        Self { kind, what, crashes: Vec::new(), record: None, tool: None }
+        Self { kind, what, crashes: Vec::new(), record: None, tool: None, by_policy: false }
+    }
+
+    /// The same, of a tool that only the check's policy runs again.
+    pub(super) fn by_policy(mut self) -> Self {
+        use CrashViolationKind::{NotIdempotent, ResultDiffers, WorldDiffers};
+        let is_rerun = matches!(self.kind, NotIdempotent | ResultDiffers | WorldDiffers);
+        self.by_policy = is_rerun && !self.crashes.is_empty();
+        self
     }
 
     pub(super) fn after(mut self, crashes: &[CrashPoint]) -> Self {
@@ -192,7 +202,14 @@ impl fmt::Display for CrashViolation {
         for crash in &self.crashes {
             write!(f, "\n  the process died {crash}")?;
         }
-        write!(f, "\n  what to do: {}", self.kind.advice())
+        let advice = match self.by_policy {
+            true => {
+                "on_uncertain(OnUncertain::Rerun) runs this tool again, which is not idempotent: choose another policy, and the \
+                 call is not repeated; or give context.idempotency_key() to the service that the tool calls, so that the work is done once"
+            }
+            false => self.kind.advice(),
+        };
+        write!(f, "\n  what to do: {advice}")
     }
 }
 
