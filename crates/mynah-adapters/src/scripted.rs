@@ -394,7 +394,9 @@ impl Scripted {
     /// Answers with these texts, one for each call.
     ///
     /// ```
-    /// # use mynah_adapters::scripted::Scripted;
+    /// # mod mynah { pub mod testing { pub use mynah_adapters::scripted::*; } }
+    /// use mynah::testing::Scripted;
+    ///
     /// let model = Scripted::says(["Hello.", "Hello again."]);
     /// ```
     pub fn says<T: Into<String>>(texts: impl IntoIterator<Item = T>) -> Self {

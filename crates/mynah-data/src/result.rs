@@ -417,7 +417,10 @@ impl ChatResult {
     /// The limit that was passed, if a budget ended the chat.
     ///
     /// ```
-    /// # use mynah_data::{Breach, BreachTime, ChatResult, HaltReason, Limit, Thread};
+    /// # use mynah_data as mynah;
+    /// # use mynah_data::{Breach, BreachTime, ChatResult, HaltReason, Thread};
+    /// use mynah::Limit;
+    ///
     /// # let breach = Breach::new(Limit::Turns, 3u64, 4u64, BreachTime::PreCall);
     /// # let mut result = ChatResult::new(Thread::new(), HaltReason::BudgetExceeded);
     /// # result.metadata.insert("budget".to_owned(), serde_json::json!(breach));

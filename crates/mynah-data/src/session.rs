@@ -346,7 +346,9 @@ impl Session {
     /// nothing.
     ///
     /// ```
-    /// # use mynah_data::{Session, Status, Thread, ToolCall};
+    /// # use mynah_data as mynah;
+    /// use mynah::{Session, Status, Thread, ToolCall};
+    ///
     /// let calls = ["c0", "c1"].map(|id| ToolCall::new(id, "echo", "{}"));
     /// let waiting = Session::awaiting_tools(Thread::from("hi"), calls.to_vec());
     /// let session = waiting.submit_tool_results([("c0", "r0"), ("c1", "r1")])?;

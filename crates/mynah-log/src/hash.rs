@@ -62,9 +62,11 @@ impl Hash {
     /// The digest to which an approval of a tool call is bound: of the tool's name, its description and schema, and the exact arguments.
     ///
     /// ```
-    /// # use mynah_data::{Error, ToolCall, ToolSpec};
-    /// # use mynah_log::Hash;
-    /// # use serde_json::json;
+    /// # mod mynah { pub use {mynah_data::*, mynah_log as log}; }
+    /// use mynah::{ToolCall, ToolSpec};
+    /// use mynah::log::Hash;
+    /// use serde_json::json;
+    ///
     /// let pay = ToolSpec::new("pay", "pays a bill", json!({}));
     /// let call = ToolCall::new("c0", "pay", r#"{"euros":7}"#);
     /// assert_ne!(Hash::of_call(&pay, &call), Hash::of_call(&pay, &ToolCall::new("c0", "pay", r#"{"euros":8}"#)));

@@ -11,7 +11,8 @@ use syn::parse_macro_input;
 /// The name, the description and the JSON Schema of the arguments come from the signature and its doc comments:
 ///
 /// ```
-/// # use mynah::{Engine, ToolContext};
+/// use mynah::{Engine, ToolContext};
+///
 /// /// The weather in a city.
 /// #[mynah::tool(idempotent, timeout = "10s")]
 /// async fn get_weather(
@@ -68,7 +69,8 @@ pub fn tool(options: TokenStream, item: TokenStream) -> TokenStream {
 /// Each method with `#[tool]`, which takes the options of [`tool`](macro@tool), becomes a tool. The methods stay methods.
 ///
 /// ```
-/// # use mynah::Engine;
+/// use mynah::Engine;
+///
 /// struct Crm { names: Vec<String> }
 ///
 /// #[mynah::tools]

@@ -72,7 +72,7 @@ impl Tool {
     /// use serde::{Deserialize, Serialize};
     ///
     /// #[derive(Deserialize, JsonSchema)]
-    /// # #[schemars(crate = "mynah_step::schemars")]
+    /// #[schemars(crate = "mynah::schemars")]
     /// struct Origin {
     ///     /// Name of the city, in English.
     ///     city: String,
@@ -88,7 +88,7 @@ impl Tool {
     /// assert_eq!(weather.spec().schema["required"], serde_json::json!(["city"]));
     /// ```
     ///
-    /// A crate that does not depend on `schemars` itself derives with `#[schemars(crate = "mynah::schemars")]`.
+    /// A crate that depends on `schemars` itself derives without `#[schemars(crate = "mynah::schemars")]`.
     pub fn typed<A, M>(
         name: impl Into<String>,
         description: impl Into<String>,
@@ -105,17 +105,21 @@ impl Tool {
     ///
     /// ```
     /// # use mynah_step as mynah;
-    /// # use std::sync::Arc;
+    /// use std::sync::Arc;
     /// use mynah::Tool;
     /// use mynah::schemars::JsonSchema;
     ///
     /// #[derive(serde::Deserialize, JsonSchema)]
-    /// # #[schemars(crate = "mynah_step::schemars")]
+    /// #[schemars(crate = "mynah::schemars")]
     /// struct Dish { name: String }
-    /// # struct Db;
-    /// # impl Db { async fn price(&self, _: &str) -> u32 { 2 } }
-    /// # let db = Arc::new(Db);
     ///
+    /// struct Db;
+    ///
+    /// impl Db {
+    ///     async fn price(&self, _dish: &str) -> u32 { 2 }
+    /// }
+    ///
+    /// let db = Arc::new(Db);
     /// let price = Tool::typed_with_state("price", "The price of a dish", db, async |db, dish: Dish, _context| {
     ///     db.price(&dish.name).await
     /// });

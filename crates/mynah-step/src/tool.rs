@@ -104,12 +104,18 @@ impl Tool {
     /// The same tool, run by an async function that gets a clone of some state with each call, as an `Arc` or a connection pool.
     ///
     /// ```
-    /// # use std::sync::Arc;
-    /// # use mynah_step::Tool;
-    /// # use serde_json::json;
-    /// # struct Db;
-    /// # impl Db { async fn price(&self, _: &str) -> u32 { 2 } }
-    /// # let db = Arc::new(Db);
+    /// # mod mynah { pub use mynah_step::*; }
+    /// use std::sync::Arc;
+    /// use mynah::Tool;
+    /// use serde_json::json;
+    ///
+    /// struct Db;
+    ///
+    /// impl Db {
+    ///     async fn price(&self, _dish: &str) -> u32 { 2 }
+    /// }
+    ///
+    /// let db = Arc::new(Db);
     /// let price = Tool::new("price", "What a dish costs", json!({"type": "object"}))
     ///     .handler_with_state(db, async |db, arguments, _context| {
     ///         db.price(arguments["dish"].as_str().unwrap_or_default()).await
@@ -193,8 +199,10 @@ impl Tool {
     /// person's decision.
     ///
     /// ```
-    /// # use mynah_step::{Approval, Tool};
-    /// # use serde_json::json;
+    /// # mod mynah { pub use mynah_step::*; }
+    /// use mynah::{Approval, Tool};
+    /// use serde_json::json;
+    ///
     /// let pay = Tool::new("pay", "Pays an invoice", json!({})).approval(Approval::Ask).handler(async |_, _| "paid");
     /// ```
     pub fn approval(self, approval: Approval) -> Self {

@@ -35,19 +35,25 @@ impl Context {
     /// answers. Calls are made one after the other.
     ///
     /// ```
-    /// # use std::sync::Arc;
-    /// # use futures_util::stream;
-    /// # use mynah_data::{Event, FinishReason, Request, Result};
-    /// # use mynah_log::MemoryLog;
-    /// # use mynah_step::{Adapter, BoxFuture, Config, Context, ModelCall, ModelStream};
-    /// # struct Parrot;
-    /// # impl Adapter for Parrot {
-    /// #     fn name(&self) -> &str { "parrot" }
-    /// #     fn open(self: Arc<Self>, _: Request, _: ModelCall) -> BoxFuture<Result<ModelStream>> {
-    /// #         let events = [Event::message_started(), Event::text_delta("Hello!"), Event::message_completed(Some(FinishReason::Stop))];
-    /// #         Box::pin(async move { Ok(Box::pin(stream::iter(events.map(Ok))) as ModelStream) })
-    /// #     }
-    /// # }
+    /// # mod mynah { pub use {mynah_data::*, mynah_log as log, mynah_step as step, mynah_step::*}; }
+    /// use std::sync::Arc;
+    /// use futures_util::stream;
+    /// use mynah::{Adapter, BoxFuture, Event, FinishReason, ModelCall, ModelStream, Request, Result};
+    /// use mynah::log::MemoryLog;
+    /// use mynah::step::{Config, Context};
+    ///
+    /// struct Parrot;
+    ///
+    /// impl Adapter for Parrot {
+    ///     fn name(&self) -> &str { "parrot" }
+    ///
+    ///     fn open(self: Arc<Self>, _: Request, _: ModelCall) -> BoxFuture<Result<ModelStream>> {
+    ///         let end = Event::message_completed(Some(FinishReason::Stop));
+    ///         let events = [Event::message_started(), Event::text_delta("Hello!"), end];
+    ///         Box::pin(async move { Ok(Box::pin(stream::iter(events.map(Ok))) as ModelStream) })
+    ///     }
+    /// }
+    ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
     /// let context = Context::new(Config::new(&Arc::new(MemoryLog::new()), "run-1").adapter(Parrot))?;
     /// let answer = context.run("Hello?", async |cx| cx.call_model(Request::from("Hello?")).await).await?;
