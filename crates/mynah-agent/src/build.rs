@@ -395,7 +395,7 @@ impl AgentFile {
         }
         let params = self.spec.params.clone().into_iter().collect();
         let options = Options::from_json(Value::Object(params));
-        options.and_then(|options| options.check().map(|()| options)).map_err(|error| {
+        options.and_then(|options| options.check_values().map(|()| options)).map_err(|error| {
             match error.field_errors().first() {
                 Some(wrong) => {
                     let name = wrong.path_text();

@@ -10,7 +10,7 @@ const SCENARIO: [&str; 2] = ["halt_when", "tools"];
 /// Warns on stderr of options that go to the provider because their name is unknown, and is probably misspelt.
 pub(crate) fn warn(place: &str, options: &Metadata) {
     for name in options.keys() {
-        if let Some(meant) = meant(name) {
+        if let Some(meant) = Options::meant(name, &SCENARIO) {
             let name = quoted(name);
             eprintln!(
                 "warning: {place}: {name} goes to the provider as it is; did you mean {meant}?"
@@ -19,23 +19,11 @@ pub(crate) fn warn(place: &str, options: &Metadata) {
     }
 }
 
-/// Returns the option that this name is a misspelling of.
-fn meant(name: &str) -> Option<&'static str> {
-    let known = || Options::NAMES.iter().copied().chain(SCENARIO);
-    if known().any(|known| known == name) {
-        return None;
-    }
-    let plain = name.to_lowercase().replace('-', "_");
-    // Short names are near to many others.
-    let near = known()
-        .map(|known| (strsim::osa_distance(&plain, known), known))
-        .filter(|(distance, known)| *distance <= if known.len() < 7 { 1 } else { 2 });
-    near.min().map(|(_, known)| known)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::meant;
+    use mynah::Options;
+
+    use super::SCENARIO;
 
     #[test]
     fn misspelt_options_are_recognized() {
@@ -50,7 +38,7 @@ mod tests {
             ("tool", "tools"),
         ];
         for (name, option) in misspelt {
-            assert_eq!(meant(name), Some(option), "{name}");
+            assert_eq!(Options::meant(name, &SCENARIO), Some(option), "{name}");
         }
     }
 
@@ -62,7 +50,7 @@ mod tests {
              generationConfig safety_settings cached_content mcp_servers container betas modalities";
         let known = mynah::Options::NAMES.iter().copied();
         for name in provider.split_whitespace().chain(known).chain(["halt_when", "metadata"]) {
-            assert_eq!(meant(name), None, "{name}");
+            assert_eq!(Options::meant(name, &SCENARIO), None, "{name}");
         }
     }
 }

@@ -484,15 +484,15 @@ fn what_is_missing_or_wrong_is_exit_code_2_and_says_what_to_do() {
         (&["-m", script, "--param", "model=other", "hi"], "-m names the model"),
         (
             &["-m", script, "--param", "temperature=9", "hi"],
-            "temperature: out_of_range; temperature is a number from 0 to 2",
+            "temperature: out_of_range; temperature must be a number from 0 to 2",
         ),
         (
             &["-m", script, "--param", "temperature=abc", "hi"],
-            "expected a number; temperature is a number from 0 to 2",
+            "expected a number; temperature must be a number from 0 to 2",
         ),
         (
             &["-m", script, "--param", "max_tokens=\"5\"", "hi"],
-            "expected a positive whole number; max_tokens is a whole number from 1 up",
+            "expected a positive whole number; max_tokens must be a whole number from 1 up",
         ),
         (
             &["-m", "perplexity:sonar", "--tools", &tools, "--api-key-env", "KEY_OF_TEST", "hi"],

@@ -181,6 +181,18 @@ impl Budget {
         })
     }
 
+    /// The names of its members in JSON.
+    pub(crate) const NAMES: [&str; 8] = [
+        "max_input_tokens",
+        "max_output_tokens",
+        "max_total_tokens",
+        "max_usd",
+        "max_wall_clock_ms",
+        "max_turns",
+        "max_tool_calls",
+        "allow_unknown_price",
+    ];
+
     /// Reads a budget from a JSON object with the names of the fields. Null is an absent limit.
     ///
     /// # Errors

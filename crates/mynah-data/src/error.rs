@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    AdapterReason, Breach, EngineReason, ErrorKind, HaltReason, LogReason, Metadata, Operation,
-    Response, RunId, SessionReason, Status, StreamReason, ToolCall, ToolReason, ValidationReason,
+    AdapterReason, Breach, Budget, EngineReason, ErrorKind, HaltReason, LogReason, Metadata,
+    Operation, Response, RunId, SessionReason, Status, StreamReason, ToolCall, ToolReason,
+    ValidationReason,
     json::{self, Json},
 };
 
@@ -341,6 +342,22 @@ impl Error {
         innermost.filter(|cause| !self.message().contains(cause.as_str()))
     }
 
+    /// What a programmer can do about it, which is not for the model that may read the message.
+    fn advice(&self) -> Option<&'static str> {
+        match self.0.kind {
+            ErrorKind::Adapter(AdapterReason::NoScriptedResponse) => Some(
+                "each process begins with the first script, unless Scripted::by_turn() picks it by the conversation",
+            ),
+            ErrorKind::Engine(EngineReason::UnknownTool) => {
+                let is_plain = Self::unknown_tool(self.tool_name()?).message() == self.message();
+                is_plain.then_some(
+                    "on_unknown_tool(OnUnknownTool::Answer) lets the model read that and continue",
+                )
+            }
+            _ => None,
+        }
+    }
+
     fn default_message(&self) -> String {
         let subject = match self.0.kind {
             ErrorKind::Engine(_) => "engine error",
@@ -391,12 +408,7 @@ impl fmt::Display for Error {
         }
         let mut expected = self.field_errors().into_iter().filter_map(|error| error.expected());
         expected.try_for_each(|expected| write!(f, "; {expected}"))?;
-        match self.0.kind {
-            ErrorKind::Adapter(AdapterReason::NoScriptedResponse) => f.write_str(
-                "; each process begins with the first script, unless Scripted::by_turn() picks it by the conversation",
-            ),
-            _ => Ok(()),
-        }
+        self.advice().map_or(Ok(()), |advice| write!(f, "; {advice}"))
     }
 }
 
@@ -553,8 +565,13 @@ impl FieldError {
     fn expected(&self) -> Option<String> {
         let path = self.path_text();
         let fit = match (&*path, &*self.code) {
+            (path, "unknown_field") if path.starts_with("budget.") => {
+                return Some(format!("a budget has {}", Budget::NAMES.join(", ")));
+            }
             (_, "must_be_positive") => "a whole number from 1 up",
             (_, "not_a_boolean") => "true or false",
+            // The message names the tool.
+            (path, "not_a_map") if path.starts_with("tools.") => return None,
             (_, "not_a_map") => "an object",
             (_, "not_a_string") => "a text",
             ("temperature", "out_of_range") => "a number from 0 to 2",
@@ -569,7 +586,7 @@ impl FieldError {
             }
             _ => return None,
         };
-        Some(format!("{path} is {fit}"))
+        Some(format!("{path} must be {fit}"))
     }
 
     fn deserialize_list(list: &Value) -> Vec<Self> {

@@ -108,6 +108,7 @@ fn tool_errors(spec: &ToolSpec, why: &mut Vec<String>) -> Vec<FieldError> {
     }
     if !spec.schema.is_object() {
         errors.push(FieldError::new("schema", "not_a_map"));
+        why.push(format!("the schema of tool {:?} must be a JSON object", spec.name));
     }
     errors
 }

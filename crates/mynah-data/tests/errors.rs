@@ -40,7 +40,7 @@ fn what_would_fit_in_the_place_of_a_refused_value_is_in_the_text_alone() {
     let error = Error::invalid_option("temperature", "out_of_range");
     let message = "validation failed: invalid_options (1 error(s)): temperature: out_of_range";
     assert_eq!(error.message(), message);
-    assert_eq!(error.to_string(), format!("{message}; temperature is a number from 0 to 2"));
+    assert_eq!(error.to_string(), format!("{message}; temperature must be a number from 0 to 2"));
 }
 
 #[test]

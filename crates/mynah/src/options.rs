@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use mynah_data::{Error, Metadata, Request, Result, validate};
+use mynah_data::{Error, FieldError, Metadata, Request, Result, ValidationReason, validate};
 use mynah_log::{Durability, Log, Queue};
 use mynah_step::{Tool, ToolExecutor, ToolResultEncoder};
 use secrecy::SecretString;
@@ -100,13 +100,60 @@ impl Options {
     /// let wrong = Options::from_json(json!({"temperature": "hot"}))?.check().unwrap_err();
     /// assert_eq!(wrong.field_errors()[0].path_text(), "temperature");
     /// let wrong = Options::new().temperature(2.5).check().unwrap_err();
-    /// assert!(wrong.to_string().ends_with("temperature is a number from 0 to 2"), "{wrong}");
+    /// assert!(wrong.to_string().ends_with("temperature must be a number from 0 to 2"), "{wrong}");
+    /// # Ok::<(), mynah::Error>(())
+    /// ```
+    ///
+    /// A call sends options that Mynah does not know to the provider. This refuses those whose name is almost that of a known one:
+    ///
+    /// ```
+    /// use mynah::Options;
+    /// use serde_json::json;
+    ///
+    /// let wrong = Options::from_json(json!({"max_turn": 3}))?.check().unwrap_err();
+    /// assert!(wrong.to_string().ends_with("max_turn would go to the provider; did you mean max_turns?"), "{wrong}");
     /// # Ok::<(), mynah::Error>(())
     /// ```
     ///
     /// # Errors
-    /// `invalid_options` with each value that does not fit its option, or `invalid_request` with each that no request may have.
+    /// `invalid_options` with each value that does not fit its option or whose name is misspelt, or `invalid_request` with each that no
+    /// request may have.
     pub fn check(&self) -> Result<()> {
+        self.check_values()?;
+        let meant = |name: &String| {
+            Some((
+                FieldError::new(name.as_str(), "misspelt"),
+                format!(
+                    "{name} would go to the provider; did you mean {}?",
+                    Self::meant(name, &[])?
+                ),
+            ))
+        };
+        let (errors, why): (Vec<_>, Vec<_>) = self.values.provider.keys().filter_map(meant).unzip();
+        if errors.is_empty() {
+            return Ok(());
+        }
+        Err(Error::validation(ValidationReason::InvalidOptions, errors).because(&why))
+    }
+
+    /// Returns the option, or the one of these other names, that a name is a misspelling of.
+    #[doc(hidden)]
+    pub fn meant(name: &str, others: &[&'static str]) -> Option<&'static str> {
+        let known = || NAMES.iter().chain(others).copied();
+        if known().any(|known| known == name) {
+            return None;
+        }
+        let plain = name.to_lowercase().replace('-', "_");
+        // Short names are near to many others.
+        let near = known()
+            .map(|known| (strsim::osa_distance(&plain, known), known))
+            .filter(|(distance, known)| *distance <= if known.len() < 7 { 1 } else { 2 });
+        near.min().map(|(_, known)| known)
+    }
+
+    /// The same as [`Options::check`], whatever the names of other options are.
+    #[doc(hidden)]
+    pub fn check_values(&self) -> Result<()> {
         self.values.check()?;
         let mut request = Request::from("");
         request.temperature = self.values.temperature;

@@ -49,7 +49,7 @@ impl Start {
         let Some(log) = self.options.log.take() else {
             return EventStream::new(Err(refused(
                 "not_recorded",
-                "record(&log) names the log of the run",
+                "a call with a run_id needs record(&log)",
             )));
         };
         if run_id == MAINTENANCE {

@@ -287,21 +287,69 @@ async fn a_worker_with_several_agents_says_that_a_run_names_none_and_leaves_it_a
 #[test]
 fn options_are_checked_as_a_call_checks_them() {
     for (options, rule) in [
-        (Options::new().temperature(2.5), "; temperature is a number from 0 to 2"),
-        (Options::new().max_tokens(0), "; max_tokens is a whole number from 1 up"),
+        (Options::new().temperature(2.5), "; temperature must be a number from 0 to 2"),
+        (Options::new().max_tokens(0), "; max_tokens must be a whole number from 1 up"),
     ] {
         let error = options.check().unwrap_err();
         assert!(error.is_validation() && error.to_string().ends_with(rule), "{error}");
     }
     for (wrong, rule) in [
-        (json!({"tool_choice": 7}), r#"; tool_choice is "auto", "none", "required", "#),
-        (json!({"retry": 7}), r#"; retry is an object such as {"max_attempts": 3"#),
+        (json!({"tool_choice": 7}), r#"; tool_choice must be "auto", "none", "required", "#),
+        (json!({"retry": 7}), r#"; retry must be an object such as {"max_attempts": 3"#),
     ] {
         let error = Options::from_json(wrong).and_then(|options| options.check()).unwrap_err();
         assert!(error.to_string().contains(rule), "{error}");
         assert!(error.message().ends_with(": invalid_shape"), "{error}");
     }
     assert!(Options::new().temperature(2.0).max_tokens(1).check().is_ok());
+}
+
+#[test]
+fn an_option_whose_name_is_almost_a_known_one_is_refused_by_a_check() -> Result<()> {
+    let options = |value| Options::from_json(value);
+    let error = options(json!({"max_turn": 3, "top_p": 1, "Temprature": 0}))?.check().unwrap_err();
+    assert_eq!(error.field_errors().len(), 2);
+    for meant in ["did you mean max_turns?", "did you mean temperature?"] {
+        assert!(error.to_string().contains(meant), "{error}");
+    }
+    let provider = json!({"top_p": 1, "max_completion_tokens": 9, "reasoning_effort": "low"});
+    options(provider)?.check()?;
+    let error = options(json!({"budget": {"usd": 1}}))?.check().unwrap_err();
+    assert!(error.to_string().contains("; a budget has max_input_tokens, "), "{error}");
+    assert!(error.to_string().ends_with(", allow_unknown_price"), "{error}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_program_gets_wrong_is_answered_with_what_it_can_do() -> Result<()> {
+    let model = || Scripted::new([calls("c0", "nope")]);
+    let error = Engine::new(model()?).chat("go").run_id("r").await.unwrap_err();
+    assert!(error.to_string().ends_with("a call with a run_id needs record(&log)"), "{error}");
+
+    let pay = Tool::new("pay", "", json!("x")).handler(async |_, _| "paid");
+    let error = Engine::new(model()?).tool(pay).chat("go").await.unwrap_err();
+    let told = r#"not_a_map; the schema of tool "pay" must be a JSON object"#;
+    assert!(error.to_string().ends_with(told), "{error}");
+
+    let result = Engine::new(model()?).chat("go").await?;
+    let error = result.error().unwrap();
+    assert!(error.to_string().contains("on_unknown_tool(OnUnknownTool::Answer)"), "{error}");
+    // The model reads nothing of the program's options.
+    let read = result.thread.messages.last().map(|message| message.text().into_owned());
+    assert!(!read.unwrap().contains("on_unknown_tool"));
+
+    let log = Arc::new(MemoryLog::new());
+    let agent = async |config: Config, effect: &str| {
+        let run = Context::new(config)?;
+        let value = async { Ok::<_, Error>(1) };
+        run.run("go", async |cx| cx.side_effect::<u8, _>(effect, value).await).await
+    };
+    let config = || Config::new(&log, "l");
+    agent(config(), "one").await?;
+    let error = agent(config().replay().await?, "two").await.unwrap_err();
+    assert_eq!(error.kind().type_name(), "replay_mismatch");
+    assert!(error.to_string().contains("a loop may depend only on its arguments"), "{error}");
+    Ok(())
 }
 
 #[tokio::test]

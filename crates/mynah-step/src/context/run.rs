@@ -46,7 +46,20 @@ impl Context {
         body: impl AsyncFnOnce(&Self) -> Result<T>,
     ) -> Result<T> {
         let done = self.perform(thread.into(), body).await;
-        done.map_err(|error| error.of_run(Some(self.run_id())))
+        done.map_err(|error| self.with_advice(error).of_run(Some(self.run_id())))
+    }
+
+    /// The same error. That of a loop that does something else than it did says what the loop must keep to.
+    fn with_advice(&self, error: Error) -> Error {
+        if !matches!(error.kind(), ErrorKind::Replay(_)) {
+            return error;
+        }
+        let message = format!(
+            "{}; a loop may depend only on its arguments and on values from its Context, and a changed one continues in a fork of its run \
+             (mynah::fork_run)",
+            error.message()
+        );
+        error.with_message(message)
     }
 
     async fn perform<T>(

@@ -177,7 +177,7 @@ impl Policy {
             true => "it has no tools for this answer".to_owned(),
             false => format!("its tools are: {}{more}", tools.join(", ")),
         };
-        let message = format!("{error}; {list}");
+        let message = format!("{}; {list}", error.message());
         error.with_message(message)
     }
 
