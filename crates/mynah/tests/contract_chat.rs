@@ -441,7 +441,7 @@ async fn c33_an_unknown_tool_ends_a_chat_alike_in_any_turn_and_on_both_paths() -
             (turns, turns - 1),
             "the failing step is the last"
         );
-        let told = json!({"error": error.to_string()});
+        let told = json!({"error": error.message()});
         let expected = [
             "assistant: → c0 → c1".to_owned(),
             format!("tool c0: {told}"),
@@ -462,7 +462,7 @@ async fn c33_an_unknown_tool_can_be_answered_so_that_the_model_goes_on() -> Resu
     let chat = Engine::new(model.clone()).tool(echo()).chat("hi");
     let result = chat.on_unknown_tool(OnUnknownTool::Answer).await?;
     assert_eq!(result.halted_reason, HaltReason::Completed);
-    let told = format!("{}; its tools are: echo", Error::unknown_tool("nope"));
+    let told = format!("{}; its tools are: echo", Error::unknown_tool("nope").message());
     let told = json!({"error": told});
     assert_eq!(
         transcript(&result.thread)[2..],

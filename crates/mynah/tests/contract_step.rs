@@ -100,7 +100,7 @@ async fn s07_an_unknown_tool_is_an_error_before_any_tool_runs() {
 async fn s07_an_unknown_tool_is_answered_where_the_caller_wants_it() -> Result<()> {
     let run = || step([echo()], both("nope", "echo")).on_unknown_tool(OnUnknownTool::Answer);
     let step = run().on_tool_error(mynah::OnToolError::Halt).await?;
-    let told = format!("{}; its tools are: echo", Error::unknown_tool("nope"));
+    let told = format!("{}; its tools are: echo", Error::unknown_tool("nope").message());
     let told = json!({"error": told});
     assert_eq!(results(&step), [format!("c0: {told}"), "c1: {}".to_owned()]);
     assert!(!step.done, "it is not a failure of a tool");
