@@ -11,8 +11,8 @@ use std::{
     task::Poll,
 };
 
-use mynah_data::{AdapterReason, ChatResult, HaltReason, Result, Thread, ToolCall};
-use mynah_log::{Extent, Fact, Kind, Log, MemoryLog, OnUncertain};
+use mynah_data::{AdapterReason, ChatResult, HaltReason, Message, Result, Thread, ToolCall};
+use mynah_log::{End, Extent, Fact, Kind, Log, MemoryLog, OnUncertain};
 use mynah_step::{RecordedFact, differences};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -541,9 +541,13 @@ impl<'a> CrashEverywhere<'a> {
             };
             said.push(Said { content, call_id: id.map(str::to_owned), tool });
         }
-        // An answer that the budget cut off.
-        if run.is_spent() && said.last().is_some_and(|said| said.call_id.is_none()) {
-            said.pop();
+        if run.is_spent() {
+            // The pass that formats the answer comes earlier, or the budget cut the last answer off.
+            let nudge = run.finalizes().and_then(|(_, nudge)| nudge).map(text);
+            match nudge.and_then(|nudge| said.iter().rposition(|said| said.content == nudge)) {
+                Some(place) => said.truncate(place),
+                None => drop(said.pop_if(|said| said.call_id.is_none())),
+            }
         }
         said
     }
@@ -619,8 +623,18 @@ impl Simulated {
     }
 
     fn is_spent(&self) -> bool {
-        matches!(self.result.halted_reason, HaltReason::BudgetExceeded | HaltReason::MaxTurns)
+        let ended = self.finalizes().map(|(conversation, _)| &conversation.reason);
+        let ended = ended.unwrap_or(&self.result.halted_reason);
+        matches!(ended, HaltReason::BudgetExceeded | HaltReason::MaxTurns)
             && self.records.iter().any(|kept| kept.is(Kind::TurnLost))
+    }
+
+    /// How the conversation ended before the pass that formats the answer, and the instruction of that pass.
+    fn finalizes(&self) -> Option<(&End, Option<&Message>)> {
+        self.records.iter().find_map(|kept| match kept.fact() {
+            Fact::FinalizeStarted { conversation, nudge } => Some((conversation, nudge.as_deref())),
+            _ => None,
+        })
     }
 
     fn is_uncertain(&self) -> bool {
