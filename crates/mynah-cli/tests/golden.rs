@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use serde_json::json;
+
 use crate::common::{self, Store, lines};
 
 const SCRIPTS: &str = r#"{"scripts": [
@@ -222,6 +224,7 @@ times  differs
     assert_eq!(changed.stdout, expected);
     let refused = common::run(["check", &agent, &goldens, "--update"]);
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    store.file("script.json", &SCRIPTS.replace("It is 42.", "It may be 42."));
     let updated = common::run(["check", &agent, &goldens, "--what-if", "--update"]);
     assert_eq!(
         (updated.code, updated.stdout.lines().next()),
@@ -231,6 +234,64 @@ times  differs
     );
     let again = common::run(["check", &agent, &goldens, "--what-if"]);
     assert_eq!((again.code, again.stdout.as_str()), (Some(0), "times  ok\n"), "{}", again.stderr);
+}
+
+#[test]
+fn an_update_refuses_a_run_with_a_call_that_the_golden_has_no_result_for() {
+    let (store, agent, goldens) = golden();
+    // Other calls are allowed here, so that nothing but the missing result is wrong.
+    store.file("goldens/times.toml", "tools = ['shell', 'shell']");
+    store.file("script.json", &OTHER.replace("rm -rf .", "echo 43"));
+    let before = everything(&goldens);
+    let refused = common::run(["check", &agent, &goldens, "--what-if", "--update"]);
+    assert_eq!(refused.code, Some(1), "{}{}", refused.stdout, refused.stderr);
+    assert!(refused.stdout.starts_with("times  differs\n"), "{}", refused.stdout);
+    let why = "not updated: the golden has no result for shell {\"command\":\"echo 43\"}";
+    assert!(refused.stdout.contains(why), "{}", refused.stdout);
+    assert!(refused.stdout.contains("use --live --update"), "{}", refused.stdout);
+    assert_eq!(everything(&goldens), before);
+    let updated = common::run(["check", &agent, &goldens, "--live", "--update"]);
+    assert_eq!(updated.code, Some(0), "{}{}", updated.stdout, updated.stderr);
+    assert!(!everything(&goldens).contains("not in the recorded run"));
+    // A call that nobody approved is rejected by the check, and not by a person.
+    store.file("agent.toml", &AGENT.replace("'allow'", "'ask'"));
+    store.file("script.json", &OTHER.replace("rm -rf .", "echo 44"));
+    let refused = common::run(["check", &agent, &goldens, "--live", "--update"]);
+    assert_eq!(refused.code, Some(1), "{}{}", refused.stdout, refused.stderr);
+    assert!(refused.stdout.contains("keep it with `mynah golden add`"), "{}", refused.stdout);
+}
+
+#[test]
+fn an_update_keeps_the_golden_if_the_new_run_is_none() {
+    let store = Store::new();
+    let script =
+        |text: &str| json!({"scripts": [[{"text": text}, {"finish": "stop"}]]}).to_string();
+    store.file("script.json", &script(r#"{"n": 1}"#));
+    let schema = "{ type = 'object', properties = { n = { type = 'integer' } }, required = ['n'] }";
+    let text = format!("model = 'scripted:script.json'\noutput = {{ schema = {schema} }}\n");
+    let (agent, goldens) = (store.file("agent.toml", &text), store.beside("goldens"));
+    let run = store.run(&["run", &agent, "Count."]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_eq!(
+        store.run(&["golden", "add", "last", "--name", "n", "--to", &goldens]).code,
+        Some(0)
+    );
+    store.file("goldens/n.toml", "lacks = ['7']");
+    let before = everything(&goldens);
+    let table = [(r#"{"n": "two"}"#, "output: "), (r#"{"n": 7}"#, "lacks: the answer has \"7\"")];
+    for (answer, why) in table {
+        store.file("script.json", &script(answer));
+        let refused = common::run(["check", &agent, &goldens, "--what-if", "--update"]);
+        assert_eq!(refused.code, Some(1), "{}{}", refused.stdout, refused.stderr);
+        assert!(refused.stdout.starts_with("n  differs\n"), "{}", refused.stdout);
+        assert!(refused.stdout.contains(why), "{}", refused.stdout);
+        let told = "not updated: the new run does not do what is expected";
+        assert!(refused.stdout.contains(told), "{}", refused.stdout);
+        assert_eq!(everything(&goldens), before);
+    }
+    store.file("script.json", &script(r#"{"n": 2}"#));
+    let updated = common::run(["check", &agent, &goldens, "--what-if", "--update"]);
+    assert_eq!(updated.code, Some(0), "{}{}", updated.stdout, updated.stderr);
 }
 
 #[test]

@@ -57,6 +57,8 @@ struct Book {
     outcomes: BTreeMap<String, VecDeque<Outcome>>,
     /// What a person answered, by the tool and its question.
     answers: BTreeMap<String, VecDeque<Arc<Message>>>,
+    /// The calls that were asked for and are not in the run.
+    unknown: Vec<String>,
 }
 
 /// How a call came out.
@@ -212,9 +214,18 @@ impl RecordedTools {
 
     /// The next outcome of a call. The last one stays.
     fn outcome(&self, name: &str, arguments: &Value) -> Option<Outcome> {
-        let mut book = self.book();
-        let known = book.outcomes.get_mut(&key(name, arguments))?;
+        let book = &mut *self.book();
+        let Some(known) = book.outcomes.get_mut(&key(name, arguments)) else {
+            book.unknown.push(format!("{name} {arguments}"));
+            return None;
+        };
         if known.len() > 1 { known.pop_front() } else { known.front().cloned() }
+    }
+
+    /// The calls so far that the recorded run does not have, as a tool and its arguments.
+    #[doc(hidden)]
+    pub fn unknown(&self) -> Vec<String> {
+        self.book().unknown.clone()
     }
 
     /// What a call came to.
@@ -255,13 +266,16 @@ impl RecordedTools {
                 for call in result.manual_tool_calls() {
                     // A decision is used once: a person who approved a call did not approve a second one.
                     let key = key(&call.name, &call.arguments);
-                    let decisions = &mut self.book().decisions;
-                    resume = match decisions.get_mut(&key).and_then(VecDeque::pop_front) {
+                    let book = &mut *self.book();
+                    resume = match book.decisions.get_mut(&key).and_then(VecDeque::pop_front) {
                         Some(Decision::Approve) => resume.approve(&call.id),
                         Some(Decision::ApproveWith(other)) => resume.approve_with(&call.id, other),
                         Some(Decision::Result(result)) => resume.tool_result(&call.id, result),
                         Some(Decision::Reject(why)) => resume.reject(&call.id, why),
-                        None => resume.reject(&call.id, UNKNOWN),
+                        None => {
+                            book.unknown.push(format!("{} {}", call.name, call.arguments));
+                            resume.reject(&call.id, UNKNOWN)
+                        }
                     };
                 }
                 Ok(Some(resume))

@@ -38,7 +38,7 @@ impl Golden {
         }
         let run = result.run_id.map(|run| run.to_string()).unwrap_or_default();
         let done = Done::read(&log, &run).await?;
-        Ok((Made { log, run, done }, findings))
+        Ok((Made { log, run, done, unrecorded: recorded.unknown() }, findings))
     }
 }
 
@@ -47,6 +47,8 @@ pub(super) struct Made {
     pub(super) log: MemoryLog,
     pub(super) run: String,
     pub(super) done: Done,
+    /// The calls that the check answered itself, because the golden does not have them.
+    pub(super) unrecorded: Vec<String>,
 }
 
 /// The same tools, whose records answer.

@@ -14,7 +14,8 @@ use super::Done;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// The key of the expectation that is not met; `record`, `differs` or `end` where the run differs from the recorded one.
+    /// The key of the expectation that is not met; `record`, `differs` or `end` where the run differs from the recorded one; `update` where the golden was not
+    /// replaced by the run; `file` where the golden cannot be read.
     pub about: String,
     /// What is wrong.
     pub message: String,
@@ -50,7 +51,7 @@ impl Finding {
 
     /// Whether an expectation is not met, as opposed to a run that differs from the recorded one.
     pub fn is_expectation(&self) -> bool {
-        !["record", "differs", "end"].contains(&&*self.about)
+        !["record", "differs", "end", "update"].contains(&&*self.about)
     }
 
     /// What a replay found.

@@ -349,6 +349,25 @@ impl Check {
         (Some(made), findings)
     }
 
+    /// Why a run must not become the golden: what [`add`] would refuse, and what is not the agent's doing. None also if there is no run.
+    fn unfit(&self, attempt: &Attempt) -> Option<String> {
+        let made = attempt.made.as_ref()?;
+        if let Some(call) = made.unrecorded.first() {
+            let how = match self.answers {
+                Answers::Live => {
+                    "make the run with `mynah run`, and keep it with `mynah golden add`"
+                }
+                _ => "use --live --update",
+            };
+            return Some(format!(
+                "the golden has no result for {call}, so the model read an error; {how}"
+            ));
+        }
+        let unmet = attempt.findings.iter().any(Finding::is_expectation);
+        let unmet = unmet.then(|| "the new run does not do what is expected".to_owned());
+        made.done.unfit().or(unmet)
+    }
+
     /// Sums up the runs of a golden.
     async fn judged(
         &self,
@@ -360,24 +379,24 @@ impl Check {
         let passed = u32::try_from(passed).unwrap_or(u32::MAX);
         let seconds = attempts.iter().map(|attempt| attempt.seconds).sum();
         let differs = |made: &&Made| made.done.messages != golden.done.messages;
-        let mut made = attempts.iter().filter_map(|attempt| attempt.made.as_ref());
-        let first = made.clone().next();
-        let other = made.find(differs);
+        let made = || attempts.iter().filter_map(|attempt| attempt.made.as_ref());
+        let other = made().find(differs);
         let answer = other.and_then(|made| Change::of_answers(&golden.done, &made.done));
-        let kept = match self.update {
-            true if other.is_none() && golden.equals(&self.engine).await => None,
-            true => other.or(first),
-            false => None,
+        let is_due = self.update && (other.is_some() || !golden.equals(&self.engine).await);
+        // Runs that differ come first.
+        let fit = || {
+            let fit = attempts.iter().filter(|attempt| self.unfit(attempt).is_none());
+            fit.filter_map(|attempt| attempt.made.as_ref())
         };
-        let updated = match kept {
-            Some(made) => {
-                let rules = golden.expect.rules(folder_rules(&self.folder)?);
-                let (bytes, _) = exported(&made.log, &made.run, &rules).await?;
-                fs::write(&golden.file, bytes).map_err(|error| unusable(&golden.file, error))?;
-                true
-            }
-            None => false,
-        };
+        let kept = fit().find(differs).or_else(|| fit().next()).filter(|_| is_due);
+        if let Some(made) = kept {
+            let rules = golden.expect.rules(folder_rules(&self.folder)?);
+            let (bytes, _) = exported(&made.log, &made.run, &rules).await?;
+            fs::write(&golden.file, bytes).map_err(|error| unusable(&golden.file, error))?;
+        }
+        let updated = kept.is_some();
+        let refusal = attempts.iter().find_map(|attempt| self.unfit(attempt));
+        let refusal = refusal.filter(|_| is_due && !updated);
         let mut findings: Vec<Finding> = Vec::new();
         for finding in attempts.into_iter().flat_map(|attempt| attempt.findings) {
             let same = |other: &&mut Finding| {
@@ -390,8 +409,9 @@ impl Check {
         }
         let ok = match updated {
             true => !findings.iter().any(Finding::is_expectation),
-            false => golden.expect.is_enough(passed, runs),
+            false => refusal.is_none() && golden.expect.is_enough(passed, runs),
         };
+        findings.extend(refusal.map(|why| Finding::new("update", format!("not updated: {why}"))));
         let interval = (runs > 1).then(|| wilson(passed, runs));
         let name = golden.name();
         Ok(Checked { name, ok, runs, passed, interval, findings, answer, updated, seconds })
@@ -463,6 +483,18 @@ impl Done {
         Ok(Self { facts, messages, text, reason, totals, summary })
     }
 
+    /// Why it cannot be a golden: it has no end, or ended because a model call failed.
+    fn unfit(&self) -> Option<String> {
+        if !self.summary.status.is_ended() {
+            return Some("it has not ended; resume it first".to_owned());
+        }
+        (self.reason == HaltReason::Error).then(|| {
+            let ends = self.facts.iter().rev().filter_map(|(_, fact)| fact.end()?.error());
+            let why: Vec<String> = ends.take(1).map(|error| error.to_string()).collect();
+            format!("it failed when it was recorded: {}", why.concat())
+        })
+    }
+
     /// Why its answer does not fit the schema that the agent asked for.
     fn misfit(&self) -> Option<mynah::Error> {
         misfit(self.facts.iter().map(|(_, fact)| fact))
@@ -523,14 +555,7 @@ impl Golden {
             GoldenError::Run(error) => unusable(file, error),
             unfit => unfit,
         })?;
-        if !done.summary.status.is_ended() {
-            let why = "it has not ended; resume it first".to_owned();
-            return Err(GoldenError::Unfit { run, why });
-        }
-        if done.reason == HaltReason::Error {
-            let ends = done.facts.iter().rev().filter_map(|(_, fact)| fact.end()?.error());
-            let why: Vec<String> = ends.take(1).map(|error| error.to_string()).collect();
-            let why = format!("it failed when it was recorded: {}", why.concat());
+        if let Some(why) = done.unfit() {
             return Err(GoldenError::Unfit { run, why });
         }
         Ok(Self { file: file.to_owned(), log, run, expect, done })
