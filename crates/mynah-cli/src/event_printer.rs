@@ -29,10 +29,7 @@ impl EventPrinter {
             return self.line(&json!({"event": event}));
         }
         match event {
-            Event::TextDelta { delta, .. } => {
-                self.is_open = true;
-                write!(self.out, "{}", for_stdout(delta))?;
-            }
+            Event::TextDelta { delta, .. } => self.say(delta)?,
             Event::ToolCallCompleted(call) => {
                 self.close()?;
                 let (name, arguments) = (plain(&call.name), plain(&call.raw_arguments));
@@ -42,6 +39,12 @@ impl EventPrinter {
             _ => {}
         }
         self.out.flush()
+    }
+
+    /// Prints a piece of an answer.
+    pub(crate) fn say(&mut self, piece: &str) -> io::Result<()> {
+        self.is_open = true;
+        write!(self.out, "{}", for_stdout(piece))
     }
 
     pub(crate) fn line(&mut self, value: &Value) -> io::Result<()> {

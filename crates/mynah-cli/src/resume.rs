@@ -512,8 +512,10 @@ async fn print(
 ) -> Result<(), Stop> {
     let mut printer = EventPrinter::new(json);
     let mut completed: Option<Box<ChatResult>> = None;
+    let mut is_answered = false;
     while let Some(event) = stream.next().await.transpose()? {
         written(printer.print(&event))?;
+        is_answered |= matches!(event, Event::MessageStarted { .. });
         if let Event::ChatCompleted { result } = event {
             completed = Some(result);
         }
@@ -537,6 +539,10 @@ async fn print(
             Some(error) => json!({"run_id": run, "err": error}),
             None => json!({"run_id": run, "ok": told}),
         }))?;
+    }
+    // An answer that was recorded before is not streamed again.
+    if let Some(step) = stream.last_step().filter(|_| !json && !is_answered) {
+        written(printer.say(&step.response.text()))?;
     }
     written(printer.end())?;
     match stream.last_step() {

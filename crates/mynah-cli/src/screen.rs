@@ -123,7 +123,7 @@ impl Screen {
         #[cfg(unix)]
         let _silenced = prompt.map(Prompt::silenced);
         self.waits_since = Some(now());
-        let (mut result, mut drawn) = (None, 0);
+        let (mut result, mut drawn, mut is_answered) = (None, 0, false);
         loop {
             // An answer may come in thousands of pieces.
             if self.live.is_empty() || now() >= drawn + FRAME {
@@ -145,9 +145,17 @@ impl Screen {
             };
             let Some(event) = event.transpose()? else { break };
             written(self.tell(&event))?;
-            if let Event::ChatCompleted { result: completed } = event {
-                self.not_run(&completed);
-                result = Some(*completed);
+            match event {
+                Event::MessageStarted { .. } | Event::ToolHalt { .. } => is_answered = true,
+                Event::ChatCompleted { result: completed } => {
+                    self.not_run(&completed);
+                    // An answer that was recorded before is not streamed again.
+                    if !self.json && !is_answered && !completed.is_halted() {
+                        written(self.say(&completed.text()))?;
+                    }
+                    result = Some(*completed);
+                }
+                _ => {}
             }
         }
         written(self.stop_tools())?;

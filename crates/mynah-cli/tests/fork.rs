@@ -125,6 +125,30 @@ fn a_fork_with_a_changed_agent_sends_the_prompt_of_that_agent() {
 }
 
 #[test]
+fn an_answer_that_is_recorded_already_is_printed_where_the_run_goes_on() {
+    let store = Store::new();
+    let script = store.file("s.json", r#"{"scripts": [[{"text": "Soup."}, {"finish": "stop"}]]}"#);
+    let agent = store.file("agent.toml", "model = 'scripted:s.json'\n");
+    let model = format!("scripted:{script}");
+    for (asked, agent) in
+        [(&["run", &agent, "Menu?"][..], &agent), (&["generate", "-m", &model, "Menu?"], &script)]
+    {
+        let ran = store.run(asked);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "Soup.\n"), "{}", ran.stderr);
+        let run = text(&store.json(&["runs", "--limit", "1"])[0], "run_id");
+        let records = store.json(&["show", &run, "--records"]);
+        let answered = |record: &&Value| record["fact"]["kind"] == "assistant_completed";
+        let at = records.iter().find(answered).unwrap()["seq"].to_string();
+        let forked = store.run(&["fork", &run, "--at", &at, "--agent", agent]);
+        assert_eq!(forked.code, Some(0), "{}", forked.stderr);
+        assert!(forked.stdout.ends_with("\nSoup.\n"), "{asked:?}: {}", forked.stdout);
+        assert_eq!(store.run(&["fork", &run, "--at", &at]).code, Some(0));
+        let resumed = store.run(&["resume", "last", "--agent", agent]);
+        assert_eq!((resumed.code, resumed.stdout.as_str()), (Some(0), "Soup.\n"), "{resumed:?}");
+    }
+}
+
+#[test]
 fn a_fork_of_a_loop_of_its_own_names_what_goes_on_with_it() {
     let store = Store::new();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
