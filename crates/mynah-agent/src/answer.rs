@@ -3,6 +3,7 @@
 use mynah::{
     AdapterReason, Error, FinishReason, HaltReason, Response, ResponseFormat,
     log::{About, Fact},
+    misfits, unfenced,
 };
 use serde_json::{Value, json};
 
@@ -60,15 +61,20 @@ fn schema_of(about: &About) -> Option<Value> {
     }
 }
 
-/// The message for an answer that does not fit.
+/// An answer as JSON. A Markdown fence around it is left out, as [`Response::into_json`] does.
+pub(crate) fn read(text: &str) -> serde_json::Result<Value> {
+    serde_json::from_str(unfenced(text))
+}
+
+/// The message for an answer that does not fit, with every place.
 fn fits(schema: &Value, text: &str) -> Result<(), String> {
     // Another schema was refused before.
-    let Ok(validator) = jsonschema::validator_for(schema) else { return Ok(()) };
-    let answer: Value =
-        serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}"))?;
-    validator.validate(&answer).map_err(|error| {
-        let place = error.instance_path().to_string();
-        let place = if place.is_empty() { String::new() } else { format!("{place}: ") };
-        format!("does not fit the schema: {place}{error}")
-    })
+    if jsonschema::validator_for(schema).is_err() {
+        return Ok(());
+    }
+    let answer = read(text).map_err(|error| format!("is not JSON: {error}"))?;
+    match misfits(schema, &answer, "the answer") {
+        Some(why) => Err(format!("does not fit the schema: {why}")),
+        None => Ok(()),
+    }
 }

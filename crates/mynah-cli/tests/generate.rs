@@ -111,24 +111,28 @@ fn a_schema_is_called_by_its_title_or_as_its_file() {
 
 #[test]
 fn an_answer_that_does_not_fit_its_schema_is_a_failure() {
-    let schema =
-        json!({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]});
+    let schema = json!({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"]});
     let file = file("generate_person.json", schema.to_string());
     let ask = |text: &str, finish: &str| {
         let server = Server::new([answer(text, finish)]);
         server.generate(&["hi", "--schema", &file, "--json"])
     };
-    let fits = ask(r#"{"name": "Ada"}"#, "stop");
+    let fits = ask(r#"{"name": "Ada", "age": 36}"#, "stop");
     assert_eq!(
         (fits.code, &lines(&fits)[0]["ok"]["output_text"]),
-        (Some(0), &json!(r#"{"name": "Ada"}"#))
+        (Some(0), &json!(r#"{"name": "Ada", "age": 36}"#))
+    );
+    assert_eq!(
+        ask("```json\n{\"name\": \"Ada\", \"age\": 36}\n```", "stop").code,
+        Some(0),
+        "as `answer_as`"
     );
     for (text, why) in [
         ("Ada", "the answer is not JSON: expected value at line 1 column 1"),
-        ("{}", "the answer does not fit the schema: \"name\" is a required property"),
+        ("{}", "the answer does not fit the schema: /age: missing; /name: missing"),
         (
-            r#"{"name": 1}"#,
-            "the answer does not fit the schema: /name: 1 is not of type \"string\"",
+            r#"{"name": 1, "age": "x"}"#,
+            "the answer does not fit the schema: /age: expected integer, got \"x\"; /name: expected string, got 1",
         ),
     ] {
         let told = ask(text, "stop");

@@ -266,7 +266,8 @@ fn an_update_keeps_the_golden_if_the_new_run_is_none() {
     let store = Store::new();
     let script =
         |text: &str| json!({"scripts": [[{"text": text}, {"finish": "stop"}]]}).to_string();
-    store.file("script.json", &script(r#"{"n": 1}"#));
+    // A Markdown fence is no misfit.
+    store.file("script.json", &script("```json\n{\"n\": 1}\n```"));
     let schema = "{ type = 'object', properties = { n = { type = 'integer' } }, required = ['n'] }";
     let text = format!("model = 'scripted:script.json'\noutput = {{ schema = {schema} }}\n");
     let (agent, goldens) = (store.file("agent.toml", &text), store.beside("goldens"));
@@ -276,6 +277,9 @@ fn an_update_keeps_the_golden_if_the_new_run_is_none() {
         store.run(&["golden", "add", "last", "--name", "n", "--to", &goldens]).code,
         Some(0)
     );
+    store.file("goldens/n.toml", "lacks = ['7']\njson = { '$.n' = 1 }");
+    let same = common::run(["check", &agent, &goldens]);
+    assert_eq!((same.code, same.stdout.as_str()), (Some(0), "n  ok\n"), "{}", same.stderr);
     store.file("goldens/n.toml", "lacks = ['7']");
     let before = everything(&goldens);
     let table = [(r#"{"n": "two"}"#, "output: "), (r#"{"n": 7}"#, "lacks: the answer has \"7\"")];

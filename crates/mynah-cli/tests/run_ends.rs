@@ -30,8 +30,13 @@ fn an_answer_that_does_not_fit_the_schema_is_exit_1_with_the_place() {
     let agent = store.file("agent.toml", FORM);
     let table = [
         (r#"{"a":1}"#, Some(0), ""),
+        ("```json\n{\"a\":1}\n```", Some(0), ""),
         ("not json", Some(1), "the answer is not JSON: "),
-        (r#"{"a":"x"}"#, Some(1), r#"the answer does not fit the schema: /a: "x" is not"#),
+        (
+            r#"{"a":"x"}"#,
+            Some(1),
+            r#"the answer does not fit the schema: /a: expected integer, got "x""#,
+        ),
     ];
     for (text, code, why) in table {
         store.file("script.json", &scripts(&[says(text)]));

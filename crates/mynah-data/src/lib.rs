@@ -80,6 +80,8 @@ pub use reason::{
     ToolReason, ValidationReason,
 };
 pub use request::{CacheRetention, PromptCache, Request, ResponseFormat, ToolChoice};
+#[doc(hidden)]
+pub use response::unfenced;
 pub use response::{FinishReason, Response, Usage};
 pub use result::{ChatResult, HaltReason, StepResult, ToolMode};
 pub use run_id::RunId;

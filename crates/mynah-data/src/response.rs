@@ -310,7 +310,8 @@ impl Response {
 }
 
 /// The text inside a Markdown fence around the whole of it, as models without structured output write it.
-fn unfenced(text: &str) -> &str {
+#[doc(hidden)]
+pub fn unfenced(text: &str) -> &str {
     let inside = text.trim().strip_prefix("```").and_then(|text| text.strip_suffix("```"));
     inside.map_or(text, |text| text.strip_prefix("json").unwrap_or(text))
 }

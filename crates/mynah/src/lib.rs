@@ -48,6 +48,8 @@ pub use handle::{Decision, Run, Waiting};
 pub use in_flight::InFlight;
 #[doc(inline)]
 pub use mynah_adapters as adapters;
+#[doc(hidden)]
+pub use mynah_data::unfenced;
 #[doc(inline)]
 pub use mynah_data::{
     AdapterReason, Approval, Breach, BreachTime, Budget, CacheRetention, Catalog, ChatResult,
@@ -71,6 +73,9 @@ pub use mynah_mcp as mcp;
 pub use mynah_step::__private;
 #[doc(hidden)]
 pub use mynah_step::differences;
+#[cfg(feature = "json-schema")]
+#[doc(hidden)]
+pub use mynah_step::misfits;
 #[doc(inline)]
 pub use mynah_step::{
     Adapter, BoxFuture, Continuation, EncodeError, Fallback, Handler, HandlerExecutor, IntoOutcome,

@@ -12,7 +12,10 @@ use super::{
     redact::{Rules, Table},
     unusable,
 };
-use crate::place::{self, Source};
+use crate::{
+    answer,
+    place::{self, Source},
+};
 
 /// The expectations in the file beside a golden.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -189,7 +192,7 @@ impl Expect {
         if self.json.is_empty() && self.schema.is_none() {
             return Vec::new();
         }
-        let Ok(answer) = serde_json::from_str::<Value>(text) else {
+        let Ok(answer) = answer::read(text) else {
             return vec![Finding::new("json", format!("json: the answer is not JSON: {text:?}"))];
         };
         let mut findings = Vec::new();
