@@ -269,9 +269,12 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
             about,
             ..
         } => {
-            let changed = match (&before.about, &about) {
-                (Some(before), Some(about)) => changes(before, about),
-                _ => Vec::new(),
+            let (changed, prompt) = match (&before.about, &about) {
+                (Some(before), Some(about)) => {
+                    let new = prompt(about).filter(|new| prompt(before) != Some(*new));
+                    (changes(before, about), new.map(Message::system).map(Excerpt::Message))
+                }
+                _ => (Vec::new(), None),
             };
             before.about = about.or(before.about.take());
             let results = tool_results.into_iter().map(|(id, content)| result(id, content, false));
@@ -286,7 +289,8 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
                 given_up.into_iter().map(|id| result(id, UNKNOWN_OUTCOME.to_owned(), true));
             let given = results.chain(approved).chain(rejected).chain(given_up);
             let said = said.iter().map(|said| message(said));
-            std::iter::once(Excerpt::Resumed { changed }).chain(given).chain(said).collect()
+            let resumed = std::iter::once(Excerpt::Resumed { changed });
+            resumed.chain(prompt).chain(given).chain(said).collect()
         }
         Fact::UserMessage { message: added } => vec![message(&added)],
         Fact::FinalizeStarted { nudge, .. } => nudge.iter().map(|nudge| message(nudge)).collect(),
@@ -337,6 +341,12 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
         | Fact::Sealed(_)
         | Fact::Removed(_) => Vec::new(),
     })
+}
+
+/// The prompt that a run ran with.
+fn prompt(about: &About) -> Option<&str> {
+    let prompt = about.options.get("system").or_else(|| about.params.get("system"));
+    prompt.and_then(Value::as_str).filter(|prompt| !prompt.is_empty())
 }
 
 /// A message, and the calls in it.

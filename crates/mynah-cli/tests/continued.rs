@@ -52,7 +52,11 @@ fn a_turn_whose_agent_changed_continues_or_is_taken_back() {
             feed(mynah(["chat", &agent, "--session", session, "--log", &store.url()]), b"c\ny\n");
         assert!(piped.code == Some(3) && piped.stderr.contains("--approve c0"), "{}", piped.stderr);
         let mut terminal = chat(&store, &agent, session);
-        terminal.wait_after("the agent changed since this turn began: the prompt\n", "back:");
+        let screen =
+            terminal.wait_after("the agent changed since this turn began: the prompt\n", "back:");
+        for prompt in ["recorded  \"You are polite.\"", "produced  \"You are terse.\""] {
+            assert!(screen.contains(prompt), "{screen}");
+        }
         // Enter alone decides nothing.
         terminal.send("\r");
         terminal.wait_after("back: \n", "back:");

@@ -122,6 +122,9 @@ fn a_fork_with_a_changed_agent_sends_the_prompt_of_that_agent() {
     let told = store.json(&fork);
     let first = &told.last().unwrap()["ok"]["thread"]["messages"][0];
     assert!(first.to_string().contains("Be kind."), "{first}");
+    let shown = store.ok(&["show", "last"]);
+    let prompt = "-- resumed, changed: params ~system\n\nsystem: Be kind.\n";
+    assert!(shown.contains(prompt), "{shown}");
 }
 
 #[test]

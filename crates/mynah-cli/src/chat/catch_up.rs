@@ -1,16 +1,23 @@
 //! A turn that an earlier process left without an end.
 
+use anstyle::Style;
 use mynah::{
     CancelHandle, ChatResult, Error, ErrorKind, HaltReason, LogReason, Resume, RunId, recorded_call,
 };
+use serde_json::Value;
 
 use super::{Chat, Next, OpenTurn, stoppable};
 use crate::{
     Failure, log_flag,
+    replay::write_fields,
     screen::{Followed, Stop},
     text::quoted,
     tty::{ASKS, Entered, Reads},
+    written,
 };
+
+/// How many settings that differ are shown with both values.
+const SHOWN: usize = 6;
 
 impl Chat {
     /// Continues a turn that was interrupted by the end of its process, or asks again what it waits for.
@@ -77,6 +84,16 @@ impl Chat {
             )));
         }
         self.screen.remark(ASKS, &format!("the agent changed since this turn began: {what}"));
+        let diff = error.metadata().get("diff").and_then(Value::as_array);
+        let diff = diff.map_or(&[] as &[_], Vec::as_slice);
+        let (shown, more) = diff.split_at(diff.len().min(SHOWN));
+        let mut told = Vec::new();
+        written(write_fields(shown, ["recorded", "produced"], &mut told))?;
+        let mut told = String::from_utf8_lossy(told.trim_ascii_end()).into_owned();
+        if !more.is_empty() {
+            told += &format!("\n  and {} more", more.len());
+        }
+        self.screen.remark(Style::new(), &told);
         let choice = "[c]ontinue with the changed agent, or [t]ake the message back: ";
         loop {
             match self.prompt.ask(choice, Reads::Answer).await? {
