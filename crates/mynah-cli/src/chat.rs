@@ -141,6 +141,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         match (waits, chat.who) {
             (Some(run), Who::File(agent, vars)) => {
                 let resume = resume::Arguments::new(place, run.clone(), agent, vars);
+                let resume = resume.with_tools_of(&chat.engine);
                 resume.judge(&chat.log, &run).await
             }
             _ => Ok(()),

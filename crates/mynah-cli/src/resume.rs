@@ -109,6 +109,9 @@ pub(crate) struct Arguments {
     /// Change a limit of the run, such as max_turns=20. Repeatable. Earlier usage counts.
     #[arg(long, value_name = "LIMIT=N", value_parser = limit)]
     budget: Vec<(String, Value)>,
+    /// The tools that the agent can run; none if they are not known.
+    #[arg(skip)]
+    tools: Option<Vec<String>>,
 }
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
@@ -119,6 +122,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         let found = store::find(ledger.as_ref(), &arguments.run).await?;
         let tries = Tries::default();
         let engine = arguments.engine(&ledger, &found, &tries).await?;
+        let arguments = arguments.with_tools_of(&engine);
         let (mut run, mut screen) = (found.run_id, Screen::new(arguments.log.json));
         let work = resume(&engine, &ledger, &mut run, &arguments, &mut screen);
         let resumed = unless_interrupted(work).await;
@@ -171,7 +175,18 @@ impl Arguments {
             allow_changed_agent: false,
             on_uncertain: Policy::Suspend,
             budget: Vec::new(),
+            tools: None,
         }
+    }
+
+    /// The same of an agent with the tools of this engine.
+    pub(crate) fn with_tools_of(self, engine: &Engine) -> Self {
+        if self.agent().is_none() {
+            return self;
+        }
+        let tools = engine.resolve_tools(&Options::new()).into_iter();
+        let runs = tools.filter(|tool| tool.get_handler().is_some());
+        Self { tools: Some(runs.map(|tool| tool.name().to_owned()).collect()), ..self }
     }
 
     /// The same of another run.
@@ -203,6 +218,11 @@ impl Arguments {
         let command = self.log.command("resume", run, &(self.who() + uncertain));
         let told = format!("interrupted; run {run} can be resumed:\n  {command}");
         Failure::interrupted(told, Some(run))
+    }
+
+    /// What a run waits for that stopped so, after these facts.
+    fn waiting<'f>(&self, end: &'f End, facts: &[Fact]) -> Waiting<'f> {
+        Waiting::new(end, facts).with_tools(self.tools.as_deref())
     }
 
     /// The flags that choose the engine.
@@ -285,7 +305,7 @@ impl Arguments {
             ErrorKind::Session(_) => {
                 let (command, facts) = (self.command(run), facts(log, run).await?);
                 if let Some(Fact::Suspended(end)) = facts.last() {
-                    let waiting = Waiting::new(end, &facts);
+                    let waiting = self.waiting(end, &facts);
                     let others_need_none = !matches!(self.on_uncertain, Policy::Suspend);
                     if let Some(wrong) = waiting.wrong(&self.named_calls(), others_need_none) {
                         let told = waiting.told(&command);
@@ -300,7 +320,7 @@ impl Arguments {
                 let uncertain = error.missing_tool_calls();
                 if !uncertain.is_empty() && self.message.is_some() {
                     let end = End::uncertain(uncertain);
-                    let told = Waiting::new(&end, &facts).told(&command);
+                    let told = self.waiting(&end, &facts).told(&command);
                     return Ok(Failure::input(format!("run {run} {told}")));
                 }
                 self.judge(log, run).await?;

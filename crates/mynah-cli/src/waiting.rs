@@ -22,9 +22,13 @@ pub(crate) struct Waiting<'f> {
 
 struct Call {
     id: String,
+    name: String,
     says: String,
     /// Whether the run can make the call if a person approves it.
     is_approvable: bool,
+    is_manual: bool,
+    /// Whether the agent that resumes the run has lost the tool.
+    is_gone: bool,
 }
 
 impl<'f> Waiting<'f> {
@@ -39,6 +43,9 @@ impl<'f> Waiting<'f> {
             id: call.id.clone(),
             says: format!("{} {}", call.name, call.arguments),
             is_approvable: tools.iter().any(|tool| tool.name == call.name && !tool.manual),
+            is_manual: tools.iter().any(|tool| tool.name == call.name && tool.manual),
+            is_gone: false,
+            name: call.name.clone(),
         });
         let answers = facts.iter().rev().filter_map(|fact| match fact {
             Fact::AssistantCompleted { response, .. } => Some(response.tool_calls()),
@@ -46,6 +53,14 @@ impl<'f> Waiting<'f> {
         });
         let asker = asker(&end.metadata, answers.flatten()).map(str::to_owned);
         Self { end, calls: calls.collect(), asker }
+    }
+
+    /// The same for an agent that can run these tools. Calls of others cannot be approved.
+    pub(crate) fn with_tools(mut self, tools: Option<&[String]>) -> Self {
+        for call in &mut self.calls {
+            call.is_gone = !call.is_manual && tools.is_some_and(|it| !it.contains(&call.name));
+        }
+        self
     }
 
     /// What is wrong with naming these calls; nothing if they are those that are waited for, each once, or some of them
@@ -74,7 +89,8 @@ impl<'f> Waiting<'f> {
             [only] => quoted(&only.id),
             _ => "ID".to_owned(),
         };
-        let approvable = self.calls.iter().all(|call| call.is_approvable);
+        let gone = self.calls.iter().any(|call| call.is_gone);
+        let approvable = !gone && self.calls.iter().all(|call| call.is_approvable);
         let (what, again, for_all) = match self.end.reason {
             HaltReason::AskUser => {
                 let who = self.asker.as_ref().map(|who| format!(" to {who}")).unwrap_or_default();
@@ -111,6 +127,14 @@ impl<'f> Waiting<'f> {
         };
         let results = self.calls.iter().map(|call| quoted(&format!("{}=JSON", call.id)));
         let results: String = results.map(|result| format!(" --tool-result {result}")).collect();
+        if gone {
+            return format!(
+                "waits for {what} {}; the agent no longer has the tool to run them\n  \
+                 {command} --allow-changed-agent{results}\n  \
+                 in place of a result: --reject {id}=TEXT tells the model why not",
+                plain(&calls)
+            );
+        }
         format!(
             "waits for {what} {}\n  {command}{results}\n  \
              in place of a result: --approve {id} runs the call{again}, --approve-with {id}=JSON with other arguments, \

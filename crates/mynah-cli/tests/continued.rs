@@ -113,6 +113,25 @@ fn a_call_of_a_tool_that_is_gone_is_skipped_or_gets_a_result() {
 }
 
 #[test]
+fn a_call_of_a_tool_that_is_gone_is_left_with_a_command_that_works() {
+    let scripts = [shell("c0", "echo one"), says("First.")];
+    let (store, agent) = agent(&scripts.join(","), SHELL);
+    assert_eq!(store.run(&["run", &agent, "work"]).code, Some(3));
+    store.file("agent.toml", "model = 'scripted:script.json'\n");
+    let resume = ["resume", "last", "--agent", &agent, "--allow-changed-agent"];
+    let mut terminal = Terminal::new(&store, &resume, 200, &[]);
+    terminal.wait_after("the agent has no tool that could run it", "its result:");
+    terminal.send("\x04");
+    let (code, all) = terminal.end();
+    assert_eq!(code, Some(3), "{all}");
+    let flags = " --allow-changed-agent --tool-result c0=JSON";
+    assert!(all.contains(flags) && all.contains("--reject c0=TEXT"), "{all}");
+    assert!(!all.contains("--approve"), "{all}");
+    let given = store.run(&[&resume[..], &["--tool-result", "c0=1"]].concat());
+    assert_eq!((given.code, given.stdout.as_str()), (Some(0), "First.\n"), "{}", given.stderr);
+}
+
+#[test]
 fn an_interrupted_message_is_shown_and_answered_by_the_changed_agent() {
     let (store, agent) = agent(&[says("Hello."), HANGS.to_owned()].join(","), "");
     let mut terminal = chat(&store, &agent, "s");

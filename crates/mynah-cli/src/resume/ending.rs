@@ -17,7 +17,6 @@ use crate::{
     screen::Screen,
     store,
     text::{plain, quoted},
-    waiting::Waiting,
     written,
 };
 
@@ -71,7 +70,7 @@ impl Arguments {
                 Err(Failure::finding(format!("run {run} failed: {}", reason(end))))
             }
             Some(Fact::Suspended(end)) => {
-                let told = Waiting::new(end, &facts).told(&self.command(run));
+                let told = self.waiting(end, &facts).told(&self.command(run));
                 if self.log.is_lost() {
                     let told = told.lines().next().unwrap_or_default();
                     return Err(Failure::waits(format!("run {run} {told}; {LOST}")));
