@@ -68,6 +68,8 @@ fn choices_are_numbered_and_a_number_chooses() {
     // Enter alone is no answer.
     terminal.send("\r");
     terminal.wait_after("or an answer: \n", "or an answer:");
+    terminal.send("7\r");
+    terminal.wait_after("there is no choice 7", "or an answer:");
     terminal.send("2\r");
     terminal.wait_prompt("Good choice.");
     leave(terminal);

@@ -88,8 +88,18 @@ impl Screen {
             self.remark(Style::new(), &rows.collect::<Vec<_>>().join("\n"));
             text = format!("1-{}, or an answer: ", choices.len());
         }
-        let answer = self.asked(&text, Reads::Answer, prompt).await?;
-        Ok(answer.map(|answer| chosen(&choices, answer)))
+        loop {
+            let Some(answer) = self.asked(&text, Reads::Answer, prompt).await? else {
+                return Ok(None);
+            };
+            let answer = chosen(&choices, answer);
+            // A mistyped number would otherwise go to the model.
+            let is_number = answer.trim().parse::<i64>().is_ok();
+            if choices.is_empty() || !is_number || choices.iter().any(|it| it == answer.trim()) {
+                return Ok(Some(answer));
+            }
+            self.remark(BAD, &format!("there is no choice {}", answer.trim()));
+        }
     }
 
     /// Asks what happens with each of these calls; none if the person leaves. Calls of an agent have its name before theirs: what is approved
