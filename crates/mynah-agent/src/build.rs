@@ -232,7 +232,7 @@ impl AgentFile {
         offered.extend(self.servers().await?);
         let engine = own.tools(self.permitted(offered)?);
         let agents = agents.into_iter().map(|(agent, _)| agent).collect();
-        Ok(Agent { name: self.name(), engine, agents, warnings })
+        Ok(Agent { name: self.name(), model: self.model().to_owned(), engine, agents, warnings })
     }
 
     /// Whether the models can be asked: their adapters are known, and their addresses are ones.

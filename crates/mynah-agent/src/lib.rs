@@ -59,6 +59,8 @@ pub use place::FileError;
 pub struct Agent {
     /// The name that the file gives it, or else the file's own name without its extension.
     pub name: String,
+    /// The name of its first model, as `anthropic:claude-sonnet-5` or `scripted:script.json`: its own, or that of the agent above.
+    pub model: String,
     /// The engine: model, system prompt, params, tools, budget and response format.
     pub engine: Engine,
     /// The agents that it can call. Its engine has a tool for each.

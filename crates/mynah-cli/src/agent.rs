@@ -142,7 +142,7 @@ pub(crate) async fn load(
     answers: &Answered,
 ) -> Result<Engine, Failure> {
     if is_agent_file(file) {
-        return Ok(read(file, vars, answers).await?.1.engine);
+        return Ok(read(file, vars, answers).await?.engine);
     }
     match vars.vars.first() {
         Some((name, _)) => {
@@ -157,7 +157,7 @@ pub(crate) async fn read(
     file: &Path,
     vars: &VarArgs,
     answers: &Answered,
-) -> Result<(AgentFile, Agent), Failure> {
+) -> Result<Agent, Failure> {
     let mut agent = AgentFile::read(file)?;
     for (name, value) in &vars.vars {
         agent = agent.var(name, value);
@@ -174,8 +174,7 @@ pub(crate) async fn read(
         }
         None => Ok(None),
     };
-    let built = agent.build_with(&scripted).await?;
-    Ok((agent, built))
+    agent.build_with(&scripted).await
 }
 
 impl From<FileError> for Failure {
@@ -196,17 +195,16 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 }
 
 fn check(file: &Path, vars: &VarArgs, json: bool) -> Result<(), Failure> {
-    let (read, agent) = runtime()?.block_on(read(file, vars, &Answered::default()))?;
+    let agent = runtime()?.block_on(read(file, vars, &Answered::default()))?;
     let mut out = io::stdout().lock();
     if json {
         let mut told = described(&agent);
-        told["model"] = json!(read.model());
         told["warnings"] = json!(warnings(&agent));
         return written(writeln!(out, "{}", json!({"ok": told})));
     }
     written(writeln!(out, "{}: ok", file.display()).and_then(|()| {
         writeln!(out, "  name   {}", line(&agent.name))?;
-        writeln!(out, "  model  {}", line(read.model()))?;
+        writeln!(out, "  model  {}", line(&agent.model))?;
         write_tools(&agent, 2, &mut out)?;
         warnings(&agent).iter().try_for_each(|warning| writeln!(out, "warning: {}", line(warning)))
     }))
@@ -226,9 +224,8 @@ fn described(agent: &Agent) -> Value {
     let tools = agent.engine.resolve_tools(&Options::new());
     let tools = tools.iter().map(|tool| json!({"name": tool.name(), "asks": asks(tool)}));
     let tools: Vec<_> = tools.collect();
-    let model = agent.engine.get_model().map(ToString::to_string);
     let agents: Vec<_> = agent.agents.iter().map(described).collect();
-    json!({"name": agent.name, "model": model, "tools": tools, "agents": agents})
+    json!({"name": agent.name, "model": agent.model, "tools": tools, "agents": agents})
 }
 
 /// Writes the tools of an agent, and beneath them its agents.
@@ -240,8 +237,7 @@ fn write_tools(agent: &Agent, indent: usize, out: &mut impl io::Write) -> io::Re
     let tools = if tools.is_empty() { "none".to_owned() } else { tools };
     writeln!(out, "{:indent$}tools  {tools}", "")?;
     agent.agents.iter().try_for_each(|agent| {
-        let model = agent.engine.get_model().map(ToString::to_string).unwrap_or_default();
-        writeln!(out, "{:indent$}agent  {} ({})", "", line(&agent.name), line(&model))?;
+        writeln!(out, "{:indent$}agent  {} ({})", "", line(&agent.name), line(&agent.model))?;
         write_tools(agent, indent + 2, out)
     })
 }

@@ -68,7 +68,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 fn check_agent(file: &Path, vars: &VarArgs, json: bool) -> Result<(), Failure> {
     let name = file.display().to_string();
     match runtime()?.block_on(agent::read(file, vars, &agent::Answered::default())) {
-        Ok((_, agent)) => {
+        Ok(agent) => {
             let warnings = agent::warnings(&agent);
             let what = match &warnings[..] {
                 [] => format!("{name}: ok"),

@@ -34,12 +34,19 @@ fn a_check_follows_the_files_of_agents() {
     let checked = run(["agent", "check", &file]);
     assert_eq!(checked.code, Some(0), "{}", checked.stderr);
     assert!(
-        checked.stdout.contains("  tools  research\n  agent  research ("),
+        checked.stdout.contains("  tools  research\n  agent  research (scripted:research.json)\n"),
         "{}",
         checked.stdout
     );
     let line = &lines(&run(["agent", "check", &file, "--json"]))[0];
     assert_eq!(line["ok"]["agents"][0]["name"], "research");
+    assert_eq!(line["ok"]["agents"][0]["model"], "scripted:research.json");
+    let inherits = store.file(
+        "inherits.toml",
+        "model = 'scripted:front.json'\n[agents.research]\ndescription = 'Looks up.'\n",
+    );
+    let checked = run(["agent", "check", &inherits]);
+    assert!(checked.stdout.contains("research (scripted:front.json)\n"), "{}", checked.stdout);
     let circle = "model = 'openai:x'\ndescription = 'x'\n[agents.front]\nfile = 'agent.toml'\n";
     store.file("research.toml", circle);
     let refused = run(["agent", "check", &file]);
