@@ -41,8 +41,10 @@ impl AgentFile {
         (!self.spec.fallback.is_empty()).then(|| self.source.error(&["fallback"], why))
     }
 
-    /// Keys that are not set, models that end, and names that no provider may know.
-    pub(crate) fn odd_models(&self) -> Vec<FileError> {
+    /// Warnings about the models: keys that are not set, models that end, and names that no provider may know. [`Agent::warnings`] has them too.
+    ///
+    /// [`Agent::warnings`]: crate::Agent::warnings
+    pub fn odd_models(&self) -> Vec<FileError> {
         let first = std::iter::once((&self.spec.model, "model"));
         let models = first.chain(self.spec.fallback.iter().map(|model| (model, "fallback")));
         let odd = models.flat_map(|(model, key)| {

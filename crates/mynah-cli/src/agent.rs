@@ -294,6 +294,9 @@ fn new(file: &Path) -> Result<(), Failure> {
         create(&schema, &schema_text())?;
     }
     let name = quoted(&file.to_string_lossy());
+    for warning in AgentFile::parse(file, text)?.odd_models() {
+        written(writeln!(io::stdout(), "warning: {}", line(&warning.to_string())))?;
+    }
     written(writeln!(io::stdout(), "wrote {name}; try it:\n  mynah run {name} 'What can you do?'"))
 }
 

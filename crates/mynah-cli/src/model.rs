@@ -26,7 +26,7 @@ use serde_json::Value;
 use crate::{Failure, input, play, text::quoted};
 
 /// How a model is called: what every verb that calls one takes.
-#[derive(Args, Default)]
+#[derive(Args, Clone, Default)]
 pub(crate) struct CallArgs {
     /// Call this server instead of the provider's.
     #[arg(long, value_name = "URL")]
@@ -52,7 +52,7 @@ pub(crate) struct CallArgs {
 }
 
 /// What every verb that knows models takes.
-#[derive(Args, Default)]
+#[derive(Args, Clone, Default)]
 pub(crate) struct CatalogArgs {
     /// Take limits and prices of models from this file first.
     #[arg(long, value_name = "FILE")]
@@ -224,8 +224,19 @@ impl CallArgs {
         Ok(adapter.with_keys(keys))
     }
 
-    /// The same for another provider: its own server and key.
-    pub(crate) fn elsewhere(&self) -> Self {
+    /// That a call of this model would find no key; none if it would find one.
+    pub(crate) fn missing_key(&self, name: &str) -> Option<String> {
+        let (adapter, _) = self.catalog.model(name).ok()?;
+        let error = self.reach(adapter).ok()?.check_key().err()?;
+        Some(self.spoken(error).to_string())
+    }
+
+    /// The flags of a model for another one. They are about the server of one provider: another provider has its own server and key.
+    pub(crate) fn as_for(&self, own: &str, other: &str) -> Self {
+        let adapter = |name: &str| name.split_once(':').map(|(adapter, _)| adapter.to_owned());
+        if adapter(own) == adapter(other) {
+            return self.clone();
+        }
         Self {
             base_url: None,
             exact_base_url: false,

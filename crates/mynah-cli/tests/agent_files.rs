@@ -8,8 +8,12 @@ use crate::common::{Store, feed, lines, mynah, run};
 fn three_answers_make_an_agent_file_that_can_be_checked() {
     let store = Store::new();
     let file = store.beside("new.toml");
-    let made = feed(mynah(["agent", "new", &file]), b"You sort \"mail\".\n\nfiles shell now\n");
+    let mut new = mynah(["agent", "new", &file]);
+    new.env_remove("ANTHROPIC_API_KEY");
+    let made = feed(new, b"You sort \"mail\".\n\nfiles shell now\n");
     assert_eq!(made.code, Some(0), "{}", made.stderr);
+    let no_key = "no key is set; set the environment variable ANTHROPIC_API_KEY\n";
+    assert!(made.stdout.contains(no_key), "{}", made.stdout);
     let text = fs::read_to_string(&file).unwrap();
     for line in ["system = \"You sort \\\"mail\\\".\"", "shell = \"ask\"", "now = true"] {
         assert!(text.contains(line), "{line} in {text}");

@@ -323,6 +323,20 @@ fn commands_show_export_clear_and_change_the_model() {
 }
 
 #[test]
+fn a_model_whose_key_is_missing_is_named_when_it_is_chosen() {
+    let (store, agent) = agent(&says("One."), "");
+    let url = store.url();
+    for who in [&["chat", &agent][..], &["chat", "-m", "openai:gpt-5.4-mini"]] {
+        let mut chat = mynah(who.iter().copied().chain(["--log", &url]));
+        chat.env_remove("ANTHROPIC_API_KEY").env_remove("OPENAI_API_KEY");
+        let chat = feed(chat, b"/model anthropic:claude-sonnet-5\n");
+        assert_eq!(chat.code, Some(0), "{}", chat.stderr);
+        assert!(chat.stderr.contains("ANTHROPIC_API_KEY"), "{who:?}: {}", chat.stderr);
+        assert!(chat.stderr.contains("model: anthropic:claude-sonnet-5\n"), "{}", chat.stderr);
+    }
+}
+
+#[test]
 fn another_model_of_the_same_provider_is_called_at_the_same_server() {
     use crate::common::server::{Server, answer};
     let (store, server) =

@@ -122,7 +122,12 @@ impl Chat {
     async fn model(&mut self, name: &str) {
         if !name.is_empty() {
             match self.who.engine(Some(name), &Answered::default()).await {
-                Ok(engine) => self.engine = engine,
+                Ok(engine) => {
+                    self.engine = engine;
+                    for warning in self.who.warnings(name) {
+                        self.screen.remark(BAD, &warning);
+                    }
+                }
                 Err(failure) => self.screen.remark(BAD, failure.message()),
             }
         }

@@ -6,13 +6,13 @@ use mynah::{
     Engine,
     log::{Fact, Log as _, RunFilter},
 };
-use mynah_agent::default_context;
+use mynah_agent::{AgentFile, default_context};
 
 use crate::{
     Failure,
     agent::{self, VarArgs},
     ledger::Ledger,
-    model::{CallArgs, Tries},
+    model::{CallArgs, Tries, script},
     store,
     text::quoted,
 };
@@ -44,14 +44,24 @@ impl Who {
             }
             Self::Model(own, call) => {
                 let name = model.unwrap_or(own);
-                let adapter =
-                    |name: &str| name.split_once(':').map(|(adapter, _)| adapter.to_owned());
-                // The flags are about the server of one provider.
-                let elsewhere = call.elsewhere();
-                let call = if adapter(name) == adapter(own) { call } else { &elsewhere };
+                let call = call.as_for(own, name);
                 let engine = call.engine(name, &Tries::default())?.defaults(call.options());
                 let policy = default_context(&call.catalog()?, engine.get_model());
                 Ok(engine.context_policy(policy))
+            }
+        }
+    }
+
+    /// What will probably fail with this model.
+    pub(super) fn warnings(&self, model: &str) -> Vec<String> {
+        match self {
+            _ if script(model).is_some() => Vec::new(),
+            Self::File(file, _) => {
+                let odd = AgentFile::read(file).map(|file| file.with_model(model).odd_models());
+                odd.into_iter().flatten().map(|warning| warning.message).collect()
+            }
+            Self::Model(own, call) => {
+                call.as_for(own, model).missing_key(model).into_iter().collect()
             }
         }
     }
