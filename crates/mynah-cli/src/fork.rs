@@ -79,10 +79,11 @@ async fn branch(
     let run = store::find(log.as_ref(), run).await?;
     // A run cannot continue after its end: only the seal follows it.
     let end = run.records.saturating_sub(u64::from(run.seal.is_some()));
-    if goes_on && run.status.is_ended() && at == end {
+    if goes_on && run.status.is_ended() && at >= end {
         let last = end.saturating_sub(1);
+        let why = if at == end { "ends there" } else { "has no such record" };
         return Err(Failure::input(format!(
-            "--at {at}: run {} ends there; choose one of its records 1 to {last}",
+            "--at {at}: run {} {why}; choose one of its records 1 to {last}",
             run.run_id
         )));
     }

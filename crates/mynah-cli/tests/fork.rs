@@ -324,7 +324,7 @@ fn the_fields_of_the_first_difference_are_told() {
 fn what_cannot_be_branched_or_compared_is_refused() {
     let store = Store::with(RUNS);
     let agent = store.file("agent.json", RUNS);
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 9] = [
         (
             &["fork", "run-1", "--at", "0"],
             "at: run run-1 can be branched at its records 1 to 8: it has no record 0",
@@ -332,6 +332,10 @@ fn what_cannot_be_branched_or_compared_is_refused() {
         (
             &["fork", "run-1", "--at", "8", "--agent", &agent],
             "--at 8: run run-1 ends there; choose one of its records 1 to 7",
+        ),
+        (
+            &["fork", "run-1", "--at", "99", "--agent", &agent],
+            "--at 99: run run-1 has no such record; choose one of its records 1 to 7",
         ),
         (&["fork", "run-1", "--at", "soon"], "invalid value 'soon'"),
         (&["fork", "run-1"], "--at <SEQ>"),
