@@ -243,6 +243,7 @@ pub(crate) fn shown(golden: &Checked, looks: Looks) -> String {
         (true, true) => ("updated", GOOD),
         (true, false) => ("ok", GOOD),
         (false, true) => ("updated; it does not do what is expected", BAD),
+        (false, false) if golden.runs == 0 => ("cannot be checked", BAD),
         (false, false) => ("differs", BAD),
     };
     let mut text = format!("{}  {}", line(&golden.name), looks.paint(style, how));
