@@ -408,6 +408,10 @@ impl AgentFile {
 
     fn budget(&self) -> Result<Budget, FileError> {
         let limits = &self.spec.budget;
+        if limits.turns == Some(0) {
+            let why = "give 1 or more: a turn is a call of the model";
+            return Err(self.source.error(&["budget", "turns"], why));
+        }
         let mut budget = Budget::new().max_turns(limits.turns.unwrap_or(TURNS).into());
         if let Some(usd) = limits.usd {
             if !usd.is_finite() || usd < 0.0 {

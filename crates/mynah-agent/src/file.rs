@@ -417,6 +417,7 @@ pub(crate) struct Limits {
     #[schemars(range(min = 0.0))]
     pub(crate) usd: Option<f64>,
     /// Model calls; 50 by default.
+    #[schemars(range(min = 1))]
     pub(crate) turns: Option<u32>,
     /// Tool calls.
     pub(crate) tool_calls: Option<u32>,

@@ -101,6 +101,10 @@ async fn an_error_names_the_file_the_line_and_the_key_and_suggests_the_nearest()
             "agent.toml:3: budget.usd: invalid type: string \"x\", expected a number",
         ),
         (
+            "M\nbudget = { turns = 0 }",
+            "agent.toml:3: budget.turns: give 1 or more: a turn is a call of the model",
+        ),
+        (
             "M\nbudget = { turns = -1 }",
             "agent.toml:3: budget.turns: invalid value: integer `-1`, expected a whole number, 0 or more",
         ),
