@@ -6,7 +6,7 @@ mod message;
 mod stored;
 mod who;
 
-use std::{collections::HashMap, path::PathBuf, pin::pin, sync::Arc};
+use std::{collections::HashMap, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
 use clap::Args;
 use futures_util::future::{Either, select};
@@ -54,6 +54,9 @@ Exit codes: 0 done; 1 a call failed in a pipe; 2 wrong usage, a bad agent file, 
 
 /// How much of the last message and answer is shown when a conversation continues.
 const RECAP: usize = 160;
+
+/// How long a line that was piped in may take to be read.
+const REST: Duration = Duration::from_millis(200);
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -204,7 +207,13 @@ impl Chat {
                     self.screen.note("Ctrl-D leaves; /help lists the commands");
                     Next::Continue
                 }
-                Entered::Line(line) => self.line(&line).await?,
+                Entered::Line(line) => match self.line(&line).await {
+                    Ok(next) => next,
+                    Err(failure) => {
+                        self.note_unsent().await;
+                        return Err(failure);
+                    }
+                },
             };
             match next {
                 Next::Continue => {}
@@ -213,6 +222,16 @@ impl Chat {
             }
         }
         Ok(None)
+    }
+
+    /// Notes that the rest of what is piped in is not sent. Nothing is waited for that may come later.
+    async fn note_unsent(&mut self) {
+        let rest = self.prompt.ask("", Reads::Message);
+        if !self.prompt.is_terminal
+            && let Ok(Ok(Entered::Line(_))) = tokio::time::timeout(REST, rest).await
+        {
+            self.screen.note("the lines after this message were not sent");
+        }
     }
 
     /// Shows who answers and, of a conversation that continues, where it was left.

@@ -195,6 +195,9 @@ fn a_fork_and_a_message_that_was_taken_back_outlive_the_process() {
     terminal.send("/fork other\r");
     terminal.wait_prompt("the conversation other now");
     terminal.send("/runs\r");
+    terminal.send("/undo 0\r");
+    terminal.wait_after("/undo 0", "how many messages?");
+    terminal.wait_after("how many messages?", "›");
     terminal.send("/undo x\r");
     terminal.wait_prompt("how many messages?");
     assert!(leave(terminal).contains("--session other"));

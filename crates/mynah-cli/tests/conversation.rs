@@ -233,12 +233,14 @@ fn a_failed_call_in_a_pipe_ends_the_chat_with_its_error() {
     assert_eq!(chat.code, Some(1), "{}", chat.stderr);
     assert!(chat.stderr.contains("too fast") && !chat.stderr.contains("/retry"), "{}", chat.stderr);
     assert!(!chat.stdout.contains("Never."), "{}", chat.stdout);
+    assert!(chat.stderr.contains("the lines after this message were not sent"), "{}", chat.stderr);
     // A conversation whose only turn failed begins anew.
     for (answer, code) in [(BREAKS, 1), (&says("Fine."), 0)] {
         store.file("script.json", &format!(r#"{{"scripts": [{answer}]}}"#));
         let arguments = ["chat", &agent, "--session", "s", "--log", &store.url()];
         let chat = feed(mynah(arguments), b"hi\n");
         assert_eq!(chat.code, Some(code), "{}", chat.stderr);
+        assert!(!chat.stderr.contains("not sent"), "{}", chat.stderr);
     }
     assert!(store.ok(&["show", "last"]).contains("Fine."));
 }
@@ -334,6 +336,19 @@ fn a_model_whose_key_is_missing_is_named_when_it_is_chosen() {
         assert!(chat.stderr.contains("ANTHROPIC_API_KEY"), "{who:?}: {}", chat.stderr);
         assert!(chat.stderr.contains("model: anthropic:claude-sonnet-5\n"), "{}", chat.stderr);
     }
+}
+
+#[test]
+fn the_list_of_commands_is_wrapped_beside_their_names() {
+    let (store, agent) = agent(&says("One."), "");
+    let mut terminal = Terminal::new(&store, &["chat", &agent], 60, &[]);
+    terminal.wait("›");
+    terminal.send("/help\r");
+    let screen = terminal.wait_prompt("Ctrl-D does too");
+    let wrapped =
+        "/undo     take the last message and its answer back, or\n            more: /undo [N]\n";
+    assert!(screen.contains(wrapped), "{screen}");
+    leave(terminal);
 }
 
 #[test]

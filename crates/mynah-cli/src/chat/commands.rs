@@ -2,6 +2,7 @@
 
 use std::{env, process::Command};
 
+use anstyle::Style;
 use mynah::{
     Message, RunId,
     log::{Log as _, RunFilter, RunStatus, RunSummary},
@@ -11,7 +12,17 @@ use super::{
     Chat, Next, new_id,
     stored::{earlier, emptied, keep},
 };
-use crate::{Failure, agent::Answered, screen::used, store, tty::BAD, written};
+use crate::{
+    Failure,
+    agent::Answered,
+    screen::used,
+    store,
+    tty::{self, BAD, painted, wrapped},
+    written,
+};
+
+/// Where the descriptions of the commands begin.
+const INDENT: usize = 10;
 
 /// The commands, with what they do.
 const COMMANDS: [(&str, &str); 13] = [
@@ -44,7 +55,15 @@ impl Chat {
         match command {
             "/quit" => return Ok(Next::Leave),
             "/help" => {
-                let lines = COMMANDS.map(|(name, what)| format!("{name:<8}  {what}"));
+                // What does not fit on a row continues below itself, and not below the name.
+                let is_rich = self.screen.looks.is_rich;
+                let room =
+                    if is_rich { tty::size().0.saturating_sub(INDENT + 2) } else { usize::MAX };
+                let lines = COMMANDS.map(|(name, what)| {
+                    let rows = wrapped(what.chars().map(|c| (c, Style::new())), room);
+                    let rows: Vec<String> = rows.iter().map(|row| painted(row, false)).collect();
+                    format!("{name:<8}  {}", rows.join(&format!("\n{:INDENT$}", "")))
+                });
                 self.screen.note(&lines.join("\n"));
             }
             "/cost" => {
@@ -55,7 +74,7 @@ impl Chat {
             "/result" => self.screen.unfold(),
             "/model" => self.model(rest).await,
             "/undo" => match rest.parse() {
-                Err(_) if !rest.is_empty() => {
+                count if count == Ok(0) || count.is_err() && !rest.is_empty() => {
                     self.screen.note("how many messages? /undo N takes back N of them");
                 }
                 count => {
