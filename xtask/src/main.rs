@@ -1,6 +1,6 @@
 //! Development tasks, run as `cargo xtask <command>`.
 //!
-//! `cargo xtask test` is everything a change must pass; continuous integration runs nothing else.
+//! Continuous integration runs `cargo xtask test`, and `cargo xtask hygiene` beside it.
 
 mod api;
 mod docs;
@@ -29,7 +29,7 @@ Usage: cargo xtask <command>
 
 Commands:
   test [--quick] [--install]
-                   Run everything a change must pass (--quick: only formatting, lints and the fast tests).
+                   Run everything a change must pass (--quick: only formatting, links, lints and the fast tests).
                    With --install, or if the variable CI is set, missing system packages are installed
   hygiene [--install]
                    Check licences, advisories, features, unused dependencies, spelling, the public API, the minimum
@@ -97,12 +97,14 @@ const SLOW_TESTS: &[&str] = &[
 const QUICK_STAGES: &[Stage] = &[
     ("fmt", fmt),
     ("links", docs::links),
+    ("listed", unlisted_tests),
     ("clippy", || run("cargo clippy --workspace --all-targets --all-features -- -D warnings")),
     ("test", quick_test),
 ];
 const STAGES: &[Stage] = &[
     ("fmt", fmt),
     ("links", docs::links),
+    ("listed", unlisted_tests),
     ("contract", contract),
     ("clippy", || run("cargo clippy --workspace --all-targets --all-features -- -D warnings")),
     ("features", features),
@@ -307,7 +309,6 @@ const MYNAH: &str = "target/debug/mynah";
 /// Peers that tests can use are installed first and named in the environment. The property tests have the same cases each time, so
 /// that a change fails by its own fault; `nightly` looks for new ones.
 fn test() -> Result<(), String> {
-    unlisted_tests()?;
     let mut line = String::from("cargo test --workspace --all-features --no-fail-fast");
     let on_ci = env::var_os("CI").is_some_and(|value| !value.is_empty());
     if !is_installed("psql") && !on_ci {
@@ -395,7 +396,6 @@ fn browser() -> Result<(), String> {
 
 /// Runs the tests except the slow ones and the doctests.
 fn quick_test() -> Result<(), String> {
-    unlisted_tests()?;
     let mut line = String::from("cargo test --workspace --all-features --lib --bins --tests --");
     for name in SLOW_TESTS {
         line += &format!(" --skip {name}::");

@@ -19,7 +19,7 @@ fn the_page_of_providers_lists_every_preset() {
     assert!(
         fs::read_to_string(PAGE).unwrap() == page,
         "the page is not that of the presets; write it with \
-         MYNAH_BLESS=1 cargo test -p mynah-adapters --all-features provider_names::"
+         MYNAH_BLESS=1 cargo test -p mynah-adapters --all-features --test all provider_names::"
     );
 }
 

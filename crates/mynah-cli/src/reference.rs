@@ -42,7 +42,7 @@ fn write(folder: &Path) -> io::Result<()> {
 fn markdown(command: &Command) -> String {
     let mut page = format!(
         "# Command reference\n\n\
-         <!-- Generated: MYNAH_BLESS=1 cargo test -p mynah-cli reference:: -->\n\n{}\n\n\
+         <!-- Generated: MYNAH_BLESS=1 cargo test -p mynah-cli --test all reference:: -->\n\n{}\n\n\
          The chapter [The command line](command-line.md) describes what the commands have in common, their output and exit codes.\n\n\
          | command | |\n|---|---|\n",
         text(command.get_about())

@@ -1,6 +1,6 @@
 //! The errors of the command that people meet most often, as text: what failed, where, and what to do.
 //!
-//! `MYNAH_BLESS=1 cargo test -p mynah-cli error_texts::` writes the file that they are compared with.
+//! `MYNAH_BLESS=1 cargo test -p mynah-cli --test all error_texts::` writes the file that they are compared with.
 
 use std::{env, fmt::Write as _, fs};
 

@@ -18,7 +18,7 @@ fn the_reference_in_the_documentation_is_that_of_the_command() {
     assert!(
         kept == produced,
         "docs/cli.md is not what the command documents; write it with \
-         MYNAH_BLESS=1 cargo test -p mynah-cli reference::\nfirst difference: {differs:?}"
+         MYNAH_BLESS=1 cargo test -p mynah-cli --test all reference::\nfirst difference: {differs:?}"
     );
 }
 

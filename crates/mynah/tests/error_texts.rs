@@ -1,6 +1,6 @@
 //! The errors that people meet most often, as text. Each must say what failed, with what, and what to do.
 //!
-//! `MYNAH_BLESS=1 cargo test -p mynah --features sqlite error_texts::` writes the file that they are compared with.
+//! `MYNAH_BLESS=1 cargo test -p mynah --features sqlite --test all error_texts::` writes the file that they are compared with.
 
 use std::{env, fmt::Write as _, fs, io::Cursor, time::Duration};
 
