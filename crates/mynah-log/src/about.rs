@@ -13,6 +13,10 @@ use crate::{Hash, fact::is_zero};
 /// run as the loop that wrote it did.
 pub const BEHAVIOUR: u32 = 1;
 
+/// How the name of a tool executor begins that answers from the records of a run. The id of the run follows.
+#[doc(hidden)]
+pub const RECORDED_TOOLS: &str = "recorded:";
+
 /// The configuration of a run, as data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -56,6 +60,12 @@ impl About {
     #[doc(hidden)]
     pub fn of_price(pricing: Pricing) -> Self {
         Self { pricing: Some(pricing), ..Self::default() }
+    }
+
+    /// The run whose records answer the tool calls; none if the tools run.
+    #[doc(hidden)]
+    pub fn answering_run(&self) -> Option<&str> {
+        self.options.get("tool_executor")?.as_str()?.strip_prefix(RECORDED_TOOLS)
     }
 
     /// The system prompt of conversations that have none of their own.

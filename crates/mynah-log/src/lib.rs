@@ -40,7 +40,9 @@ mod verify;
 mod view;
 mod waiters;
 
-pub use about::{About, BEHAVIOUR, Continues, LeftOut, Parent, Previous, SessionLink};
+pub use about::{
+    About, BEHAVIOUR, Continues, LeftOut, Parent, Previous, RECORDED_TOOLS, SessionLink,
+};
 pub use audit::{Auditor, verify_run, verify_seals, walk};
 pub use cuts::Cut;
 #[doc(hidden)]

@@ -2,7 +2,7 @@
 
 use mynah_data::{Result, RunId};
 
-use crate::{Log, RunFilter, RunSummary, Totals, parent};
+use crate::{Fact, Log, RunFilter, RunSummary, Totals, parent};
 
 /// Returns the runs that the tools of a run started, and those of their tools, each after the one that started it. A run that the log
 /// lacks is left out.
@@ -10,6 +10,15 @@ use crate::{Log, RunFilter, RunSummary, Totals, parent};
 /// # Errors
 /// A log that cannot be read, or a damaged record.
 pub async fn sub_runs(log: &dyn Log, run: &str) -> Result<Vec<RunId>> {
+    started_by(log, run, |_| true).await
+}
+
+/// The same of the facts that are wanted.
+async fn started_by(
+    log: &dyn Log,
+    run: &str,
+    mut is_wanted: impl FnMut(&Fact) -> bool,
+) -> Result<Vec<RunId>> {
     let mut all = vec![RunId::from(run)];
     let mut next = 0;
     while let Some(run) = all.get(next).cloned() {
@@ -19,7 +28,7 @@ pub async fn sub_runs(log: &dyn Log, run: &str) -> Result<Vec<RunId>> {
             let Some(last) = page.last() else { break };
             seen = last.seq();
             for record in &page {
-                let fact = record.fact()?;
+                let fact = record.fact()?.filter(&mut is_wanted);
                 let Some((started, _)) = fact.as_ref().and_then(|fact| fact.sub_run()) else {
                     continue;
                 };
@@ -36,6 +45,8 @@ pub async fn sub_runs(log: &dyn Log, run: &str) -> Result<Vec<RunId>> {
 }
 
 /// Returns what the runs of a run's agents used. With the run's own [totals](RunSummary::totals), that is what the run used.
+///
+/// The agents of a run whose calls are answered by records did not work, and used nothing.
 ///
 /// # Errors
 /// A log that cannot be read, or a damaged record.
@@ -55,7 +66,16 @@ pub async fn agents_totals(log: &dyn Log, run: &RunSummary) -> Result<Totals> {
     }
     // A fork, and a run that continues another, have those of the other run too.
     if parent(log, &run.run_id).await?.is_some() {
-        for run in sub_runs(log, &run.run_id).await? {
+        let mut is_answered = false;
+        let is_spent = |fact: &Fact| {
+            if let Fact::RunStarted { about: Some(about), .. }
+            | Fact::Resumed { about: Some(about), .. } = fact
+            {
+                is_answered = about.answering_run().is_some();
+            }
+            !is_answered
+        };
+        for run in started_by(log, &run.run_id, is_spent).await? {
             if !run.starts_with(&own) {
                 all.add(&log.run(&run).await?.map(|run| run.totals).unwrap_or_default());
             }

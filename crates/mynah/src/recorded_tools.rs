@@ -6,7 +6,7 @@ use std::{
 };
 
 use mynah_data::{ChatResult, HaltReason, Message, Result, RunId, ToolCall};
-use mynah_log::{Effect, Fact, Log, SUB_RUN};
+use mynah_log::{Effect, Fact, Log, RECORDED_TOOLS, SUB_RUN};
 use mynah_step::{BoxFuture, Tool, ToolContext, ToolExecutor, ToolOutcome};
 use serde_json::Value;
 
@@ -65,7 +65,7 @@ struct Book {
 #[derive(Clone)]
 struct Outcome {
     outcome: ToolOutcome,
-    /// What an agent spent on it. It counts as if the agent had worked.
+    /// What an agent spent on it. Budgets and limits count it as if the agent had worked; totals do not, because it is not spent again.
     sub_run: Option<Value>,
 }
 
@@ -163,9 +163,6 @@ impl Book {
     }
 }
 
-/// How the name of the executor begins; the run follows.
-const EXECUTOR: &str = "recorded:";
-
 impl RecordedTools {
     /// Reads a run of a log.
     ///
@@ -185,7 +182,7 @@ impl RecordedTools {
     #[doc(hidden)]
     pub fn of_facts<'f>(run: &str, facts: impl IntoIterator<Item = &'f Fact>) -> Self {
         let book = Arc::new(Mutex::new(Book::of(facts)));
-        Self { name: format!("{EXECUTOR}{run}"), book }
+        Self { name: format!("{RECORDED_TOOLS}{run}"), book }
     }
 
     /// The run whose records answer the calls of another, as the first records of that say; none if its tools run.
@@ -199,8 +196,7 @@ impl RecordedTools {
                 Fact::RunStarted { about: Some(about), .. }
                 | Fact::Resumed { about: Some(about), .. },
             ) = record.fact()?
-                && let Some(name) = about.options.get("tool_executor").and_then(Value::as_str)
-                && let Some(run) = name.strip_prefix(EXECUTOR)
+                && let Some(run) = about.answering_run()
             {
                 return Ok(Some(run.into()));
             }
