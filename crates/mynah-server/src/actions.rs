@@ -10,7 +10,7 @@ use axum::{
 };
 use mynah::{
     CancelHandle, Error, ErrorKind, EventId, LogReason, Message, RecordedTools,
-    Result as MynahResult, RunEvent, RunId, Session, SessionReason, SystemWorld, Thread,
+    Result as MynahResult, RunEvent, RunId, Session, SessionReason, Status, SystemWorld, Thread,
     World as _, fork_run,
     log::{Fact, Log, Queue, RunStatus},
     replay_run, restore_session,
@@ -20,13 +20,16 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use crate::{
-    App, Room, events,
+    App, Room,
+    agents::Agent,
+    events,
     guard::COOKIE,
     live::LiveRun,
     now,
     problem::{Problem, Result},
     query::{Id, Query},
-    reply, runs,
+    reply,
+    runs::{self, Asks},
     signals::{self, Signal},
     trial,
 };
@@ -307,6 +310,18 @@ async fn turn(
         let detail = format!("run {run} of the session has no end; resume or cancel it first");
         return Err(Problem::new(StatusCode::CONFLICT, "unfinished_turn", detail));
     }
+    if let Some(restored) = &restored
+        && let Status::AwaitingUser | Status::AwaitingTools = restored.session.status()
+    {
+        let last = restored.session.last_run.as_ref().map(|last| &*last.run_id).unwrap_or_default();
+        let waits = match restored.session.pending_question() {
+            Some(question) => format!("waits for the answer to {question:?}; answer it"),
+            None => "waits for a decision about calls; decide".to_owned(),
+        };
+        let detail =
+            format!("run {last} of the session {waits} in that run, or cancel the run first");
+        return Err(Problem::new(StatusCode::CONFLICT, "unfinished_turn", detail));
+    }
     let turn = match restored {
         Some(restored) => {
             let last = restored.session.last_run.as_ref().map(|last| last.run_id.clone());
@@ -329,13 +344,9 @@ async fn turn(
             "the turn has no run",
         ));
     };
-    // A turn that continues a run which waited begins after its records.
-    let after = last_event(app, &id).await?;
     let live = app.live.perform(&app.metrics, id.clone(), (cancel, room), events);
-    if after.is_none() {
-        begun(app, &id, &live).await?;
-    }
-    answer.send(app, &id, Some(live), after).await
+    begun(app, &id, &live).await?;
+    answer.send(app, &id, Some(live), None).await
 }
 
 /// Waits until the log has a run.
@@ -399,8 +410,20 @@ pub(crate) async fn fork(
     Query::of(&uri).end()?;
     allowed(&app)?;
     fork.check()?;
-    runs::found(&app, &id).await?;
+    let run = runs::found(&app, &id).await?;
     let log = runs::log(&app);
+    // A fork that waits for a person is left to that person, unless the request answers its question.
+    let is_persons = match (runs::asks_at(log.as_ref(), &id, fork.at).await?, &fork.message) {
+        (Some(Asks::Decision), Some(_)) => {
+            let detail = format!(
+                "run {id} waits at record {} for a decision about calls; fork it without a message, and decide in the fork",
+                fork.at
+            );
+            return Err(Problem::new(StatusCode::CONFLICT, "waits_for_decision", detail));
+        }
+        (Some(Asks::Question), Some(_)) | (None, _) => false,
+        (Some(_), None) => true,
+    };
     // A run is not forked for a missing agent.
     let agent = match fork.resume {
         true => Some(app.agents.of_run(fork.agent.as_deref(), log.as_ref(), &id).await?),
@@ -410,6 +433,12 @@ pub(crate) async fn fork(
     let copy = fork.key.clone().into_iter().fold(copy, mynah::Fork::run_id);
     let copy = fork.system.into_iter().fold(copy, mynah::Fork::system);
     let copy = fork.input.into_iter().fold(copy, mynah::Fork::message);
+    // A branch that another model answers is listed under that model.
+    let of_agent = agent.filter(|_| fork.agent.is_some()).and_then(Agent::model);
+    let is_other =
+        |model: &String| run.model.as_ref().is_none_or(|known| !known.ends_with(&**model));
+    let model = fork.model.clone().or(of_agent.filter(is_other));
+    let copy = model.into_iter().fold(copy, mynah::Fork::model);
     let (forked, is_left) = match (copy.await, fork.key) {
         (Ok(forked), _) => (forked.run_id, true),
         // The same request came before, and may not have continued it.
@@ -419,7 +448,7 @@ pub(crate) async fn fork(
         }
         (Err(error), _) => return Err(error.into()),
     };
-    if let Some(agent) = agent.filter(|_| is_left) {
+    if let Some(agent) = agent.filter(|_| is_left && !is_persons) {
         let engine = agent.engine(&log, Some(&forked)).await?;
         // Another model is what was asked for.
         let allow = fork.allow_changed_agent || fork.model.is_some();

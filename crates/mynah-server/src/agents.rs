@@ -80,7 +80,7 @@ impl Agent {
         json!({"name": self.name, "model": self.model(), "tools": tools})
     }
 
-    fn model(&self) -> Option<String> {
+    pub(crate) fn model(&self) -> Option<String> {
         self.engine.get_model().map(ToString::to_string)
     }
 
@@ -93,7 +93,8 @@ impl Agent {
             }
             _ => true,
         };
-        is_model
+        // A branch may have been continued with another model.
+        (is_model || about.parent.is_some())
             && tools.iter().map(|tool| tool.name()).eq(about.tools.iter().map(|tool| &*tool.name))
     }
 }

@@ -71,13 +71,30 @@ impl From<Error> for Problem {
         let name = error.to_value()["type"].as_str().unwrap_or("error").to_owned();
         let title = status.canonical_reason().unwrap_or("Error");
         let code = format!("{name}/{}", error.reason());
-        // What is a function there is a member of the body here.
-        let detail =
-            error.message().replace("allow_changed_engine()", "\"allow_changed_agent\": true");
+        let detail = of_api(&error.message());
         let metadata = error.metadata().clone();
         let kind = "about:blank";
         Self(Box::new(Members { kind, title, status, code, detail, metadata }))
     }
+}
+
+/// A message of the library in the words of this API: what is a function there is a member of the body here.
+fn of_api(message: &str) -> String {
+    const WORDS: &[(&str, &str)] = &[
+        ("allow_changed_engine()", "\"allow_changed_agent\": true"),
+        (
+            "decide about each with Run::decide, or with Resume::approve, reject or tool_result",
+            "approve or reject each, or give its result",
+        ),
+        (
+            "decide with Run::decide, give results with Resume::tool_result, or choose a policy with Resume::on_uncertain",
+            "give their results, reject them, or resume with \"on_uncertain\"",
+        ),
+        ("give it with Resume::answer", "give it as \"answer\""),
+        ("add a Resume::message", "send a \"message\""),
+        ("; use Engine::replay", "; name an agent"),
+    ];
+    WORDS.iter().fold(message.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
 fn status_of(error: &Error) -> StatusCode {

@@ -300,6 +300,24 @@ async fn last_end(log: &dyn Log, run: &RunSummary) -> Result<Option<Ended>> {
     })
 }
 
+/// What a run asks a person.
+pub(crate) enum Asks {
+    Question,
+    /// What becomes of calls.
+    Decision,
+}
+
+/// What a run asks a person at this record; none if it does not wait there, or waits for something else.
+pub(crate) async fn asks_at(log: &dyn Log, run: &str, seq: u64) -> Result<Option<Asks>> {
+    let records = log.read(run, seq, 1).await?;
+    let Some(Fact::Suspended(end)) = records.first().and_then(fact) else { return Ok(None) };
+    Ok(match end.reason {
+        HaltReason::ManualToolCalls | HaltReason::UncertainTools => Some(Asks::Decision),
+        HaltReason::CrashLoop | HaltReason::Sleeping => None,
+        _ => Some(Asks::Question),
+    })
+}
+
 /// What a run waits for that stopped so at this record.
 async fn waiting(log: &dyn Log, run: &RunSummary, seq: u64, end: &End) -> Result<Waiting> {
     let calls = async || {

@@ -254,6 +254,62 @@ async fn a_run_is_forked_and_the_fork_continued() {
     }
 }
 
+#[tokio::test]
+async fn a_fork_that_waits_for_a_person_is_not_resumed() {
+    let (server, log) = serving().await;
+    for run in ["pays", "asks"] {
+        let at = log.head(run).await.unwrap().unwrap().seq;
+        let body = json!({"at": at, "key": format!("{run}-fork"), "resume": true});
+        let response = server.post(&format!("/v1/runs/{run}/fork"), &body).await;
+        assert_eq!(response.status(), StatusCode::CREATED, "{run}");
+        let fork = json_of(response).await;
+        assert_eq!(fork["status"], "suspended", "{fork}");
+        assert_eq!(fork["waiting"], server.json(&format!("/v1/runs/{run}")).await["waiting"]);
+    }
+    // A message answers a question, and decides nothing about calls.
+    let at = log.head("pays").await.unwrap().unwrap().seq;
+    let body = json!({"at": at, "key": "said", "resume": true, "message": "Go on."});
+    let refused = server.post("/v1/runs/pays/fork", &body).await;
+    assert_eq!(problem_of(refused).await, (409, "http_error/waits_for_decision".to_owned()));
+    assert!(log.run("said").await.unwrap().is_none(), "nothing is left behind");
+    let at = log.head("asks").await.unwrap().unwrap().seq;
+    let body =
+        json!({"at": at, "key": "answered", "resume": true, "message": "two", "agent": "cashier"});
+    assert_eq!(server.post("/v1/runs/asks/fork", &body).await.status(), StatusCode::CREATED);
+    stopped(&log, "answered").await;
+    assert_eq!(log.run("answered").await.unwrap().unwrap().status, RunStatus::Completed);
+    // A refusal has the words of the API.
+    for run in ["pays", "asks"] {
+        let refused =
+            server.post(&format!("/v1/runs/{run}/signals"), &json!({"resume": true})).await;
+        let detail = json_of(refused).await["detail"].as_str().unwrap().to_owned();
+        assert!(!detail.contains("::"), "{detail}");
+    }
+}
+
+#[tokio::test]
+async fn a_message_to_a_session_that_waits_is_refused_and_answers_nothing() {
+    let log = Arc::new(MemoryLog::new());
+    let asks = vec![calling("ask", "a0"), says("Paid.")];
+    let agent = payer("asker", &Arc::default(), asks.clone(), asks);
+    let server = Running::start(Server::new(Arc::clone(&log)).agent(agent)).await;
+    let say = async |text: &str| {
+        server.post("/v1/sessions/s/messages?wait=30", &json!({"text": text})).await
+    };
+    let run = json_of(say("Pay.").await).await;
+    assert_eq!(run["waiting"]["question"], "From which account?", "{run}");
+    let refused = say("And order tea.").await;
+    assert_eq!(refused.status(), StatusCode::CONFLICT);
+    let problem = json_of(refused).await;
+    assert_eq!(problem["code"], "http_error/unfinished_turn");
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("From which account?") && !detail.contains("::"), "{detail}");
+    let id = run["run_id"].as_str().unwrap();
+    assert_eq!(log.run(id).await.unwrap().unwrap().status, RunStatus::Suspended);
+    server.post(&format!("/v1/runs/{id}/signals?wait=30"), &json!({"answer": "The first."})).await;
+    assert_eq!(say("And order tea.").await.status(), StatusCode::OK);
+}
+
 /// An answer that calls a tool.
 fn calling(name: &str, id: &str) -> Value {
     let call = json!({"id": id, "name": name, "arguments": {"place": id}});
@@ -319,6 +375,8 @@ async fn a_run_is_tried_with_another_prompt_and_model_and_no_tool_runs() {
     let said: Vec<&Value> = said.map(|message| &message["content"]).collect();
     assert_eq!(said, ["Pay twice.", "Pay now."]);
     assert_eq!(facts[1]["about"]["model"], "m-2");
+    let listed = server.json("/v1/runs?model=m-2").await;
+    assert_eq!(listed["runs"][0]["run_id"], "tried", "it is listed under the model that answered");
     assert_eq!(facts[1]["about"]["options"]["tool_executor"], "recorded:once");
     // The first call is approved and answered as it was. The second is not in the other run.
     let find = |kind: &str| facts.iter().filter(|fact| fact["kind"] == kind).collect::<Vec<_>>();
@@ -338,6 +396,34 @@ async fn a_run_is_tried_with_another_prompt_and_model_and_no_tool_runs() {
         let refused = server.post("/v1/runs/once/fork", &body).await;
         assert_eq!(problem_of(refused).await.0, status, "{body}");
     }
+}
+
+#[tokio::test]
+async fn a_tried_run_did_not_spend_what_the_recorded_agents_did() {
+    let log = Arc::new(MemoryLog::new());
+    let front = || {
+        let helper = Engine::new(Scripted::new([says("Helped.")]).unwrap());
+        let task = json!({"id": "c0", "name": "helper", "arguments": {"task": "Help."}});
+        let answers = [json!([{"tool_call": task}, {"finish": "tool_calls"}]), says("Done.")];
+        Engine::new(Scripted::new(answers).unwrap()).tool(helper.as_tool("helper", "Helps."))
+    };
+    let agent = Agent::new("front", front()).made_by(move |_, _| {
+        let engine = front();
+        Box::pin(async move { Ok(engine) })
+    });
+    let server = Running::start(Server::new(Arc::clone(&log)).agent(agent)).await;
+    let done = server.post("/v1/runs?wait=30", &json!({"input": "Go.", "key": "once"})).await;
+    assert_eq!(json_of(done).await["agents"]["turns"], 1);
+    let body = json!({"at": 1, "key": "tried", "resume": true, "recorded_tools": true});
+    server.post("/v1/runs/once/fork", &body).await;
+    stopped(&log, "tried").await;
+    let tried = server.json("/v1/runs/tried").await;
+    assert_eq!((&tried["status"], &tried["totals"]["turns"]), (&json!("completed"), &json!(2)));
+    assert_eq!(tried["agents"], Value::Null, "{tried}");
+    // A copy of records in which an agent worked has its work too, as it has the turns before.
+    let at = log.head("once").await.unwrap().unwrap().seq - 1;
+    server.post("/v1/runs/once/fork", &json!({"at": at, "key": "copy"})).await;
+    assert_eq!(server.json("/v1/runs/copy").await["agents"]["turns"], 1);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
-use mynah_data::{Error, Message, Part, Result, Role, RunId, Thread};
+use mynah_data::{Error, Message, ModelRef, Part, Result, Role, RunId, Thread};
 use mynah_log::{About, Continues, Fact, Log, Parent, Record, RunSummary, SessionLink};
 use mynah_step::{RecordedFact, Recorder, SystemWorld, World, active, was_redacted};
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
@@ -45,6 +45,7 @@ pub fn fork_run<L: Log + Clone>(log: &L, run: impl AsRef<str>, at: u64) -> Fork 
         link: None,
         system: None,
         said: None,
+        model: None,
     }
 }
 
@@ -62,6 +63,7 @@ pub struct Fork {
     /// What it begins with in place of what is recorded.
     system: Option<String>,
     said: Option<String>,
+    model: Option<String>,
 }
 
 mynah_data::partial_debug! { Fork { run, at, id } }
@@ -129,6 +131,14 @@ impl Fork {
         self
     }
 
+    /// Names another model in the first record, so that lists show the model that the branch is continued with. Only a branch at record 1
+    /// does: later records hold answers of the model that is recorded.
+    #[doc(hidden)]
+    pub fn model(mut self, model: impl Into<ModelRef>) -> Self {
+        self.model = Some(model.into().to_string()).filter(|_| self.at == 1);
+        self
+    }
+
     /// What the first record of the branch holds, if that is something else than the other run's.
     async fn beginning(&mut self) -> Result<Option<(Thread, Option<SessionLink>)>> {
         let (system, said) = (self.system.take(), self.said.take());
@@ -171,7 +181,7 @@ impl Fork {
 
     async fn copy(mut self) -> Result<Forked> {
         let beginning = self.beginning().await?;
-        let Self { log, run, at, world, id, link, .. } = self;
+        let Self { log, run, at, world, id, link, model, .. } = self;
         let mut records = Vec::new();
         // The whole run is verified, and what follows may have been removed.
         let shared = |record: &Record| match record.seq() <= at {
@@ -209,7 +219,8 @@ impl Fork {
                 Fact::RunStarted { thread, extent, about } => {
                     let about = about.map_or_else(About::default, |about| *about);
                     let (thread, session) = beginning.clone().unwrap_or((thread, about.session));
-                    let about = About { parent: Some(parent.clone()), session, ..about };
+                    let model = model.clone().or(about.model);
+                    let about = About { parent: Some(parent.clone()), session, model, ..about };
                     Fact::RunStarted { thread, extent, about: Some(Box::new(about)) }
                 }
                 fact => fact,

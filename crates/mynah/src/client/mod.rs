@@ -386,7 +386,7 @@ impl Say<'_> {
     /// Starts it.
     ///
     /// # Errors
-    /// The session's last turn has no end, or the server cannot be reached.
+    /// The session's last turn has not ended or waits, or the server cannot be reached.
     pub async fn send(self) -> Result<RunInfo> {
         let body = json!({"text": self.text, "agent": self.agent});
         self.client.post(&["v1", "sessions", &self.session, "messages"], None, &body).await
