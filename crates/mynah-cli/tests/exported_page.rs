@@ -262,4 +262,8 @@ fn the_runs_of_agents_are_in_the_page_and_each_is_verified() {
     let changed = store.file("changed.html", &format!("{head}{{\"bundle\":{tail}"));
     browser.open(&format!("file://{changed}"));
     browser.wait(&format!("{states} === 'verified,damaged: record 1'"));
+    // The run that relies on it does not look sound.
+    browser.wait("document.querySelector('[data-status=agent_damaged]') !== null");
+    assert!(browser.text(".proof-line").contains("The run of an agent is damaged"));
+    assert!(browser.text(".agent-run").contains("damaged"));
 }

@@ -269,11 +269,12 @@ fn the_log_and_a_run_are_verified_with_root_fingerprint_and_proof() {
     let verified = store.json(&["verify"]);
     let root = verified.last().unwrap()["root"].as_str().unwrap().to_owned();
     assert!(browser.text(".notices .card").contains(&root), "{root}");
-    for (kept, verdict) in [(&*root, "same"), (&*other, "other")] {
+    for (kept, verdict) in [(&*root, "same"), (&*other, "other"), ("12", "none")] {
         browser.write("#kept", kept);
-        browser.click(".page-head .primary");
+        browser.press("\u{e007}");
         browser
             .wait(&format!("document.querySelector('[data-kept]')?.dataset.kept === {verdict:?}"));
+        assert!(!browser.text(".narrow").contains("nothing wrong so far"), "{verdict}");
     }
     assert_eq!(browser.errors(), Vec::<String>::new());
 }

@@ -1,5 +1,7 @@
 //! What the page of a run shows and offers, in a real browser.
 
+use std::process::Stdio;
+
 use mynah::log::{Log as _, SqliteLog, conformance::Sample};
 use serde_json::json;
 
@@ -137,6 +139,7 @@ fn the_page_of_an_agents_run_leads_to_where_its_calls_are_decided() {
     let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
     let parent = started(&browser, &served, "Look around.");
     browser.wait("document.querySelector('.waiting .decision') !== null");
+    assert_eq!(browser.text(".call .call-state"), "waits for a person");
     browser.click(".agent-run a");
     let told = browser.text(".banner.wait");
     assert!(told.contains("Decide in the run") && told.contains(&parent), "{told}");
@@ -284,7 +287,10 @@ fn the_answer_to_a_message_is_shown_while_it_streams() {
     browser.click(".run-title .buttons button");
     browser.write("dialog textarea", "Go on.");
     browser.click("dialog .primary");
+    // It is shown at once, and once.
+    browser.wait("document.querySelector('.queued')?.innerText.includes('Go on.')");
     streams("Four five.");
+    assert_eq!(browser.run("return document.querySelector('.queued')"), json!(null));
     assert!(browser.text(".conversation").contains("Go on."));
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
@@ -319,9 +325,11 @@ fn another_prompt_and_model_are_tried_in_a_new_run_that_is_compared_with_the_fir
     browser.write("dialog input", "m-2");
     browser.click("dialog .primary");
     browser.wait("document.querySelectorAll('.compare-run .chip.status-completed').length === 2");
+    browser.wait("document.querySelectorAll('.call-body h3').length > 0");
     let heads = browser.text(".compare-heads");
     assert!(heads.contains("m-1") && heads.contains("m-2"), "{heads}");
     assert!(browser.text(".compare-row.first").contains("Be brief."));
+    assert!(!browser.text(".compare-rows").contains("resumed"));
     let query = "new URLSearchParams(location.search)";
     let ids = browser.run(&format!("return [{query}.get('compare'), {query}.get('with')]"));
     assert_eq!(ids[0], *run);
@@ -332,6 +340,9 @@ fn another_prompt_and_model_are_tried_in_a_new_run_that_is_compared_with_the_fir
     browser.open(&served.page(&[("run", other)]));
     browser.wait("document.querySelector('.run-facts')?.innerText.includes('Fork of')");
     assert!(browser.text(".conversation").contains("Tools did not run"));
+    browser.open(&served.page(&[]));
+    assert!(browser.text("tr[data-run] .run-fork").contains("try of"));
+    assert!(browser.text("tr[data-run]").contains("m-2"));
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
@@ -355,4 +366,140 @@ fn an_edited_first_message_makes_a_fork() {
     let fork = store.json(&["runs"])[0].clone();
     assert_eq!((&fork["parent"]["run_id"], &fork["parent"]["seq"]), (&json!(run), &json!(1)));
     assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+/// Chooses a decision about a call.
+fn choose(browser: &Browser, value: &str, text: &str) {
+    browser.wait("document.querySelector('.decision select') !== null");
+    browser.run(&format!(
+        "const one = document.querySelector('.decision select'); one.value = '{value}'; one.dispatchEvent(new Event('change')); \
+         const text = document.querySelector('.decision textarea'); text.value = {}; text.dispatchEvent(new Event('input'))",
+        json!(text)
+    ));
+}
+
+const PAY: &str = r#"{"engine": {"model": "m"}, "scripts": [
+    [{"tool_call": {"id": "c0", "name": "pay", "raw_arguments": "{\"eur\": 7}"}}, {"finish": "tool_calls"}],
+    [{"tool_call": {"id": "c1", "name": "pay", "raw_arguments": "{\"eur\": 8}"}}, {"finish": "tool_calls"}],
+    [{"text": "Done."}, {"finish": "stop"}]],
+    "tools": [{"name": "pay", "manual": true, "returns": {"ok": "paid"}}], "ops": []}"#;
+
+#[test]
+fn a_form_refuses_what_is_missing_or_no_json_and_the_card_shows_what_ran() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    let agent = store.file("shop.json", PAY);
+    let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
+    let run = started(&browser, &served, "Pay.");
+    browser.wait("document.querySelector('.proof-line')?.innerText.includes('4 records checked')");
+    let no_dialog =
+        || assert_eq!(browser.run("return document.querySelector('dialog')"), json!(null));
+    // An empty result is no result.
+    choose(&browser, "result", "");
+    browser.click(".waiting .primary");
+    no_dialog();
+    choose(&browser, "edit", "{\"eur\": 5");
+    browser.click(".waiting .primary");
+    no_dialog();
+    assert!(browser.text(".waiting .error:not([hidden])").contains("not JSON"));
+    choose(&browser, "edit", "{\"eur\": 5}");
+    browser.click(".waiting .primary");
+    browser.click("dialog .primary");
+    browser.wait("document.querySelectorAll('.call').length === 2");
+    let card = browser.text(".call summary");
+    assert!(card.contains("{\"eur\": 5}") || card.contains("{\"eur\":5}"), "{card}");
+    assert!(card.contains("approved with edited arguments · done"), "{card}");
+    browser.click(".call summary");
+    browser.wait("document.querySelectorAll('.call-body h3').length === 3");
+    let detail = browser.text(".call-body");
+    assert!(detail.contains("edited by a person") && detail.contains("the model gave"), "{detail}");
+    // The run waits again, and all of its records are checked.
+    browser.wait("document.querySelector('.proof-line')?.innerText.includes('10 records checked')");
+    // A fork where it waits is made without a question, and waits too.
+    let waits =
+        browser.wait("[...document.querySelectorAll('.note.tone-wait')].at(-1)?.dataset.seq");
+    browser.open(&served.page(&[("run", &run), ("record", waits.as_str().unwrap())]));
+    press(&browser, "Fork here");
+    assert!(browser.text("dialog").contains("waits for your decision"));
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('.run-facts')?.innerText.includes('Fork of')");
+    choose(&browser, "result", "by hand");
+    browser.click(".waiting .primary");
+    assert!(browser.text("dialog").contains("by hand"));
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('.conversation')?.innerText.includes('Done.')");
+    let note = browser.wait("[...document.querySelectorAll('.note')].find((one) => one.innerText.includes('Result given for pay'))?.innerText");
+    assert!(note.as_str().unwrap().contains("by hand"), "{note}");
+    assert_eq!(store.json(&["runs"]).len(), 2, "one click makes one fork");
+    browser.open(&served.page(&[]));
+    browser.wait("document.querySelectorAll('tr[data-run]').length === 2");
+    assert!(browser.text(".run-fork").contains("fork of"));
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+const ASK: &str = r#"{"engine": {"model": "m"}, "scripts": [
+    [{"tool_call": {"id": "q0", "name": "ask", "arguments": {}}}, {"finish": "tool_calls"}],
+    [{"text": "Ordered."}, {"finish": "stop"}]],
+    "tools": [{"name": "ask", "returns": {"ask_user": "How many?"}}], "ops": []}"#;
+
+#[test]
+fn a_call_that_asks_waits_for_a_person_and_its_session_too() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    let agent = store.file("ask.json", ASK);
+    let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
+    browser.open(&served.page(&[]));
+    browser.click(".page-head .primary");
+    browser.write("dialog textarea", "Order.");
+    browser.write("dialog input", "ada");
+    browser.click("dialog .primary");
+    browser.wait(
+        "document.querySelector('.call .call-state')?.innerText.includes('waits for a person')",
+    );
+    // The session takes no message meanwhile, and shows the question.
+    browser.open(&served.page(&[("session", "ada")]));
+    press(&browser, "Send a message");
+    let told = browser.text("dialog");
+    assert!(told.contains("The last turn waits") && told.contains("How many?"), "{told}");
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('.waiting textarea') !== null");
+    browser.write(".waiting textarea", "Three.");
+    browser.click(".waiting .primary");
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('.conversation')?.innerText.includes('Ordered.')");
+    assert!(browser.text(".call .call-state").ends_with("answered"));
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+const DEPLOY: &str = r#"{"engine": {"model": "m"}, "scripts": [
+    [{"tool_call": {"id": "c0", "name": "deploy", "arguments": {"env": "prod"}}}, {"finish": "tool_calls"}],
+    [{"text": "Deployed."}, {"finish": "stop"}]],
+    "tools": [{"name": "deploy", "returns": {"ok": "done", "delay_ms": 600000}}],
+    "ops": [{"op": "chat", "messages": [{"role": "user", "content": "Go."}]}]}"#;
+
+#[test]
+fn an_outcome_that_a_person_gave_is_no_longer_unknown() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    let agent = store.file("deploy.json", DEPLOY);
+    let mut play = mynah(["play", "--log", &store.url(), &agent]);
+    let mut playing = play.stdout(Stdio::null()).spawn().unwrap();
+    let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
+    browser.open(&served.page(&[]));
+    browser.click("tr[data-run] .run-id a");
+    browser.wait("document.querySelector('.call.state-running') !== null");
+    playing.kill().unwrap();
+    playing.wait().unwrap();
+    browser.wait("document.querySelector('.call-state')?.innerText.includes('outcome unknown')");
+    press(&browser, "Resume");
+    browser.click("dialog .primary");
+    choose(&browser, "result", "it is out");
+    browser.click(".waiting .primary");
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('.conversation')?.innerText.includes('Deployed.')");
+    assert_eq!(browser.text(".call .call-state"), "result given");
+    browser.click(".call summary");
+    let heads =
+        browser.wait("[...document.querySelectorAll('.call-body h3')].map((one) => one.innerText)");
+    assert_eq!(heads, json!(["Arguments", "Attempt 1", "Result, given by a person"]));
 }

@@ -371,6 +371,32 @@ fn calls_with_other_ids_and_an_inserted_turn_are_not_differences() {
     assert_eq!(found[0], json!(["only-right", 4]), "{found}");
 }
 
+#[test]
+fn the_order_in_which_calls_end_side_by_side_is_no_difference() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    for (one, two) in [(0, 300), (300, 0)] {
+        let scenario = json!({
+            "scripts": [[{"tool_call": {"id": "a", "name": "one"}}, {"tool_call": {"id": "b", "name": "two"}}, {"finish": "tool_calls"}], [{"text": "Done."}, {"finish": "stop"}]],
+            "tools": [{"name": "one", "returns": {"ok": 1, "delay_ms": one}}, {"name": "two", "returns": {"ok": 2, "delay_ms": two}}],
+            "ops": [{"op": "chat", "messages": [{"role": "user", "content": "Go."}]}],
+        });
+        let file = store.file("play.json", &scenario.to_string());
+        assert_eq!(common::run(["play", "--log", &store.url(), &file]).code, Some(0));
+    }
+    let runs = store.json(&["runs"]);
+    let ended = |run: &str| {
+        let records = store.json(&["show", run, "--records"]);
+        let calls = records.iter().filter(|record| record["kind"] == "tool_completed");
+        calls.map(|record| record["fact"]["call_id"].clone()).collect::<Vec<_>>()
+    };
+    let [right, left] = [0, 1].map(|place| common::text(&runs[place], "run_id"));
+    assert_ne!(ended(&left), ended(&right));
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[("compare", &left), ("with", &right)]));
+    assert!(browser.text(".banner.ok").contains("No difference"));
+}
+
 /// A process that runs a tool for longer than a test.
 fn in_a_tool(store: &Store) -> Child {
     let scenario = r#"{"scripts": [[{"tool_call": {"id": "c", "name": "slow"}}, {"finish": "tool_calls"}]],

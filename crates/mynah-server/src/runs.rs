@@ -42,6 +42,11 @@ pub(crate) struct Listed {
     /// The first words of its input, where they are asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     input: Option<String>,
+    /// The run that it was forked from, and whether the records of that answered for its tools, where the input is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fork_of: Option<RunId>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    tried: bool,
     /// The place of the text that was searched for.
     #[serde(rename = "match", skip_serializing_if = "Option::is_none")]
     found: Option<Match>,
@@ -50,7 +55,16 @@ pub(crate) struct Listed {
 impl From<RunSummary> for Listed {
     fn from(summary: RunSummary) -> Self {
         let abandoned = summary.is_abandoned(now());
-        Self { abandoned, summary, agents: None, caller: None, input: None, found: None }
+        Self {
+            abandoned,
+            summary,
+            agents: None,
+            caller: None,
+            input: None,
+            fork_of: None,
+            tried: false,
+            found: None,
+        }
     }
 }
 
@@ -74,11 +88,17 @@ impl Listed {
         Ok(())
     }
 
-    /// Reads the first words of the run's input.
+    /// Reads the first words of the run's input, and whether it is a fork.
     async fn read_input(&mut self, log: &dyn Log) -> mynah::Result<()> {
         const LONGEST: usize = 160;
-        let first = readable(log, &self.summary.run_id, 1, 1).await?;
-        if let Some(Fact::RunStarted { thread, .. }) = first.first().and_then(fact) {
+        let first = readable(log, &self.summary.run_id, 1, 2).await?;
+        if let Some(Fact::Resumed { about: Some(about), .. }) = first.get(1).and_then(fact) {
+            self.tried = about.answering_run().is_some();
+        }
+        if let Some(Fact::RunStarted { thread, about, .. }) = first.first().and_then(fact) {
+            let parent = about.and_then(|about| about.parent);
+            let parent = parent.filter(|parent| parent.continues.is_none());
+            self.fork_of = parent.map(|parent| parent.run_id);
             let said = thread.messages.iter().rfind(|message| message.role() == Role::User);
             let text = said.map(|message| message.text()).unwrap_or_default();
             let words: Vec<&str> = text.split_whitespace().take(LONGEST).collect();

@@ -71,20 +71,25 @@ export const resume = (run, agents) => confirmed({
 
 export const message = (run, agents) => confirmed({
   title: "Send a message", words: "The message is recorded in the run as one of the user, and the run continues with it.",
-  fields: [{ name: "text", label: "Message", input: h("textarea", { required: true }) }, ...agentFields(agents)], button: "Send", act: (values) => signal(run, { message: values.text, ...agentOf(values) }),
+  fields: [{ name: "text", label: "Message", input: h("textarea", { required: true }) }, ...agentFields(agents)], button: "Send", act: async (values) => ({ ...await signal(run, { message: values.text, ...agentOf(values) }), said: values.text }),
 });
 
-/** `said` is the user's message in the record after these, to be changed. That of the first record is changed in the copy. */
-export const fork = (run, seq, agents, said = null) => confirmed({
-  title: said === null ? `Fork at record ${seq}` : `Fork with another message`, words: seq === 0 ? "The new run begins like this one, with the message changed, and runs its tools. It links to this run, which stays as it is." : `${seq === 1 ? "Record 1 is" : `Records 1 to ${seq} are`} copied into a new run${said === null ? "" : ", which continues with the message and runs its tools"}. This run stays as it is.`,
-  fields: agents.length ? [
-    ...(said === null ? [{ name: "resume", label: "Continue the new run at once", input: h("input", { type: "checkbox", checked: true }) }] : []),
-    { name: "message", label: said === null ? "With a message of the user" : "The user's message", input: h("textarea", { required: said !== null }, said ?? ""), hint: said === null ? "What the user says in the new run after these records. Empty: it continues as it is." : null },
-    ...agentFields(agents),
-  ] : [],
-  button: "Fork",
-  act: (values) => post(runPath(run, "/fork"), seq === 0 ? { at: 1, input: values.message, resume: true, ...agentOf(values) } : { at: seq, ...(values.resume || values.message ? { resume: true, ...(values.message ? { message: values.message } : {}), ...agentOf(values) } : {}) }),
-});
+/** `said` is the user's message in the record after these, to be changed. That of the first record is changed in the copy. `waits` is what the run asks a person there. */
+export const fork = (run, seq, agents, said = null, waits = null) => {
+  const words = seq === 0 ? "The new run begins like this one, with the message changed, and runs its tools. It links to this run, which stays as it is."
+    : `${seq === 1 ? "Record 1 is" : `Records 1 to ${seq} are`} copied into a new run${said === null ? "" : ", which continues with the message and runs its tools"}. ${{ decision: "It waits for your decision, as this run did. ", answer: "It waits for your answer, as this run did. " }[waits] ?? ""}This run stays as it is.`;
+  return confirmed({
+    title: said === null ? `Fork at record ${seq}` : `Fork with another message`, words,
+    // What waits for a person is decided in the new run.
+    fields: agents.length && !waits ? [
+      ...(said === null ? [{ name: "resume", label: "Continue the new run at once", input: h("input", { type: "checkbox", checked: true }) }] : []),
+      { name: "message", label: said === null ? "With a message of the user" : "The user's message", input: h("textarea", { required: said !== null }, said ?? ""), hint: said === null ? "What the user says in the new run after these records. Empty: it continues as it is." : null },
+      ...agentFields(agents),
+    ] : [],
+    button: "Fork",
+    act: (values) => post(runPath(run, "/fork"), seq === 0 ? { at: 1, input: values.message, resume: true, ...agentOf(values) } : { at: seq, ...(values.resume || values.message ? { resume: true, ...(values.message ? { message: values.message } : {}), ...agentOf(values) } : {}) }),
+  });
+};
 
 /** Asks the model again, with another prompt or another model. `said` is what the run began with: `{system, user, model, agent}`. */
 export const tryAgain = (run, agents, said) => {
@@ -152,13 +157,29 @@ export function waitingForm(run, waiting, agents, done) {
     // Nothing is decided before a person did: a form that is sent as it was opened approves nothing.
     const choice = h("select", { "aria-label": `Decision about ${call.name}`, "data-call": call.id, required: true }, h("option", { value: "" }, "Choose a decision"), choices.map(([value, words]) => h("option", { value }, words)));
     const text = h("textarea", { "aria-label": "Arguments, reason or result", hidden: true });
+    const wrong = h("p", { class: "error", role: "alert", hidden: true });
+    text.addEventListener("input", () => { wrong.hidden = true; });
     choice.addEventListener("change", () => {
       text.hidden = ["", "approve"].includes(choice.value);
+      text.required = ["edit", "result"].includes(choice.value);
+      wrong.hidden = true;
       text.value = choice.value === "edit" ? call.raw_arguments ?? jsonText(call.arguments ?? {}) : "";
       text.placeholder = choice.value === "reject" ? "Why; the model reads it" : "The result, as the model reads it";
     });
-    return { call, choice, text, element: h("li", { class: "decision" }, h("div", { class: "decision-head" }, h("strong", {}, icon("tool"), say(call.name)), h("code", { class: "muted" }, say(call.id))),
-      h("pre", { class: "result exact", tabindex: "0", role: "group", "aria-label": "exact arguments" }, say(call.raw_arguments ?? jsonText(call.arguments ?? null))), choice, text) };
+    /** Whether it can be sent. If not, the form tells why. */
+    const isFit = () => {
+      try {
+        if (choice.value === "edit") parseJson(text.value);
+        return true;
+      } catch {
+        wrong.textContent = "These arguments are not JSON. Look for a missing quote, comma or bracket.";
+        wrong.hidden = false;
+        text.focus();
+        return false;
+      }
+    };
+    return { call, choice, text, isFit, element: h("li", { class: "decision" }, h("div", { class: "decision-head" }, h("strong", {}, icon("tool"), say(call.name)), h("code", { class: "muted" }, say(call.id))),
+      h("pre", { class: "result exact", tabindex: "0", role: "group", "aria-label": "exact arguments" }, say(call.raw_arguments ?? jsonText(call.arguments ?? null))), choice, text, wrong) };
   });
   const title = rows.length === 1 ? "Send the decision" : `Send ${rows.length} decisions`;
   const body = () => {
@@ -176,7 +197,7 @@ export function waitingForm(run, waiting, agents, done) {
     return Object.fromEntries(Object.entries(made).filter(([, value]) => Object.keys(value).length));
   };
   const told = () => h("ul", {}, rows.map(({ call, choice, text }) => h("li", {}, { approve: isOutcome ? "run again " : "run ", edit: "run with other arguments ", reject: isOutcome ? "report as not run: " : "do not run ", result: "take the given result for " }[choice.value], h("strong", {}, say(call.name)), [choice.value === "edit" ? ": " : " with ", h("code", { class: "exact" }, say(choice.value === "edit" ? text.value : call.raw_arguments ?? jsonText(call.arguments ?? null)))], ["reject", "result"].includes(choice.value) && text.value ? [choice.value === "reject" ? ". Reason: " : ". Result: ", h("q", {}, say(text.value))] : null)));
-  return h("form", { class: "waiting", onsubmit: (event) => { event.preventDefault(); sent(title, ["The run continues with this:", told()], body); } },
+  return h("form", { class: "waiting", onsubmit: (event) => { event.preventDefault(); if (rows.every(({ isFit }) => isFit())) sent(title, ["The run continues with this:", told()], body); } },
     h("h2", {}, icon("pause"), isOutcome ? "Waits: the outcome of these calls is unknown" : "Waits for approval"), h("p", {}, isOutcome ? "The process died while they ran. Find out whether they did." : ofAgent ? "An agent of this run wants to call:" : "The model wants to call:"),
     h("ul", { class: "decisions" }, rows.map(({ element }) => element)), h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, title)));
 }

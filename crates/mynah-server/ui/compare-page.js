@@ -56,6 +56,34 @@ function prepared(records) {
 
 const nameOf = ({ kind, fact }) => `${kind} ${kind === "tool_scheduled" ? fact?.attempt : kind === "side_effect" ? fact?.name : ""}`;
 
+/** The call that a record is about. */
+const callOf = ({ fact }) => fact?.call_id ?? fact?.inside?.call_id ?? null;
+
+/** Records of calls that ran side by side, in the order of the calls: which one ended first is chance. */
+function inOrderOfCalls(records) {
+  const order = new Map();
+  for (const { fact } of records) for (const { id } of callsOf(fact?.response?.message)) if (!order.has(id)) order.set(id, order.size);
+  const sorted = [];
+  let group = [];
+  const close = () => {
+    sorted.push(...group.sort((one, two) => (order.get(callOf(one)) ?? -1) - (order.get(callOf(two)) ?? -1)));
+    group = [];
+  };
+  for (const record of records) {
+    if (callOf(record) !== null) {
+      group.push(record);
+      continue;
+    }
+    close();
+    sorted.push(record);
+  }
+  close();
+  return sorted;
+}
+
+/** Whether a record only tells that the branch continues. */
+const isSeam = ({ kind, fact }) => kind === "resumed" && fact?.after === "branch" && !fact.message && !["tool_results", "approved", "edited", "rejected", "given_up"].some((name) => fact[name]?.length);
+
 /** Pairs of two lists in order, by what `keyOf` gives; one side is null where only the other list has something. */
 function paired(left, right, keyOf) {
   let [i, j] = [0, 0];
@@ -126,7 +154,7 @@ async function two(query) {
   if (!query.has("replay")) {
     const [runs, sides] = await Promise.all([Promise.all(ids.map((id) => get(runPath(id)))), Promise.all(ids.map(records))]);
     const isLong = sides.some(({ length }) => length > MAX_ALIGNED);
-    return { ids, isLong, runs, heads: runs.map((run, side) => runHead({ ...run, model: modelOf(sides[side]) ?? run.model }, ["Left", "Right"][side])), rows: align(...sides.map(prepared)).map(judge) };
+    return { ids, isLong, runs, heads: runs.map((run, side) => runHead({ ...run, model: modelOf(sides[side]) ?? run.model }, ["Left", "Right"][side])), rows: align(...sides.map((side) => prepared(inOrderOfCalls(side.filter((record) => !isSeam(record)))))).map(judge) };
   }
   const [agent, system] = [query.get("replay") === "-" ? null : query.get("replay"), query.get("system")];
   const again = (more) => post(runPath(ids[0], "/replay"), { ...(agent ? { agent } : {}), ...(system ? { system } : {}), ...more });

@@ -11,8 +11,8 @@ const ESTIMATE = 160;
 
 /** A list of items in chunks. Only chunks near the window are in the document; the others keep their height. */
 export class Conversation {
-  constructor(story, { select, hrefOf = null }) {
-    Object.assign(this, { story, select, hrefOf, chunks: [], selected: null, wanted: new Set() });
+  constructor(story, { select, hrefOf = null, damagedRuns = () => [] }) {
+    Object.assign(this, { story, select, hrefOf, damagedRuns, chunks: [], selected: null, wanted: new Set() });
     this.element = h("div", { class: "conversation", role: "feed", "aria-label": "Conversation", tabindex: "-1" });
     this.observer = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) this.near(this.chunks[Number(target.dataset.chunk)], isIntersecting);
@@ -35,6 +35,15 @@ export class Conversation {
     if (this.chunks.length && !this.chunks.some((chunk) => chunk.shown)) this.show(this.chunks[0], true);
     this.live?.remove();
     if (this.live) this.element.append(this.live);
+    if (this.queued) this.element.append(this.queued);
+  }
+
+  /** Messages that were sent and that the run has not read yet. */
+  queue(texts) {
+    this.queued?.remove();
+    this.queued = texts.length ? h("div", { class: "queued" }, texts.map((text) => h("article", { class: "message role-user", "aria-label": "Queued message" },
+      h("header", {}, h("h2", { class: "who" }, icon("user"), "User"), h("span", { class: "chip status-suspended" }, icon("clock"), "queued"), h("span", { class: "facts" }, "The run reads it before its next model call.")), markdown(text)))) : null;
+    if (this.queued) this.element.append(this.queued);
   }
 
   /** A jump brings many chunks near the window. Each frame fills one, so that scrolling stays smooth. */
@@ -80,7 +89,7 @@ export class Conversation {
     const items = this.story.items.slice(chunk.place * CHUNK, (chunk.place + 1) * CHUNK);
     chunk.element.style.removeProperty("min-height");
     for (const [place, item] of items.entries()) {
-      const state = stateOf(item);
+      const state = `${stateOf(item)} ${(item.calls ?? []).map((call) => `${shownState(call, this.story.isAbandoned)} ${this.damagedRuns().includes(call.run)}`)}`;
       const old = chunk.element.children[place];
       if (old?.dataset.state === state) continue;
       const element = this.item(item);
@@ -122,7 +131,7 @@ export class Conversation {
   /** Another run, as a link where there are pages of runs. */
   runLink(run, at) {
     const href = this.hrefOf?.(run, at);
-    return href ? h("a", { href }, say(run)) : h("code", {}, say(run));
+    return [href ? h("a", { href }, say(run)) : h("code", {}, say(run)), this.damagedRuns().includes(run) ? h("span", { class: "chip status-failed" }, icon("cross"), "damaged") : null];
   }
 
   place(seq, ts) {
@@ -165,18 +174,21 @@ export class Conversation {
 
   call(call) {
     const last = call.attempts.at(-1);
-    const isLost = last?.span?.state === "lost" || (last?.state === "running" && this.story.isAbandoned);
-    const state = isLost ? "lost" : last?.state ?? (call.given !== undefined ? "ok" : call.verdict === "rejected" ? "failed" : "open");
-    const words = { ok: "done", failed: "failed", running: "running", lost: "outcome unknown", open: call.manual ? "waits for a person" : "not run" }[state] ?? state;
+    const state = shownState(call, this.story.isAbandoned);
+    const isWaiting = !call.isOver && !call.verdict;
+    const words = {
+      ok: "done", failed: "failed", running: "running", lost: "outcome unknown", given: "result given", "not-run": "reported as not run", answered: "answered", asks: call.isOver ? "asked a person" : "waits for a person",
+      sleeps: call.isOver ? "waited for a time" : "waits for a time", open: call.manual && isWaiting ? "waits for a person" : "not run",
+    }[state] ?? state;
     const text = argumentsOf(call);
     const body = h("div", { class: "call-body" });
     // Most calls are never opened: their content is made when they are.
     const fill = () => {
       if (body.childNodes.length === 0) body.append(...callDetail(call, this.select));
     };
-    return h("details", { class: `call state-${state}`, "data-key": `call ${call.id}`, ontoggle: fill },
+    return h("details", { class: `call state-${state === "asks" && isWaiting ? "open" : state}`, "data-key": `call ${call.id}`, ontoggle: fill },
       h("summary", {}, icon("chevron"), h("span", { class: "call-name" }, icon("tool"), say(call.name)), h("code", { class: "call-brief" }, say(text.length > 120 ? `${text.slice(0, 119)}…` : text)),
-        h("span", { class: `call-state` }, call.verdict ? say(`${call.verdict} · `) : null, words, last?.duration != null ? ` · ${last.duration ? span(last.duration) : "< 1 ms"}` : null, call.attempts.length > 1 ? ` · ${call.attempts.length} attempts` : null)),
+        h("span", { class: `call-state` }, call.verdict ? say(`${call.verdict}${call.edited === undefined ? "" : " with edited arguments"} · `) : null, words, last?.duration != null && ["ok", "failed"].includes(state) ? ` · ${last.duration ? span(last.duration) : "< 1 ms"}` : null, call.attempts.length > 1 ? ` · ${call.attempts.length} attempts` : null)),
       body);
   }
 
@@ -247,6 +259,7 @@ export class Conversation {
     if (!this.live) {
       this.live = h("article", { class: "message role-assistant streaming", "aria-label": "Answer in progress" });
       this.element.append(this.live);
+      if (this.queued) this.element.append(this.queued);
     }
     this.live.replaceChildren(h("header", {}, h("h2", { class: "who" }, icon("model"), "Assistant"), h("span", { class: "chip status-running" }, icon("bolt"), "streaming")),
       ...(reasoning ? [h("div", { class: "reasoning-text" }, say(reasoning))] : []), markdown(text));
@@ -254,32 +267,50 @@ export class Conversation {
 }
 
 /** What an item shows that may still change: the state of its calls. */
-const stateOf = ({ seq, calls = [] }) => `${seq} ${calls.map(({ attempts, verdict, given, run }) => [attempts.map(({ state, effects, span: one }) => `${state}/${one?.state}/${effects.length}`), verdict, given !== undefined, run].join()).join(" ")}`;
+const stateOf = ({ seq, calls = [] }) => `${seq} ${calls.map(({ attempts, verdict, given, edited, isAnswered, isOver, run }) => [attempts.map(({ state, effects, span: one }) => `${state}/${one?.state}/${effects.length}`), verdict, given !== undefined, edited !== undefined, isAnswered, isOver, run].join()).join(" ")}`;
 
-const argumentsOf = ({ part }) => part.raw_arguments ?? jsonText(part.arguments ?? null);
+/** The arguments as the model wrote them. */
+const writtenOf = ({ part }) => part.raw_arguments ?? jsonText(part.arguments ?? null);
+
+/** The arguments that the call runs with. */
+const argumentsOf = (call) => call.edited ?? writtenOf(call);
+
+const isLost = (attempt, isAbandoned = false) => attempt?.state === "running" && (attempt.span?.state === "lost" || isAbandoned);
+
+/** What a call came to. What a person decided after its process died counts, and not what was unknown before. */
+function shownState(call, isAbandoned) {
+  const last = call.attempts.at(-1);
+  if (!last) return call.given !== undefined ? "ok" : call.verdict === "rejected" ? "failed" : "open";
+  if (isLost(last, isAbandoned)) return call.given !== undefined ? "given" : ["rejected", "given up"].includes(call.verdict) ? "not-run" : "lost";
+  return last.state === "asks" && call.isAnswered ? "answered" : last.state;
+}
 
 /** The arguments of a call and what it came to, as nodes. `select(seq)` shows a record. */
 export function callDetail(call, select) {
   const text = argumentsOf(call);
+  const written = call.edited === undefined ? null : writtenOf(call);
   return [
-    h("div", { class: "call-head" }, h("h3", {}, "Arguments"), copyButton(text, "Copy arguments"), h("span", { class: "facts" }, "call ", h("code", {}, say(call.id)))),
+    h("div", { class: "call-head" }, h("h3", {}, written === null ? "Arguments" : "Arguments, edited by a person"), copyButton(text, "Copy arguments"), h("span", { class: "facts" }, "call ", h("code", {}, say(call.id)))),
     valueView(text),
+    written === null ? [] : [h("div", { class: "call-head" }, h("h3", {}, "Arguments that the model gave"), copyButton(written, "Copy arguments")), valueView(written)],
     call.attempts.map((attempt) => attemptDetail(attempt, call, select)),
-    call.given !== undefined ? [h("div", { class: "call-head" }, h("h3", {}, "Result"), copyButton(call.given, "Copy result")), valueView(call.given)] : [],
+    call.given !== undefined ? [h("div", { class: "call-head" }, h("h3", {}, call.answeredSeq ? "Result, given by a person" : "Result"), copyButton(call.given, "Copy result")), valueView(call.given)] : [],
     call.why ? [h("h3", {}, "Reason"), h("p", {}, say(call.why))] : []].flat(Infinity).filter(Boolean);
 }
 
 function attemptDetail(attempt, call, select) {
-  const title = call.attempts.length > 1 || attempt.number > 1 ? `Attempt ${attempt.number}` : "Result";
-  const lost = attempt.span?.state === "lost" && attempt.state === "running";
+  const lost = isLost(attempt) && attempt.span?.state === "lost";
+  const title = call.attempts.length > 1 || attempt.number > 1 || lost ? `Attempt ${attempt.number}` : attempt.state === "asks" ? "Question" : "Result";
+  const isDecided = call.given !== undefined || call.verdict || attempt !== call.attempts.at(-1);
   return [
     h("div", { class: "call-head" }, h("h3", {}, title), attempt.content ? copyButton(attempt.content, "Copy result") : null,
       attempt.duration != null ? h("span", { class: "facts" }, attempt.duration ? span(attempt.duration) : "< 1 ms") : null,
       h("button", { type: "button", class: "seq", "aria-label": `Select record ${attempt.doneSeq ?? attempt.seq}`, onclick: () => select(attempt.doneSeq ?? attempt.seq) }, `#${attempt.doneSeq ?? attempt.seq}`)),
     attempt.effects.map((effect) => h("div", { class: "effect" }, icon("bolt"), "side effect ", h("code", {}, say(effect.name)), " ", h("code", {}, say("failed" in (effect.effect ?? {}) ? `failed: ${effect.effect.failed}` : jsonText(effect.effect?.done ?? null))))),
-    lost ? h("p", { class: "lost" }, "The process died while it ran: its outcome is unknown.") : null,
+    lost ? h("p", { class: "lost" }, isDecided ? "The process died while it ran." : "The process died while it ran: its outcome is unknown.") : null,
+    attempt.state === "asks" && typeof attempt.outcome.ask_user === "string" ? h("p", { class: "question" }, say(attempt.outcome.ask_user)) : null,
     attempt.error ? h("p", { class: "error" }, say(attempt.error)) : null,
-    attempt.content !== undefined && attempt.content !== "" ? valueView(attempt.content) : null,
+    attempt.content !== undefined && attempt.content !== "" && attempt.state !== "asks" ? valueView(attempt.content) : null,
   ];
 }
 

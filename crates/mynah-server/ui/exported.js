@@ -104,6 +104,9 @@ async function start() {
     } else view.verified({ status: "unavailable", what: "this browser offers no SHA-256 to files" });
     drawList();
   }
+  // A run is as sound as those that it was told the results of.
+  const isDamaged = ({ view: { verification } }) => !["verified", "in_progress", "unavailable"].includes(verification.status);
+  for (const bundle of bundles) bundle.view.blame(below(bundle, bundles).filter(isDamaged).map(({ id }) => id));
 }
 
 start();

@@ -56,7 +56,7 @@ export async function runPage(root, query) {
       if (!rights.actions || record.kind === "sealed") return [];
       const button = (words, act) => h("button", { type: "button", class: "small", onclick: act }, icon("fork"), words);
       const said = saidIn(record);
-      return [button("Fork here", () => opened(fork(id, record.seq, rights.agents))),
+      return [button("Fork here", () => opened(fork(id, record.seq, rights.agents, null, waitsAt(record)))),
         said && canContinue ? button("Edit the message", () => opened(fork(id, record.seq - 1, rights.agents, said))) : null].filter(Boolean);
     },
     links: () => [
@@ -97,6 +97,12 @@ export async function runPage(root, query) {
     const result = await what;
     if (result) acted(result);
   };
+  const said = async (after) => {
+    const result = await message(id, rights.agents);
+    if (result?.run_id === id) view.queue(result.said, after);
+    if (result) acted(result);
+    view.drawQueue();
+  };
   /** A run that failed continues in another one, which the answer names. */
   const acted = (result) => {
     if (result.run_id && result.run_id !== id) location.href = runHref(result.run_id);
@@ -107,7 +113,7 @@ export async function runPage(root, query) {
     const button = (words, what, kind = "") => h("button", { type: "button", class: kind, onclick: what }, words);
     view.buttons.replaceChildren(...[
       canContinue && !run.caller && (run.abandoned || run.status === "failed") ? button("Resume", () => act(resume(id, rights.agents)), "primary") : null,
-      canContinue && !run.caller && !ended && !run.waiting ? button("Message", () => act(message(id, rights.agents))) : null,
+      canContinue && !run.caller && !ended && !run.waiting ? button("Message", () => said(story.records.length)) : null,
       rights.actions && !ended ? button("Cancel", () => act(cancel(id)), "danger") : null,
       canContinue && !run.caller && run.fingerprint && saidIn(story.records[0]) ? button("Run again", () => opened(start(rights.agents, run, saidIn(story.records[0])))) : null,
       canContinue && !run.caller && story.records[0]?.fact?.about ? button("Try another prompt", () => compared(tryAgain(id, rights.agents, begunWith(story.records[0], run)))) : null,
@@ -131,6 +137,8 @@ export async function runPage(root, query) {
     drawButtons();
     drawNotices();
     view.drawHeader();
+    // Calls of a run that no process has any more do not run.
+    view.views.conversation?.refresh();
   };
 
   drawButtons();
@@ -193,7 +201,8 @@ export async function runPage(root, query) {
           view.grew();
           announce(`${count(story.records.length - before)} new records`);
           if (kinds.some((kind) => ["suspended", "resumed", "completed", "failed", "cancelled", "sealed"].includes(kind))) await refresh();
-          if (kinds.includes("sealed")) verify();
+          // What is said of the records holds for all that are shown.
+          if (kinds.includes("sealed") || (kinds.includes("suspended") && view.verification && story.records.length <= SMALL)) verify();
         }
       } catch {
         // The stream reconnects by itself, and this is done again then.
@@ -244,6 +253,12 @@ export async function runPage(root, query) {
 function saidIn({ kind, fact }) {
   const message = kind === "run_started" ? fact?.thread?.messages?.findLast(({ role }) => role === "user") : ["user_message", "resumed"].includes(kind) ? fact?.message : null;
   return message?.role === "user" ? textOf(message) : "";
+}
+
+/** What a fork at a record waits for: an answer, a decision about calls, or nothing that a person gives. */
+function waitsAt({ kind, fact }) {
+  if (kind !== "suspended" || ["crash_loop", "sleeping"].includes(fact?.reason)) return null;
+  return ["manual_tool_calls", "uncertain_tools"].includes(fact?.reason) ? "decision" : "answer";
 }
 
 /** What a run began with, as it can be changed. */

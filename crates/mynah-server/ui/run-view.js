@@ -1,9 +1,9 @@
 // One run: its header, and three linked views of the same records.
 
 import { Conversation, callDetail } from "./conversation.js";
-import { compact, copyButton, count, exactly, h, icon, idChip, money, plural, say, span, statusChip, when } from "./dom.js";
+import { compact, copyButton, count, exactly, h, icon, idChip, money, plural, say, shortId, span, statusChip, when } from "./dom.js";
 import { isBranch } from "./exact.js";
-import { endDetail, subRun } from "./facts.js";
+import { endDetail, subRun, textOf } from "./facts.js";
 import { jsonDiff } from "./json.js";
 import { recordDetail, Records, searched } from "./records.js";
 import { overall } from "./overall.js";
@@ -22,12 +22,13 @@ export class RunView {
    * `expected`, a number of records, are what is known before the records are here. `verify()` verifies a run that is not verified yet.
    */
   constructor(story, { id, raw = null, changed = () => {}, linkOf = null, hrefOf = null, buttons = [], actions = () => [], links = () => [], status = null, agents = null, expected = 0, verify = null }) {
-    Object.assign(this, { story, id, raw, changed, linkOf, hrefOf, actions, links, status, agents, expected, verify, selected: null, view: null, verification: null, live: null });
+    Object.assign(this, { story, id, raw, changed, linkOf, hrefOf, actions, links, status, agents, expected, verify, selected: null, view: null, verification: null, live: null, queued: [], damagedRuns: [] });
     const select = (seq) => this.select(seq);
     this.make = {
       conversation: () => {
-        const made = new Conversation(story, { select, hrefOf });
+        const made = new Conversation(story, { select, hrefOf, damagedRuns: () => this.damagedRuns });
         if (this.live) made.stream(this.live);
+        made.queue(this.queued.map(({ text }) => text));
         return made;
       },
       timeline: () => new Timeline(story, { select }),
@@ -103,6 +104,25 @@ export class RunView {
     this.views.conversation?.stream(live);
   }
 
+  /** Shows a message that was sent after `after` records, until it is recorded. */
+  queue(text, after) {
+    this.queued.push({ text, after });
+    this.drawQueue();
+  }
+
+  drawQueue() {
+    const isRead = ({ text, after }) => this.story.records.slice(after).some(({ kind, fact }) => ["user_message", "resumed"].includes(kind) && fact?.message && textOf(fact.message) === text);
+    this.queued = this.story.sealed ? [] : this.queued.filter((message) => !isRead(message));
+    this.views.conversation?.queue(this.queued.map(({ text }) => text));
+  }
+
+  /** Tells that runs of its agents are damaged. */
+  blame(runs) {
+    this.damagedRuns = runs;
+    this.drawProof();
+    this.views.conversation?.refresh();
+  }
+
   /** Time passes in a run that a process has. */
   tick() {
     const { first, until } = this.story;
@@ -150,17 +170,21 @@ export class RunView {
     const found = this.verification;
     const hash = this.story.sealed ? this.story.last.hash : null;
     const print = hash ? [h("span", { class: "muted" }, "fingerprint"), h("code", { class: "fingerprint", title: hash }, hash), copyButton(hash, "Copy fingerprint")] : [];
-    const state = (tone, drawing, words, ...more) => this.proof.replaceChildren(h("div", { class: `proof-line tone-${tone}`, role: "status", "data-status": found?.status ?? "unchecked" }, icon(drawing), h("strong", {}, words), h("span", { class: "proof-more" }, more)));
+    const state = (tone, drawing, words, ...more) => this.proof.replaceChildren(h("div", { class: `proof-line tone-${tone}`, role: "status", "data-status": tone === "bad" && found.status === "verified" ? "agent_damaged" : found?.status ?? "unchecked" }, icon(drawing), h("strong", {}, words), h("span", { class: "proof-more" }, more)));
     const here = this.story.records.length;
     if (here < this.expected) state("muted", "clock", `Loading ${count(here)} of ${plural(this.expected, "record")}`, h("progress", { max: this.expected, value: here, "aria-label": "Records" }));
     else if (!found) state("muted", "seal", hash ? "Not verified yet" : "In progress", ...print, hash && this.verify ? h("button", { type: "button", class: "small", onclick: this.verify }, "Verify now") : null);
     else if (found.progress) {
       const [done, total] = found.progress;
       state("muted", "seal", `Verifying ${count(done)} of ${plural(total, "record")}`, h("progress", { max: total, value: done, "aria-label": "Verification" }));
+    } else if (this.damagedRuns.length && ["verified", "in_progress"].includes(found.status)) {
+      const { length } = this.damagedRuns;
+      const below = this.damagedRuns.map((run, place) => [place ? ", " : "", this.hrefOf?.(run) ? h("a", { href: this.hrefOf(run), title: run }, say(shortId(run))) : say(shortId(run))]);
+      state("bad", "cross", length === 1 ? "The run of an agent is damaged" : `${count(length)} runs of agents are damaged`, h("span", {}, below, `. The ${plural(found.records, "record")} of this run itself ${found.records === 1 ? "is" : "are"} intact.`), ...print);
     } else if (found.status === "verified") {
       state("ok", "seal", found.by ? `Verified by ${found.by}` : "Verified", h("span", {}, `${plural(found.records, "record")}, chain, seal and tree${found.redacted ? `, ${count(found.redacted)} redacted` : ""}`), ...print);
     } else if (found.status === "in_progress") {
-      state("muted", "seal", found.by ? `Intact so far, says ${found.by}` : "Intact so far", h("span", {}, `${plural(found.records, "record")} checked; there is no seal yet${found.redacted ? `; ${count(found.redacted)} redacted` : ""}`));
+      state("muted", "seal", found.by ? `Intact so far, says ${found.by}` : "Intact so far", h("span", {}, `${found.records < here ? `${count(found.records)} of ` : ""}${plural(Math.max(here, found.records), "record")} checked; there is no seal yet${found.redacted ? `; ${count(found.redacted)} redacted` : ""}`));
     } else if (found.status === "unavailable") {
       state("muted", "seal", "Cannot verify here", h("span", {}, found.what), ...print);
     } else {
@@ -227,6 +251,7 @@ export class RunView {
     // The call that is shown may have come to an end.
     if (this.selected !== null && this.shownCall && this.shownCall.call.attempts.at(-1)?.state !== this.shownCall.state) this.drawPanel();
     this.current?.refresh();
+    if (this.queued.length) this.drawQueue();
     this.find();
   }
 

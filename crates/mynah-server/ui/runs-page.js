@@ -4,7 +4,7 @@ import { start } from "./actions.js";
 import { abilities, get, listen, runPath, withQuery } from "./api.js";
 import { sparkline } from "./charts.js";
 import { announce, compact, count, h, icon, logo, money, plural, say, shortId, span, statusChip, when } from "./dom.js";
-import { textOf, totalsOf } from "./facts.js";
+import { answersOf, textOf, totalsOf } from "./facts.js";
 
 const LIMIT = 100;
 const RANGES = [["", "any time"], ["1h", "last hour"], ["24h", "last 24 h"], ["today", "today"], ["yesterday", "yesterday"], ["7d", "last 7 days"], ["30d", "last 30 days"]];
@@ -70,6 +70,7 @@ export async function runsPage(root, query, show) {
     return h("tr", { "data-run": run.run_id }, h("td", { class: "pick" }, pick(run)),
       h("td", { class: "run-id" }, h("a", { href: runHref(run.run_id, run.match ? { record: run.match.seq } : {}), title: run.run_id }, input ? h("span", { class: "run-input" }, say(input)) : null, h("code", {}, say(shortId(run.run_id)))),
         run.caller ? h("a", { class: "run-caller", href: runHref(run.caller), title: `Agent of run ${run.caller}` }, icon("fork"), "agent of ", say(shortId(run.caller))) : null,
+        run.fork_of ? h("a", { class: "run-caller run-fork", href: runHref(run.fork_of), title: run.tried ? `Run ${run.fork_of}, tried with another prompt or model` : `Fork of run ${run.fork_of}` }, icon("fork"), run.tried ? "try of " : "fork of ", say(shortId(run.fork_of))) : null,
         run.session_id ? h("a", { class: "run-session", href: withQuery("/", { session: run.session_id }), title: `Session ${run.session_id}` }, say(shortId(run.session_id))) : null, run.match ? excerpt(run.match) : null),
       h("td", {}, statusChip(shownStatus(run))), h("td", { class: "clip", title: run.model }, say(run.model ?? "–")),
       h("td", {}, when(run.started / 1e6)), h("td", { class: "number" }, span((run.updated - run.started) / 1e6)), h("td", { class: "number" }, count(totals.turns)), h("td", { class: "number" }, count(totals.tool_calls)),
@@ -119,7 +120,14 @@ export async function runsPage(root, query, show) {
   else drawCharts();
 
   /** What the list shows of a run, and the stream does not contain. */
-  const complete = async (run) => ({ ...run, input: run.input ?? runs.get(run.run_id)?.input ?? textOf((await get(runPath(run.run_id, "/records"), { limit: 1 })).records[0]?.fact?.thread?.messages?.findLast?.((message) => message.role === "user")), match: runs.get(run.run_id)?.match });
+  const complete = async (run) => {
+    const { input, fork_of: of, tried, match } = runs.get(run.run_id) ?? {};
+    // A run that was just begun may not have its second record yet.
+    if (input !== undefined && (!of || tried || run.status !== "running")) return { ...run, input, fork_of: of, tried, match };
+    const [first, second] = (await get(runPath(run.run_id, "/records"), { limit: 2 })).records;
+    const parent = first?.fact?.about?.parent;
+    return { ...run, input: textOf(first?.fact?.thread?.messages?.findLast?.((message) => message.role === "user")), fork_of: parent?.continues ? undefined : parent?.run_id, tried: Boolean(answersOf(second?.fact)), match };
+  };
   let missed = 0;
   let drawn = Date.now();
   const hear = async (told) => {

@@ -41,7 +41,13 @@ export async function sessionPage(root, query) {
   const turns = runs.map(turnOf);
   const list = h("div", { class: "turns" }, turns);
   const next = rights.actions && rights.agents.length ? h("button", { class: "primary", type: "button", onclick: async () => {
-    const { agent: last } = runs.length ? await get(runPath(runs.at(-1).run_id)) : {};
+    const { agent: last, waiting, run_id: turn } = runs.length ? await get(runPath(runs.at(-1).run_id)) : {};
+    if (waiting) {
+      const asked = waiting.question ? [" Its question: ", h("q", {}, say(waiting.question))] : [];
+      const chosen = await confirmed({ title: "The last turn waits", words: ["The next turn can begin when it has ended. Answer or cancel it in its run.", asked], button: "Open its run", act: () => ({ run_id: turn }) });
+      if (chosen) location.href = runHref(turn);
+      return;
+    }
     const agent = h("select", {}, rights.agents.map(({ name }) => h("option", { value: name, selected: name === last }, say(name))));
     const made = await confirmed({ title: "Send a message", words: "It is the next turn of the session, in a run of its own.", fields: [{ name: "agent", label: "Agent", input: agent }, { name: "text", label: "Message", input: h("textarea", { required: true }) }], button: "Send", act: ({ agent: name, text }) => post(`/v1/sessions/${encodeURIComponent(id)}/messages`, { agent: name, text }) });
     if (made) location.href = runHref(made.run_id);

@@ -1,6 +1,6 @@
 // What a run's records tell: the conversation, and the spans of time of the timeline. A fold, so that records can be added as they come.
 
-import { jsonText } from "./exact.js";
+import { isBranch, jsonText } from "./exact.js";
 import { answersOf, breachText, callsOf, endDetail, errorText, partsOf, subRun, textOf } from "./facts.js";
 
 export class Story {
@@ -140,6 +140,7 @@ export class Story {
       this.note(record, "muted", "Continued", "");
     }
     this.status = "running";
+    const waitedFor = this.end;
     this.end = null;
     const model = this.about.model;
     this.learn(fact.about);
@@ -149,17 +150,22 @@ export class Story {
     for (const [id, text] of fact.tool_results ?? []) this.give(record, id, { given: text });
     const edited = new Set((fact.edited ?? []).map(([id]) => id));
     for (const id of fact.approved ?? []) if (!edited.has(id)) this.give(record, id, { verdict: "approved" });
-    for (const [id, text] of fact.edited ?? []) this.give(record, id, { verdict: "approved", why: `with other arguments: ${typeof text === "string" ? text : jsonText(text)}` });
+    for (const [id, given] of fact.edited ?? []) {
+      const text = typeof given === "string" ? given : jsonText(given);
+      this.give(record, id, { verdict: "approved", edited: text }, `with other arguments: ${text}`);
+    }
     for (const [id, why] of fact.rejected ?? []) this.give(record, id, { verdict: "rejected", why });
     for (const id of fact.given_up ?? []) this.give(record, id, { verdict: "given up" });
+    const asked = fact.message ? this.calls.get(waitedFor?.metadata?.pending_tool_call_id) : null;
+    if (asked) asked.isAnswered = true;
     if (fact.message) this.adopt(record, fact.message);
   }
 
-  give(record, id, more) {
+  give(record, id, more, detail = more.why ?? more.given ?? "") {
     const call = this.calls.get(id);
     if (call) Object.assign(call, more, { answeredSeq: record.seq });
     const words = more.verdict ? `${more.verdict === "given up" ? "Given up" : more.verdict === "approved" ? "Approved" : "Rejected"}: ${call?.name ?? id}` : `Result given for ${call?.name ?? id}`;
-    this.note(record, more.verdict === "rejected" ? "wait" : "muted", words, more.why ?? "");
+    this.note(record, more.verdict === "rejected" ? "wait" : "muted", words, detail);
   }
 
   on_user_message(fact, record) {
@@ -229,9 +235,11 @@ export class Story {
   on_tool_completed(fact, record) {
     const attempt = this.attempt(fact.call_id, fact.attempt);
     if (!attempt) return;
-    const failed = fact.outcome && "error" in fact.outcome;
+    const failed = isBranch(fact.outcome) && "error" in fact.outcome;
+    const asks = isBranch(fact.outcome) && "ask_user" in fact.outcome;
+    const sleeps = isBranch(fact.outcome) && "later" in fact.outcome;
     this.close(attempt.span, record, failed ? "failed" : "ok");
-    Object.assign(attempt, { state: failed ? "failed" : "ok", doneSeq: record.seq, content: fact.content, outcome: fact.outcome, duration: fact.duration_ms ?? null });
+    Object.assign(attempt, { state: failed ? "failed" : asks ? "asks" : sleeps ? "sleeps" : "ok", doneSeq: record.seq, content: fact.content, outcome: fact.outcome, duration: fact.duration_ms ?? null });
     attempt.span.duration = attempt.duration;
   }
 
@@ -301,6 +309,7 @@ export class Story {
     this.end = end && { ...end, seq: record.seq };
     const cut = status === "cancelled" ? "cancelled" : "lost";
     for (const one of this.spans) this.close(one, record, one.kind === "turn" || one.kind === "wait" ? "ok" : cut);
+    for (const call of this.calls.values()) call.isOver = true;
     this.turn = null;
     this.waiting = null;
     const words = { completed: "Completed", failed: "Failed", cancelled: "Cancelled" }[status];

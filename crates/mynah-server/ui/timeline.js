@@ -106,7 +106,9 @@ export class Timeline {
     const ticks = [];
     for (let at = Math.ceil(from * this.length / step) * step; at <= to * this.length + 1e-9; at += step) {
       const place = (at / this.length - from) / (to - from);
-      ticks.push(h("span", { class: "tick", style: { left: `${100 * place}%` } }, at === 0 ? "0" : span(this.since(at))));
+      const words = at === 0 ? "0" : span(this.since(at));
+      // In a pause that is shortened, several ticks are at almost the same time.
+      if (ticks.at(-1)?.textContent !== words) ticks.push(h("span", { class: "tick", style: { left: `${100 * place}%` } }, words));
     }
     this.axis.replaceChildren(h("span", { class: "axis-frame" }, ticks));
     // The last ones may have no room for their words.

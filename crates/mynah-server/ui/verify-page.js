@@ -56,7 +56,8 @@ function wrongEntry({ run_id: run, status, err }) {
 async function verifyLog(root) {
   const log = await get("/v1/log");
   const bar = h("progress", { max: Math.max(1, log.counted), value: 0, "aria-label": "Verification of the log" });
-  const state = h("p", { class: "muted", role: "status" }, `Every record of every run, each seal, the index, the list of seals and the tombstones are checked. The log has ${log.complete ? "" : "more than "}${plural(log.counted, "run")}.`);
+  const checks = `Every record of every run, each seal, the index, the list of seals and the tombstones are checked. The log has ${log.complete ? "" : "more than "}${plural(log.counted, "run")}.`;
+  const state = h("p", { class: "muted", role: "status" }, checks);
   const wrong = h("ul", { class: "wrong" });
   const result = h("div", { class: "notices" });
   let stop = () => {};
@@ -65,6 +66,10 @@ async function verifyLog(root) {
   begin.addEventListener("click", () => {
     const wanted = kept.input.value.trim().toLowerCase();
     if (wanted && !isHash(wanted)) {
+      // What an earlier verification found is not about this root.
+      state.textContent = checks;
+      bar.hidden = true;
+      wrong.replaceChildren();
       result.replaceChildren(...keptVerdict(wanted, {}));
       kept.input.focus();
       return;
@@ -74,9 +79,9 @@ async function verifyLog(root) {
     wrong.replaceChildren();
     result.replaceChildren();
     let [checked, bad] = [0, 0];
-    const report = () => {
+    const report = (found = bad === 0 ? ", nothing wrong so far" : "") => {
       bar.value = Math.min(checked, bar.max);
-      state.textContent = `${plural(checked, "run")} checked, ${bad === 0 ? "nothing wrong so far" : `${count(bad)} not what they were`}`;
+      state.textContent = `${plural(checked, "run")} checked${bad === 0 ? found : `, ${count(bad)} ${bad === 1 ? "is not what it was" : "are not what they were"}`}`;
     };
     stop = listen(withQuery("/v1/log/verify", { root: wanted }), {
       run: ({ data }) => {
@@ -92,8 +97,8 @@ async function verifyLog(root) {
         source.close();
         const found = JSON.parse(data);
         begin.disabled = false;
+        report("");
         bar.value = bar.max;
-        report();
         const ok = found.wrong.length === 0 && !found.err;
         const { leaves = null } = found.kept ?? {};
         const told = found.kept ? [h("p", { class: `banner ${leaves === null ? "bad" : "ok"}`, "data-kept": leaves === null ? "other" : "same" }, icon(leaves === null ? "cross" : "check"), h("span", {}, h("strong", {}, leaves === null ? "The kept root is not in this log. " : "The kept root fits. "), leaves === null ? "The log does not begin with what had it: it is another log, or something was changed or taken away." : `The log had it at leaf ${count(leaves)} of ${count(found.leaves)}.`))] : [];
@@ -114,6 +119,7 @@ async function verifyLog(root) {
       },
     });
   });
+  kept.input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !begin.disabled) begin.click(); });
   bar.hidden = true;
   root.replaceChildren(h("div", { class: "narrow" }, h("div", { class: "page-head" }, h("h1", {}, "Verification"), h("div", { class: "buttons" }, begin)), state, kept.element, bar, result, wrong, h("dl", { class: "pairs card" }, hashLine("root now", log.root)), h("p", { class: "muted" }, "To verify one run, open it and choose Verify.")));
   return { title: "Verification", close: () => stop(), key: () => false, keys: [] };
