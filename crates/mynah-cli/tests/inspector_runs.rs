@@ -325,7 +325,6 @@ fn another_prompt_and_model_are_tried_in_a_new_run_that_is_compared_with_the_fir
     browser.write("dialog input", "m-2");
     browser.click("dialog .primary");
     browser.wait("document.querySelectorAll('.compare-run .chip.status-completed').length === 2");
-    browser.wait("document.querySelectorAll('.call-body h3').length > 0");
     let heads = browser.text(".compare-heads");
     assert!(heads.contains("m-1") && heads.contains("m-2"), "{heads}");
     assert!(browser.text(".compare-row.first").contains("Be brief."));
@@ -499,6 +498,7 @@ fn an_outcome_that_a_person_gave_is_no_longer_unknown() {
     browser.wait("document.querySelector('.conversation')?.innerText.includes('Deployed.')");
     assert_eq!(browser.text(".call .call-state"), "result given");
     browser.click(".call summary");
+    browser.wait("document.querySelectorAll('.call-body h3').length > 0");
     let heads =
         browser.wait("[...document.querySelectorAll('.call-body h3')].map((one) => one.innerText)");
     assert_eq!(heads, json!(["Arguments", "Attempt 1", "Result, given by a person"]));

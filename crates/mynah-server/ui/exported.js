@@ -1,7 +1,7 @@
 // The entry of an exported file: a run and the runs of its agents, their views, and their verification. No network.
 
 import { h, icon, logo, say, shortId } from "./dom.js";
-import { fromEntry, subRun } from "./facts.js";
+import { answersOf, fromEntry, subRun } from "./facts.js";
 import { RUN_KEYS, RunView, keys } from "./run-view.js";
 import { Story } from "./story.js";
 import { canVerify, hashOf, readLines, verifyLines } from "./verify.js";
@@ -21,12 +21,14 @@ function bundlesOf(lines) {
   return bundles;
 }
 
-/** The bundles of the runs that a run started, and of those that they started. */
-function below(bundle, bundles) {
+/** The bundles of the runs that a run started, and of those that they started. With `isSpent`, without those that only answer from records. */
+function below(bundle, bundles, isSpent = false) {
   const found = new Set([bundle]);
   for (const { story } of found) {
+    let isAnswered = false;
     for (const { kind, fact } of story.records) {
-      const run = subRun(kind, fact);
+      if (fact?.about) isAnswered = isSpent && answersOf(fact) !== null;
+      const run = isAnswered ? null : subRun(kind, fact);
       const other = run && bundles.find(({ id }) => id === run);
       if (other) found.add(other);
     }
@@ -38,7 +40,7 @@ function below(bundle, bundles) {
 /** What the runs of a run's agents used; null if the file has none. */
 function agentsOf(bundle, bundles) {
   const sums = { turns: 0, tool_calls: 0, input_tokens: 0, output_tokens: 0, cost: 0 };
-  const others = below(bundle, bundles);
+  const others = below(bundle, bundles, true);
   for (const { story: { totals } } of others) {
     for (const [name, value] of Object.entries({ turns: totals.turns, tool_calls: totals.calls, input_tokens: totals.input, output_tokens: totals.output, cost: totals.cost })) sums[name] += value;
   }
