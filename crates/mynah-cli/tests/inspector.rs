@@ -458,7 +458,7 @@ const LOOK: &str = "const bad = []; \
     return bad";
 
 #[test]
-fn a_run_of_10000_records_stays_small_and_smooth() {
+fn a_run_of_10000_records_stays_small_while_it_is_scrolled() {
     let Some(browser) = Browser::start() else { return };
     let store = Store::new();
     let long = (0..2000).fold(Sample::new("long", 0), |sample, _| sample.tool_turn()).sealed();
@@ -467,16 +467,13 @@ fn a_run_of_10000_records_stays_small_and_smooth() {
     for view in ["conversation", "timeline", "records"] {
         browser.open(&served.page(&[("run", "long"), ("view", view)]));
         browser.wait("document.querySelector('.run-facts')?.innerText.includes('10,003')");
-        let nodes = browser.run("return document.querySelectorAll('*').length");
-        assert!(nodes.as_u64().unwrap() < 6000, "{view}: {nodes} elements");
+        // How long it takes is measured in `benches/inspector.rs`.
         let scrolled = "const frame = () => new Promise((ok) => requestAnimationFrame(ok)); \
-            const box = document.querySelector('.rows') ?? document.scrollingElement; let slowest = 0; \
-            for (let step = 0; step < 40; step += 1) { const before = performance.now(); box.scrollTop += box.scrollHeight / 41; await frame(); await frame(); slowest = Math.max(slowest, performance.now() - before); } \
-            return slowest";
-        let slowest =
-            browser.run(&format!("return (async () => {{ {scrolled} }})()")).as_f64().unwrap();
-        // Twice a frame and what is made in it, on a machine that does other things as well.
-        assert!(slowest < 500.0, "{view}: {slowest} ms");
+            const box = document.querySelector('.rows') ?? document.scrollingElement; let most = 0; \
+            for (let step = 0; step < 40; step += 1) { most = Math.max(most, document.querySelectorAll('*').length); box.scrollTop += box.scrollHeight / 41; await frame(); await frame(); } \
+            return most";
+        let most = browser.run(&format!("return (async () => {{ {scrolled} }})()"));
+        assert!(most.as_u64().unwrap() < 6000, "{view}: {most} elements");
     }
     browser.open(&served.page(&[("run", "long"), ("view", "records"), ("record", "9000")]));
     assert_eq!(browser.text(".record-row.selected .number"), "9000");
