@@ -210,6 +210,20 @@ impl RunFilter {
         if self.limit == 0 { 100 } else { self.limit }
     }
 
+    /// The least id that is greater than every id with the [prefix](Self::prefix); none if there is none.
+    pub fn prefix_end(&self) -> Option<String> {
+        let mut chars: Vec<char> = self.prefix.as_deref()?.chars().collect();
+        while let Some(last) = chars.pop() {
+            let greater = u32::from(last) + 1..=u32::from(char::MAX);
+            // Not every number is a character.
+            if let Some(next) = { greater }.find_map(char::from_u32) {
+                chars.push(next);
+                return Some(chars.into_iter().collect());
+            }
+        }
+        None
+    }
+
     /// The place after which the page begins.
     ///
     /// # Errors

@@ -158,10 +158,10 @@ pub(crate) async fn runs(client: &Client, filter: &RunFilter) -> Result<RunPage>
         and(" AND r.started < ?", Box::new(before), Type::INT8);
     }
     if let Some(prefix) = filter.prefix.as_deref() {
-        let count = i32::try_from(prefix.chars().count()).unwrap_or(i32::MAX);
         and(" AND r.id >= ?", text(prefix), Type::TEXT);
-        and(" AND left(r.id, ?)", Box::new(count), Type::INT4);
-        and(" = ?", text(prefix), Type::TEXT);
+        if let Some(end) = filter.prefix_end() {
+            and(" AND r.id < ?", text(&end), Type::TEXT);
+        }
     }
     if let Some(place) = filter.place()? {
         let beyond = ["<", ">"][usize::from(filter.oldest_first)];

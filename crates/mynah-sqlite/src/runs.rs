@@ -97,7 +97,7 @@ pub(crate) fn page(connection: &Connection, filter: &RunFilter) -> Answer<RunPag
     }
     if let Some(prefix) = &filter.prefix {
         and(" AND id >= ?", prefix.clone().into());
-        if let Some(end) = after_all_with(prefix) {
+        if let Some(end) = filter.prefix_end() {
             and(" AND id < ?", end.into());
         }
     }
@@ -288,20 +288,6 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Known> {
     }
     let entry = IndexEntry { summary, token, holder };
     Ok(Known { key: row.get(0)?, entry, recent, wake, may_have_parts: true })
-}
-
-/// The least text that is greater than every text that begins so; none if there is none.
-fn after_all_with(prefix: &str) -> Option<String> {
-    let mut chars: Vec<char> = prefix.chars().collect();
-    while let Some(last) = chars.pop() {
-        let greater = u32::from(last) + 1..=u32::from(char::MAX);
-        // Not every number is a character.
-        if let Some(next) = { greater }.find_map(char::from_u32) {
-            chars.push(next);
-            return Some(chars.into_iter().collect());
-        }
-    }
-    None
 }
 
 fn clamped(limit: usize) -> i64 {
