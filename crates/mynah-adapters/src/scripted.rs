@@ -359,7 +359,7 @@ impl Script {
 
 /// An adapter that plays scripts, one for each call. Clones share the scripts and what was recorded.
 ///
-/// Each process begins with the first script, whatever its requests are. For a program that is killed and started again, use
+/// Each process begins with the first script, regardless of its requests. For a program that is killed and started again, use
 /// [`by_turn`](Self::by_turn).
 #[doc(alias = "Fake")]
 #[derive(Clone, Default)]

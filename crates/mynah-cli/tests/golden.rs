@@ -253,7 +253,7 @@ fn an_update_refuses_a_run_with_a_call_that_the_golden_has_no_result_for() {
     let updated = common::run(["check", &agent, &goldens, "--live", "--update"]);
     assert_eq!(updated.code, Some(0), "{}{}", updated.stdout, updated.stderr);
     assert!(!everything(&goldens).contains("not in the recorded run"));
-    // A call that nobody approved is rejected by the check, and not by a person.
+    // The check rejected a call without an approval; no person did.
     store.file("agent.toml", &AGENT.replace("'allow'", "'ask'"));
     store.file("script.json", &OTHER.replace("rm -rf .", "echo 44"));
     let refused = common::run(["check", &agent, &goldens, "--live", "--update"]);

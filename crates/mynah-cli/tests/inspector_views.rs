@@ -288,7 +288,7 @@ fn no_page_is_wider_than_its_window() {
         let over = browser.run("const { scrollWidth, clientWidth } = document.documentElement; return scrollWidth - clientWidth");
         assert_eq!(over, json!(0), "{page} at {width}");
     }
-    // Whatever part of the timeline is shown.
+    // For any part of the timeline.
     browser.look(320, 900, false);
     browser.open(&served.page(&[("run", &done), ("view", "timeline")]));
     browser.wait("document.querySelector('.tick') !== null");

@@ -151,7 +151,7 @@ impl Options {
         near.min().map(|(_, known)| known)
     }
 
-    /// The same as [`Options::check`], whatever the names of other options are.
+    /// The same as [`Options::check`], without a look at the names of other options.
     #[doc(hidden)]
     pub fn check_values(&self) -> Result<()> {
         self.values.check()?;
