@@ -35,7 +35,6 @@ mod record_summary;
 mod removal;
 mod runs;
 mod sub_runs;
-mod tail;
 mod verify;
 mod view;
 mod waiters;
@@ -66,6 +65,5 @@ pub use removal::{
 };
 pub use runs::{RunFilter, RunPage, RunStatus, RunSummary};
 pub use sub_runs::{agents_totals, sub_runs};
-pub use tail::Tail;
 pub use verify::{Corrupt, Verifier, VerifyReport, VerifyStatus, verify};
 pub use view::{RecordView, parent};

@@ -12,16 +12,11 @@ pub fn leaf(data: &[u8]) -> Hash {
 
 /// The leaf that stands for something with a hash.
 pub(crate) fn leaf_of(hash: &Hash) -> Hash {
-    let mut bytes = [0; 33];
-    bytes[1..].copy_from_slice(&hash.0);
-    Hash::of_array::<33, 1>(bytes)
+    leaf(&hash.0)
 }
 
 fn node(left: &Hash, right: &Hash) -> Hash {
-    let mut bytes = [1; 65];
-    bytes[1..33].copy_from_slice(&left.0);
-    bytes[33..].copy_from_slice(&right.0);
-    Hash::of_array::<65, 2>(bytes)
+    Hash::of(&[&[1], &left.0, &right.0])
 }
 
 /// The root over no leaves.

@@ -12,7 +12,7 @@ use std::{
 
 use mynah_data::{ErrorKind, LogReason, Message};
 use mynah_log::{
-    Append, Chain, Durability, Fact, Log, Prune, Record, RunFilter, Tail, VerifyStatus, Warrant,
+    Append, Chain, Durability, Fact, Log, Prune, Record, RunFilter, VerifyStatus, Warrant,
     conformance::Sample, verify_run, verify_seals,
 };
 use mynah_sqlite::SqliteLog;
@@ -247,14 +247,16 @@ async fn a_log_that_is_read_alone_sees_what_others_write_and_writes_nothing() {
 }
 
 #[tokio::test]
-async fn a_tail_follows_what_another_process_writes() {
+async fn a_reader_waits_for_what_another_process_writes() {
     let (_folder, path) = file();
     let log: Arc<dyn Log> = Arc::new(SqliteLog::open(&path).expect("a log"));
-    let mut tail = Tail::new(log, "run of a", 1);
     let follow = tokio::spawn(async move {
-        let mut kinds = Vec::new();
-        while let Some(record) = tail.next().await.expect("a log that can be read") {
-            kinds.push(record.kind().to_string());
+        let mut kinds: Vec<String> = Vec::new();
+        while kinds.last().is_none_or(|kind| kind != "sealed") {
+            let seen = kinds.len() as u64;
+            log.wait("run of a", seen).await.expect("a log that can be read");
+            let more = log.read("run of a", seen + 1, 10).await.expect("a log that can be read");
+            kinds.extend(more.iter().map(|record| record.kind().to_string()));
         }
         kinds
     });

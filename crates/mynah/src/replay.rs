@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mynah_data::{Error, Message, Messages, Result, Role, RunId, Thread};
+use mynah_data::{Error, Message, Messages, Result, Role, RunId};
 use mynah_log::{Fact, Log};
 use mynah_step::{ReplayCursor, Tool, mismatch};
 use serde::Serialize;
@@ -97,17 +97,12 @@ pub struct Replay {
     log: Arc<dyn Log>,
     run: RunId,
     rerun: Rerun,
-    change: Option<RunChange>,
+    /// Instructions that replace the recorded ones.
+    system: Option<String>,
     options: Options,
 }
 
 mynah_data::partial_debug! { Replay { run, options } }
-
-/// A replacement for the beginning of the conversation.
-enum RunChange {
-    Thread(Thread),
-    System(String),
-}
 
 option_setters!(Replay, self => self.options; model tools chat call data tool_code chat_code);
 
@@ -170,8 +165,8 @@ pub fn replay_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Replay {
 
 impl Replay {
     pub(crate) fn alone(log: Arc<dyn Log>, run: RunId, options: Options) -> Self {
-        let (engine, rerun, change) = (None, Rerun::default(), None);
-        Self { engine, log, run, rerun, change, options }
+        let (engine, rerun, system) = (None, Rerun::default(), None);
+        Self { engine, log, run, rerun, system, options }
     }
 
     /// Runs the idempotent tools again and compares their outcomes with the records. Tools that are not idempotent, and calls that a
@@ -212,12 +207,6 @@ impl Replay {
         self
     }
 
-    /// Compares with what this conversation would have begun.
-    pub fn thread(mut self, thread: impl Into<Thread>) -> Self {
-        self.change = Some(RunChange::Thread(thread.into()));
-        self
-    }
-
     /// Compares with other instructions: they replace the first system message, or precede all
     /// others. In a later turn of a session these are places in the whole conversation, and the run
     /// has only its new messages.
@@ -236,7 +225,7 @@ impl Replay {
     /// # Ok(()) }
     /// ```
     pub fn system(mut self, text: impl Into<String>) -> Self {
-        self.change = Some(RunChange::System(text.into()));
+        self.system = Some(text.into());
         self
     }
 
@@ -297,10 +286,10 @@ impl Replay {
             }
         }
         let mut whole = None;
-        if let Some(change) = self.change.take() {
+        if let Some(system) = self.system.take() {
             // What the runs before it hold is a part of what it was asked.
             let conversation = joined(&loaded.before, &loaded.thread);
-            let changed = change.of(conversation.messages.clone());
+            let changed = with_system(&conversation.messages, system);
             if !changed.starts_with(&loaded.before) {
                 loaded.before = Messages::new();
                 whole = Some(conversation);
@@ -350,15 +339,6 @@ impl Replay {
             // A run that its provider refused is equal when it is refused the same way.
             Err(error) if Some(&error) != refusal.as_ref() => Err(error),
             _ => Ok(Replayed { status: ReplayStatus::Equal, records }),
-        }
-    }
-}
-
-impl RunChange {
-    fn of(self, messages: Messages) -> Messages {
-        match self {
-            Self::Thread(thread) => thread.messages,
-            Self::System(text) => with_system(&messages, text),
         }
     }
 }

@@ -162,8 +162,19 @@ impl Terminal {
     }
 
     /// Waits for the end. Returns the exit code and all that was written.
+    #[expect(clippy::disallowed_methods, reason = "the program runs in real time")]
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
-        let code = self.child.wait().unwrap().code();
+        let begun = Instant::now();
+        let code = loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => break status.code(),
+                None if begun.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(10)),
+                None => {
+                    let screen = self.shown.0.lock().unwrap().parser.screen().contents();
+                    panic!("the program does not end:\n{screen}");
+                }
+            }
+        };
         let (shown, changed) = &*self.shown;
         let mut shown = shown.lock().unwrap();
         // The terminal may still hold what was written last.

@@ -98,7 +98,7 @@ pub async fn run(fresh: impl AsyncFn() -> Arc<dyn Log>) {
     removal::what_a_run_that_stays_goes_on_from_is_not_taken_out(&*fresh().await).await;
     removal::of_those_who_remove_at_once_none_is_lost(&*fresh().await).await;
     tail::waiting_ends_when_there_is_more(&*fresh().await).await;
-    tail::a_tail_gives_each_record_once_until_the_seal(fresh().await).await;
+    tail::a_reader_that_waits_gets_each_record_once_until_the_seal(fresh().await).await;
 }
 
 /// Runs the whole suite with two handles of each log, as two processes have that share it. Each call goes to the other handle than the

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use mynah_data::LogReason;
+use mynah_data::{ErrorKind, LogReason};
 
 use super::{Sample, all, begin, refused};
-use crate::{Log, Tail, log::BoxFuture};
+use crate::{Log, log::BoxFuture};
 
 pub(super) async fn waiting_ends_when_there_is_more(log: &dyn Log) {
     let mut early = log.wait("run", 0);
@@ -26,7 +26,7 @@ pub(super) async fn waiting_ends_when_there_is_more(log: &dyn Log) {
     assert_eq!(refused(log.wait("run", 4).await), LogReason::Sealed, "nothing will ever follow");
 }
 
-pub(super) async fn a_tail_gives_each_record_once_until_the_seal(log: Arc<dyn Log>) {
+pub(super) async fn a_reader_that_waits_gets_each_record_once_until_the_seal(log: Arc<dyn Log>) {
     const TURNS: usize = 60;
     let mut run = Sample::new("run", 0);
     log.append(run.batch()).await.expect("a new run");
@@ -39,15 +39,17 @@ pub(super) async fn a_tail_gives_each_record_once_until_the_seal(log: Arc<dyn Lo
         log.append(run.batch()).await.expect("the end");
         Vec::new()
     };
-    let follow = |from: u64| {
-        let mut tail = Tail::new(Arc::clone(&log), "run", from);
-        async move {
-            let mut seqs = Vec::new();
-            while let Some(record) = tail.next().await.expect("a log that can be read") {
+    let follow = async |mut from: u64| {
+        let mut seqs = Vec::new();
+        loop {
+            match log.wait("run", from.saturating_sub(1)).await {
+                Err(error) if error.kind() == ErrorKind::Log(LogReason::Sealed) => return seqs,
+                waited => waited.expect("a log that can be read"),
+            }
+            for record in log.read("run", from, 7).await.expect("a log that can be read") {
+                from = record.seq() + 1;
                 seqs.push(record.seq());
             }
-            assert_eq!(tail.next().await, Ok(None), "over is over");
-            seqs
         }
     };
     let tasks: Vec<BoxFuture<'_, Vec<u64>>> =
