@@ -11,6 +11,7 @@ pub(crate) fn all() -> Result<(), String> {
         skip("verifier", "`python3` is missing");
         return Ok(());
     }
+    run(BUILD)?;
     run("python3 tools/verify.py --vectors docs/format.md")?;
     verify_vectors(Path::new("crates/mynah-log/tests/vectors"))?;
     let folder = env::temp_dir().join(format!("mynah-verifier-{}", std::process::id()));
@@ -54,7 +55,7 @@ fn same_fingerprint(bundle: &Path) -> Result<(), String> {
         Ok::<_, String>(String::from_utf8_lossy(&done.stdout).into_owned())
     };
     let file = bundle.display();
-    let ours = stdout(format!("cargo run --quiet -p mynah-cli -- verify --json {file}"))?;
+    let ours = stdout(format!("{MYNAH} verify --json {file}"))?;
     let ours = ours.split_once("\"fingerprint\":").and_then(|(_, rest)| rest.split('"').nth(1));
     let ours = ours.ok_or(format!("`mynah verify --json {file}` shows no fingerprint"))?;
     let theirs = stdout(format!("python3 tools/verify.py {file}"))?;
@@ -67,7 +68,6 @@ fn same_fingerprint(bundle: &Path) -> Result<(), String> {
 fn verify_exported(file: &Path, log: &Path) -> Result<(), String> {
     let (file, path) = (file.display(), log.display());
     let log = format!("--log sqlite:{path}");
-    run(BUILD)?;
     let mynah = MYNAH;
     let verify = format!("python3 tools/verify.py {file}");
     let scenario = "scenarios/tools/values_become_text_or_json.json";
