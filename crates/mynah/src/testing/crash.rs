@@ -11,7 +11,9 @@ use std::{
     task::Poll,
 };
 
-use mynah_data::{AdapterReason, ChatResult, HaltReason, Message, Result, Thread, ToolCall};
+use mynah_data::{
+    AdapterReason, ChatResult, HaltReason, Message, Result, Thread, ToolCall, ToolOutcome,
+};
 use mynah_log::{End, Extent, Fact, Kind, Log, MemoryLog, OnUncertain};
 use mynah_step::{RecordedFact, differences};
 use serde::Serialize;
@@ -24,6 +26,7 @@ use crate::{
     loaded::Loaded,
     prepare::{Input, Origin, prepare},
     stream::EventStream,
+    subagent::AgentCalls,
     testing::difference,
 };
 
@@ -69,7 +72,8 @@ type Decide<'a> = Box<dyn Fn(Resume, &ToolCall) -> Resume + Send + Sync + 'a>;
 /// - The conversation and the reason of its end are those of a run without a crash. So are those of a second run without a crash.
 /// - No tool call and no model call with a recorded outcome is repeated, and a tool starts only after its announcement is recorded.
 /// - A call with an unknown outcome runs again if its tool is [`idempotent`](crate::Tool::idempotent), with the same result. Otherwise the run waits
-///   for a person ([`HaltReason::UncertainTools`]), unless [`on_uncertain`](CrashEverywhere::on_uncertain) says what to do.
+///   for a person ([`HaltReason::UncertainTools`]), unless [`on_uncertain`](CrashEverywhere::on_uncertain) says what to do. If it is a call of
+///   an [agent](crate::Engine::as_tool), the run asks about it, and the same policy answers.
 /// - A model call whose answer was lost counts in the budget. A run that ends earlier because of it is compared up to there.
 /// - What [`observe`](CrashEverywhere::observe) returns is the same, if set: effects that the conversation does not show.
 /// - The records verify, and a replay that answers from them is equal.
@@ -167,12 +171,13 @@ impl<'a> CrashEverywhere<'a> {
         self
     }
 
-    /// Approves every call of a manual tool. Without a decision the run waits, and that is its end.
+    /// Approves every call that asks for approval, also those of [agents](crate::Engine::as_tool). Without a decision the run waits, and that is
+    /// its end.
     pub fn approve_all(self) -> Self {
         self.decide(|resume, call| resume.approve(&*call.id))
     }
 
-    /// Decides about every call of a manual tool: approves it, rejects it or gives its result.
+    /// Decides about every call that asks for approval: approves it, rejects it or gives its result.
     ///
     /// ```
     /// use mynah::{Engine, Tool, testing::{Script, Scripted, crash_everywhere}};
@@ -384,7 +389,7 @@ impl<'a> CrashEverywhere<'a> {
         }
         let world = self.observe.as_ref().map(|look| look());
         match Loaded::read(&log, RUN).await {
-            Ok(run) => Ok(Some(Simulated::new(log, run, crashes, world))),
+            Ok(run) => Ok(Some(Simulated::new(log, run, crashes, world, self.on_uncertain))),
             Err(error) => {
                 let what = format!("the records do not verify: {error}");
                 let violation = CrashViolation::new(CrashViolationKind::NotVerified, what);
@@ -437,24 +442,40 @@ impl<'a> CrashEverywhere<'a> {
 
     /// How the run continues; none if it has ended, or waits for something that has no decision.
     fn decided(&self, engine: &Engine, log: &Arc<dyn Log>, run: &Loaded) -> Option<Resume> {
-        let resume = engine.resume(log, RUN).on_uncertain(self.on_uncertain);
+        let resume = || engine.resume(log, RUN).on_uncertain(self.on_uncertain);
+        let decide = |calls: &[&ToolCall]| {
+            let decide = self.decide.as_ref()?;
+            Some(calls.iter().fold(resume(), |resume, call| decide(resume, call)))
+        };
         match run.last() {
             Some(Fact::Sealed(_)) => None,
             Some(Fact::Suspended(end)) => match end.reason {
-                HaltReason::AskUser => Some(resume.answer(self.answer.clone()?)),
+                HaltReason::AskUser => {
+                    let answer = match AgentCalls::asked(&end.metadata) {
+                        Some(AgentCalls { may_have_run: true, .. }) => match self.on_uncertain {
+                            OnUncertain::Rerun => Some("yes".to_owned()),
+                            OnUncertain::Fail => Some("no, it may have run".to_owned()),
+                            _ => None,
+                        },
+                        Some(AgentCalls { calls, .. }) => decide(&calls.iter().collect::<Vec<_>>())
+                            .map(|decided| decided.as_answer())
+                            .or_else(|| self.answer.clone()),
+                        None => self.answer.clone(),
+                    };
+                    Some(resume().answer(answer?))
+                }
                 HaltReason::ManualToolCalls => {
-                    let decide = self.decide.as_ref()?;
                     let calls = end.waiting_calls(run.facts());
-                    Some(calls.iter().fold(resume, |resume, call| decide(resume, call)))
+                    decide(&calls.iter().map(|call| &**call).collect::<Vec<_>>())
                 }
                 HaltReason::UncertainTools if self.on_uncertain != OnUncertain::Suspend => {
-                    Some(resume)
+                    Some(resume())
                 }
                 // The clock of the run stands still.
-                HaltReason::Sleeping => Some(resume.woken()),
+                HaltReason::Sleeping => Some(resume().woken()),
                 _ => None,
             },
-            _ => Some(resume),
+            _ => Some(resume()),
         }
     }
 
@@ -504,8 +525,9 @@ impl<'a> CrashEverywhere<'a> {
             false => {
                 Some(format!("the run ended otherwise\n    first: {first}\n    then:  {then}"))
             }
-            true if self.varying.is_empty() => differing(&reference.result, &run.result),
-            true => None,
+            // Steps show that an agent's call was asked about.
+            true if !self.varying.is_empty() || run.asked_about_outcome() => None,
+            true => differing(&reference.result, &run.result),
         };
         if let Some(what) = differs {
             let violation = found(CrashViolationKind::ResultDiffers, what);
@@ -530,7 +552,12 @@ impl<'a> CrashEverywhere<'a> {
             let id = message.tool_call_id();
             let named = |(id, _): &&(String, String)| message.tool_call_id() == Some(id);
             let tool = tools.iter().rfind(named).map(|(_, name)| name.clone());
-            if id.is_some_and(|id| doubtful.in_doubt.iter().any(|other| other == id)) {
+            // Questions about a call and the answer of an agent that took over name their call.
+            let named = ["tool_call_id", "handoff_tool_call_id"]
+                .iter()
+                .find_map(|key| message.metadata().get(*key)?.as_str());
+            let about = id.or(named);
+            if about.is_some_and(|id| doubtful.in_doubt.iter().any(|other| other == id)) {
                 continue;
             }
             let varies = tool.as_ref().is_some_and(|tool| self.varying.contains(tool));
@@ -597,13 +624,24 @@ struct Simulated {
 }
 
 impl Simulated {
-    fn new(log: MemoryLog, run: Loaded, crashes: Vec<CrashPoint>, world: Option<Value>) -> Self {
+    fn new(
+        log: MemoryLog,
+        run: Loaded,
+        crashes: Vec<CrashPoint>,
+        world: Option<Value>,
+        policy: OnUncertain,
+    ) -> Self {
         let result = run.state().chat_result();
         let records = run.records;
         let facts = || records.iter().map(RecordedFact::fact);
         let given_up = |fact: &Fact| match fact {
             Fact::ToolFailed { call_id, error, .. } => {
                 error.metadata().contains_key("uncertain").then(|| call_id.clone())
+            }
+            // Calls of an agent that may have run. If they run again, the agent's result must be the same.
+            Fact::ToolCompleted { call_id, outcome: ToolOutcome::AskUser { opts, .. }, .. } => {
+                let is_in_doubt = policy != OnUncertain::Rerun && AgentCalls::may_have_run(opts);
+                is_in_doubt.then(|| call_id.clone())
             }
             _ => None,
         };
@@ -637,8 +675,19 @@ impl Simulated {
         })
     }
 
+    /// Whether a person was asked about a call of an agent that may have run.
+    fn asked_about_outcome(&self) -> bool {
+        self.records.iter().any(|kept| match kept.fact() {
+            Fact::ToolCompleted { outcome: ToolOutcome::AskUser { opts, .. }, .. } => {
+                AgentCalls::may_have_run(opts)
+            }
+            _ => false,
+        })
+    }
+
     fn is_uncertain(&self) -> bool {
         self.result.halted_reason == HaltReason::UncertainTools
+            || AgentCalls::asked(&self.result.metadata).is_some_and(|asked| asked.may_have_run)
     }
 }
 
