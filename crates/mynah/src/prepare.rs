@@ -66,6 +66,10 @@ pub(crate) fn prepare(
     origin: Origin,
 ) -> Result<Driver> {
     let world = &engine.0.world;
+    if options.queue.as_ref().is_some_and(|queue| queue.limit == 0) {
+        let why = "Queue::concurrency has a limit of 0, so no worker could claim the run";
+        return Err(Error::invalid_option("queue", "must_be_positive").because(&[why.to_owned()]));
+    }
     let mut mailbox = None;
     let recorder = match options.log.take() {
         Some(log) => {
