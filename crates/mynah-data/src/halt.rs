@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{HaltReason, Message, Metadata};
+use crate::{CONTINUE, HaltReason, Message, Metadata};
 
 /// The reason of a halt that ends the conversation with an answer.
 pub const HANDOFF: &str = "handoff";
@@ -92,7 +92,17 @@ impl Halt {
         metadata
     }
 
-    /// The halt that counts where several tools halted: that of the earliest call, whichever finished first.
+    /// The state of the call that asks, if it continues with the answer.
+    #[doc(hidden)]
+    pub fn continues(&self) -> Option<&Value> {
+        match self {
+            Self::AskUser { opts, .. } => opts.get(CONTINUE),
+            Self::Tool { .. } => None,
+        }
+    }
+
+    /// The halt that counts where several tools halted: that of the earliest call, whichever finished first. A question that ends the
+    /// turn is asked after those of calls that continue with the answer.
     pub fn winner<'a>(
         halts: impl IntoIterator<Item = &'a Self>,
         message: &Message,
@@ -103,6 +113,12 @@ impl Halt {
                 .position(|call| call.id == halt.tool_call_id())
                 .unwrap_or(usize::MAX)
         };
-        halts.into_iter().min_by_key(position)
+        let halts: Vec<&Self> = halts.into_iter().collect();
+        let earliest = halts.iter().copied().min_by_key(position)?;
+        let continues = halts.into_iter().filter(|halt| halt.continues().is_some());
+        match earliest {
+            Self::AskUser { .. } => continues.min_by_key(position).or(Some(earliest)),
+            Self::Tool { .. } => Some(earliest),
+        }
     }
 }

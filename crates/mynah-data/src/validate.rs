@@ -110,6 +110,10 @@ fn tool_errors(spec: &ToolSpec, why: &mut Vec<String>) -> Vec<FieldError> {
         errors.push(FieldError::new("schema", "not_a_map"));
         why.push(format!("the schema of tool {:?} must be a JSON object", spec.name));
     }
+    if spec.timeout_ms == Some(0) {
+        errors.push(FieldError::new("timeout_ms", "must_be_positive"));
+        why.push(format!("the timeout of tool {:?} is zero, so no call could succeed", spec.name));
+    }
     errors
 }
 

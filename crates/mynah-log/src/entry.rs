@@ -351,13 +351,13 @@ pub fn check_message_id(id: &str) -> Result<()> {
 /// One that is empty or too long, or has the character U+0000.
 pub fn check_name(name: &str, id: &str) -> Result<()> {
     let (code, what) = match id.len() {
-        0 => ("empty", "it is empty".to_owned()),
+        0 => ("empty", format!("it is empty; an id has 1 to {MAX_RUN_ID} bytes")),
         // PostgreSQL has no text with it.
-        _ if id.contains('\0') => ("nul", "it has the character U+0000".to_owned()),
+        _ if id.contains('\0') => ("nul", "an id cannot have the character U+0000".to_owned()),
         1..=MAX_RUN_ID => return Ok(()),
-        length => ("too_long", format!("it has {length} bytes")),
+        length => ("too_long", format!("it has {length} bytes; an id has 1 to {MAX_RUN_ID} bytes")),
     };
-    let why = format!("validation failed: {name}: {what}; an id has 1 to {MAX_RUN_ID} bytes");
+    let why = format!("validation failed: {name}: {what}");
     Err(Error::invalid_option(name, code).with_message(why))
 }
 

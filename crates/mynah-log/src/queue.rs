@@ -38,7 +38,8 @@ impl Queue {
         priority(priority: i32) = priority;
     }
 
-    /// The same, and not claimed while `limit` runs with this key have a living owner.
+    /// The same, and not claimed while `limit` runs with this key have a living owner. With a limit of zero the run would never be
+    /// claimed, so an engine refuses it.
     pub fn concurrency(mut self, key: impl Into<String>, limit: u32) -> Self {
         (self.key, self.limit) = (Some(key.into()), limit);
         self

@@ -110,11 +110,15 @@ impl Config {
         self
     }
 
-    /// Refuses two tools of one name, and tools whose arguments could not be checked.
+    /// Refuses two tools of one name, tools without time, and tools whose arguments could not be checked.
     pub(crate) fn check_tools(&self) -> Result<()> {
         if let Some(name) = &self.repeated {
             let why = format!("two tools have the name {name:?}");
             return Err(Error::invalid_option("tools", "duplicate_tool_name").because(&[why]));
+        }
+        if let Some(tool) = self.tools.values().find(|tool| tool.spec().timeout_ms == Some(0)) {
+            let why = format!("the timeout of tool {:?} is zero", tool.name());
+            return Err(Error::invalid_option("tools", "must_be_positive").because(&[why]));
         }
         let error = self.tools.values().find_map(Tool::schema_error);
         error.map_or(Ok(()), |why| {

@@ -40,7 +40,7 @@ pub async fn take_over(
     run: &str,
     head: Option<Head>,
 ) -> Result<KeptLease> {
-    let lease = take_when_silent(log, world, run).await?;
+    let lease = take_when_silent(log, world, run).await.map_err(|error| held_here(error, run))?;
     if log.head(run).await? == head {
         return Ok(lease);
     }
@@ -49,6 +49,17 @@ pub async fn take_over(
             "log error: head_mismatch: another process continued run {run}; resume it again"
         ))
         .with("run_id", run))
+}
+
+/// The same error, if it is a call in this process that holds the run.
+fn held_here(error: Error, run: &str) -> Error {
+    let holder = error.metadata().get("owner").and_then(Value::as_str);
+    match error.kind() == ErrorKind::Log(LogReason::Leased) && holder.is_some_and(process::is_own) {
+        true => error.with_message(format!(
+            "log error: leased: run {run} is held by another call in this process; wait until that ends or drop it, then resume"
+        )),
+        false => error,
+    }
 }
 
 async fn take_when_silent(log: &Arc<dyn Log>, world: &dyn World, run: &str) -> Result<KeptLease> {

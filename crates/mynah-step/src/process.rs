@@ -18,6 +18,11 @@ pub(crate) fn beat_name(log: usize) -> String {
     format!("{random:016x}:{}", name())
 }
 
+/// Whether an owner is of this process. Where the system does not provide its name, that is not known.
+pub(crate) fn is_own(owner: &str) -> bool {
+    process(owner).split_once(':').is_some_and(|(_, of)| !of.is_empty() && of == name())
+}
+
 /// Whether the process of an owner has certainly ended.
 pub(crate) fn owner_has_ended(owner: &str) -> bool {
     process(owner).split_once(':').is_some_and(|(_, name)| has_ended(name))

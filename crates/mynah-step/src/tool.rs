@@ -232,11 +232,11 @@ impl Tool {
         self
     }
 
-    /// The same tool with a time limit of its own.
+    /// The same tool with a time limit of its own. A limit of zero is refused when the tool is used.
     pub fn timeout(self, limit: Duration) -> Self {
         self.with(|spec| {
             // A limit that is there does not vanish by rounding.
-            let millis = limit.as_nanos().div_ceil(1_000_000).max(1);
+            let millis = limit.as_nanos().div_ceil(1_000_000);
             spec.timeout_ms = Some(u64::try_from(millis).unwrap_or(u64::MAX));
         })
     }

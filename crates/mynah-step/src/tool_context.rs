@@ -133,7 +133,7 @@ type OnProgress = Arc<dyn Fn(&ToolProgress) + Send + Sync>;
 pub struct Continuation {
     /// The state that the call gave with its question.
     pub state: Value,
-    /// The answer; none if another call of the same turn was answered, and this one must ask again.
+    /// The answer to its question; none if it waited for a time, by [`ToolOutcome::later_with`](mynah_data::ToolOutcome::later_with).
     pub answer: Option<String>,
 }
 

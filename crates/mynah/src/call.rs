@@ -55,7 +55,7 @@ macro_rules! call {
             /// | failed as its provider did | continues it in a [linked run](Engine::resume) |
             /// | waits for a person or for tool results | returns the recorded result, which names what it waits for |
             /// | was cut off with its process | [resumes](Engine::resume) it |
-            /// | is in use, here or in another process | fails with `leased` |
+            /// | is in use, here or in another process | fails with `leased`, about a second later, when its process gave a sign of life |
             /// | began with another input | fails with `run_exists`; `diff` in the error's metadata has the differences |
             ///
             /// The input is the conversation, the kind of call, its options and the engine's params. Functions, and the engine's

@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer, ser::SerializeStruct as _};
 use crate::{
     call::awaited,
     loaded::{Loaded, VerifiedRun},
-    prepare::joined,
+    prepare::{check_run_id, joined},
     replay::with_system,
 };
 
@@ -182,6 +182,7 @@ impl Fork {
     async fn copy(mut self) -> Result<Forked> {
         let beginning = self.beginning().await?;
         let Self { log, run, at, world, id, link, model, .. } = self;
+        id.as_deref().map_or(Ok(()), check_run_id)?;
         let mut records = Vec::new();
         // The whole run is verified, and what follows may have been removed.
         let shared = |record: &Record| match record.seq() <= at {

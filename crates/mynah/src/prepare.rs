@@ -57,6 +57,18 @@ pub(crate) struct Origin {
     pub(crate) run_id: Option<RunId>,
 }
 
+/// Refuses an id of a new run that nobody could read or type.
+pub(crate) fn check_run_id(run: &str) -> Result<()> {
+    let (code, why) = match run {
+        _ if run.contains(char::is_control) => ("control_character", "has a control character"),
+        _ if !run.is_empty() && run.trim().is_empty() => ("blank", "is blank"),
+        _ => return Ok(()),
+    };
+    let message =
+        format!("validation failed: run_id: {run:?} {why}; use an id that can be read and typed");
+    Err(Error::invalid_option("run_id", code).with_message(message))
+}
+
 /// A run that may begin, and what its caller wants to see of it.
 pub(crate) fn prepare(
     engine: &Engine,
@@ -66,6 +78,11 @@ pub(crate) fn prepare(
     origin: Origin,
 ) -> Result<Driver> {
     let world = &engine.0.world;
+    origin.run_id.as_deref().map_or(Ok(()), check_run_id)?;
+    if options.queue.as_ref().is_some_and(|queue| queue.limit == 0) {
+        let why = "Queue::concurrency has a limit of 0, so no worker could claim the run";
+        return Err(Error::invalid_option("queue", "must_be_positive").because(&[why.to_owned()]));
+    }
     let mut mailbox = None;
     let recorder = match options.log.take() {
         Some(log) => {

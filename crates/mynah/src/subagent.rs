@@ -1,7 +1,7 @@
 //! An engine as a tool of another engine.
 
 mod activity;
-mod approvals;
+pub(crate) mod approvals;
 
 use std::{sync::Arc, time::Duration};
 
@@ -321,7 +321,7 @@ fn outcome(run: &Run, state: Asked) -> Outcome {
         Outcome::Asks { question, hints, state }
     };
     let about = |calls: &[ToolCall], may_have_run: bool| {
-        let what = if may_have_run { "outcome" } else { "approval" };
+        let what = if may_have_run { OUTCOME } else { "approval" };
         let hints = [("for".to_owned(), json!(what)), ("calls".to_owned(), json!(calls))];
         asks(approvals::question(calls, may_have_run), Metadata::from_iter(hints))
     };
@@ -343,6 +343,30 @@ fn outcome(run: &Run, state: Asked) -> Outcome {
         },
     }
 }
+
+/// Calls of an agent that a question of its parent is about.
+pub(crate) struct AgentCalls {
+    pub(crate) calls: Vec<ToolCall>,
+    /// Whether their outcome is unknown. Otherwise they wait for approval.
+    pub(crate) may_have_run: bool,
+}
+
+impl AgentCalls {
+    /// The calls that a run asks about which ended so.
+    pub(crate) fn asked(end: &Metadata) -> Option<Self> {
+        let hints = end.get("ask_user_opts").filter(|hints| hints.get(CONTINUE).is_some())?;
+        let calls = Vec::deserialize(hints.get("calls")?).ok()?;
+        Some(Self { calls, may_have_run: hints.get("for")? == OUTCOME })
+    }
+
+    /// Whether a question with these hints is about calls whose outcome is unknown.
+    pub(crate) fn may_have_run(hints: &Metadata) -> bool {
+        hints.contains_key(CONTINUE) && hints.get("for").is_some_and(|what| what == OUTCOME)
+    }
+}
+
+/// The hint `for` of a question about calls whose outcome is unknown.
+const OUTCOME: &str = "outcome";
 
 /// The hint that names the agent whose calls a question is about, if that is an agent of the called one: its path.
 const AGENT: &str = "agent";

@@ -276,8 +276,8 @@ impl Worker {
         /// is newer, or the log failed. The run stays as it is, and is claimed again after a pause.
         on_failure(fails: impl Fn(&RunId, &Error) + Send + Sync + 'static) = Some(Box::new(fails));
 
-        /// How many runs it performs at once. By default 16.
-        concurrency(runs: usize) = runs.max(1);
+        /// How many runs it performs at once. By default 16. A worker with 0 is refused.
+        concurrency(runs: usize) = runs;
 
         /// How long model calls in flight and running tools may take after shutdown. By default 30 seconds.
         drain(limit: Duration) = limit;
@@ -299,8 +299,10 @@ impl Worker {
     /// Works until `shutdown` is ready and the runs that it has are done or released. Each run is a task of the runtime.
     ///
     /// # Errors
-    /// A log that fails for another reason than being unavailable for a while.
+    /// A worker without agents or with a [`concurrency`](Self::concurrency) of 0, which would never perform a run; and a log that fails for
+    /// another reason than being unavailable for a while.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<WorkerReport> {
+        self.check()?;
         self.name_queues();
         let mut shutdown = pin!(shutdown.fuse());
         let (mut runs, mut cursor) = (Runs::default(), None);
@@ -360,6 +362,18 @@ impl Worker {
         };
         let more: Vec<String> = self.queues.iter().flat_map(of_agents).collect();
         self.queues.extend(more);
+    }
+
+    /// Refuses a worker that would never perform a run.
+    fn check(&self) -> Result<()> {
+        let (field, code, why) = match (self.agents.is_empty(), self.concurrency) {
+            (true, _) => {
+                ("agents", "required", "the worker has no agent; add one with Worker::agent")
+            }
+            (_, 0) => ("concurrency", "must_be_positive", "the worker has room for no run"),
+            _ => return Ok(()),
+        };
+        Err(Error::invalid_option(field, code).because(&[why.to_owned()]))
     }
 
     /// Claims runs that can continue and begins them. Returns whether there may be more, and when to look again although nothing changed.

@@ -108,7 +108,7 @@ async fn a_call_with_edited_arguments_keeps_them_when_it_asks_and_continues() ->
 }
 
 #[tokio::test]
-async fn of_two_calls_that_ask_both_continue_and_one_asks_again() -> Result<()> {
+async fn of_two_calls_that_ask_each_gets_its_own_answer() -> Result<()> {
     let runs = Arc::default();
     let script = [calls(&["c0", "c1"]), says("Both booked.")];
     let engine = Engine::new(Scripted::new(script)?).tool(book(&runs));
@@ -121,6 +121,7 @@ async fn of_two_calls_that_ask_both_continue_and_one_asks_again() -> Result<()> 
         result = engine.resume(&log, &*run).answer(answer).await?;
     }
     assert_eq!(asked, ["c0", "c0", "c1", "c1"]);
+    assert_eq!(runs.load(Ordering::Relaxed), 6, "a call runs again only with its answer");
     assert_eq!(result.text(), "Both booked.");
     let results = result.thread.messages.iter().filter(|message| message.role() == Role::Tool);
     let read: Vec<Value> =
@@ -128,6 +129,92 @@ async fn of_two_calls_that_ask_both_continue_and_one_asks_again() -> Result<()> 
     assert_eq!(read[0]["meal"], "soup");
     assert_eq!(read[1]["meal"], "rice");
     assert_eq!(engine.replay(&log, &*run).await?.status, "equal");
+    Ok(())
+}
+
+/// A tool that asks within its call, one that asks the conversation, one that needs approval and one that halts.
+fn desk(calls: &[&str]) -> Result<Engine> {
+    let tool = |name: &str| Tool::new(name, "", json!({}));
+    let seat = tool("seat").idempotent(3).handler(async |_, context: mynah::ToolContext| {
+        match context.continuation() {
+            None => ToolOutcome::ask_and_continue("Which seat?", Metadata::new(), json!({})),
+            Some(past) => json!({"seat": past.answer}).into(),
+        }
+    });
+    let ask = tool("ask").idempotent(3).handler(async |_, _| ToolOutcome::ask("Anything else?"));
+    let pay = tool("pay").idempotent(3).approval(Approval::Ask).handler(async |_, _| "paid");
+    let stop = tool("stop").idempotent(3).handler(async |_, _| ToolOutcome::halt("closed", "now"));
+    let mut asked: Vec<Value> =
+        calls.iter().map(|name| json!({"tool_call": {"id": name, "name": name}})).collect();
+    asked.push(json!({"finish": "tool_calls"}));
+    let model = Scripted::new([asked.into(), says("Done.")])?;
+    Ok(Engine::new(model).tools([seat, ask, pay, stop]))
+}
+
+fn texts(result: &mynah::ChatResult) -> Vec<String> {
+    let messages = result.thread.messages.iter().skip(2);
+    messages.map(|message| message.text().into_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_call_that_asks_does_not_take_the_approval_of_another() -> Result<()> {
+    for calls in [["seat", "pay"], ["pay", "seat"]] {
+        let (engine, log) = (desk(&calls)?, MemoryLog::new());
+        let asked = engine.chat("go").record(&log).run_id("r").await?;
+        assert_eq!(asked.pending_question.as_deref(), Some("Which seat?"));
+        let waiting = engine.resume(&log, "r").answer("12A").await?;
+        let names: Vec<String> =
+            waiting.manual_tool_calls().into_iter().map(|call| call.name).collect();
+        assert_eq!(names, ["pay"]);
+        let done = engine.resume(&log, "r").approve("pay").await?;
+        assert_eq!(texts(&done), [r#"{"seat":"12A"}"#, "paid", "Done."]);
+        assert_eq!(engine.replay(&log, "r").await?.status, "equal");
+        assert_eq!(replay_run(&log, "r").await?.status, "equal");
+        let check = crash_everywhere(|| desk(&calls).unwrap(), "go").answer("12A").approve_all();
+        assert!(check.await.records > 10);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_session_asks_for_the_approval_after_the_answer() -> Result<()> {
+    let (engine, log) = (desk(&["seat", "pay"])?, Arc::new(MemoryLog::new()));
+    let (session, _) = engine.start(Session::from("go").with_id("s")).record(&log).await?;
+    let (session, _) = engine.reply(&session, "12A").record(&log).await?;
+    let names: Vec<&str> =
+        session.pending_tool_calls().iter().map(|call| call.name.as_str()).collect();
+    assert_eq!(names, ["pay"]);
+    assert_eq!(restore_session(&log, "s").await?.session, session);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_question_that_ends_the_turn_is_asked_after_one_within_a_call() -> Result<()> {
+    for calls in [["ask", "seat", "pay"], ["seat", "ask", "pay"]] {
+        let (engine, log) = (desk(&calls)?, MemoryLog::new());
+        let asked = engine.chat("go").record(&log).run_id("r").await?;
+        assert_eq!(asked.pending_question.as_deref(), Some("Which seat?"));
+        let asked = engine.resume(&log, "r").answer("12A").await?;
+        assert_eq!(asked.pending_question.as_deref(), Some("Anything else?"));
+        let done = engine.resume(&log, "r").answer("no").await?;
+        let read = texts(&done);
+        assert!(read.contains(&r#"{"seat":"12A"}"#.to_owned()), "{read:?}");
+        assert_eq!(read[3..], ["Anything else?", "no", "Done."], "{read:?}");
+        assert_eq!(engine.replay(&log, "r").await?.status, "equal");
+        crash_everywhere(|| desk(&calls).unwrap(), "go").answer("12A").await;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_tool_that_halts_beside_a_question_halts_after_the_answer() -> Result<()> {
+    let (engine, log) = (desk(&["seat", "stop"])?, MemoryLog::new());
+    let asked = engine.chat("go").record(&log).run_id("r").await?;
+    assert_eq!(asked.pending_question.as_deref(), Some("Which seat?"));
+    let done = engine.resume(&log, "r").answer("12A").await?;
+    assert_eq!(done.halted_reason.as_str(), "closed");
+    assert_eq!(texts(&done), [r#"{"seat":"12A"}"#, "now"]);
+    assert_eq!(engine.replay(&log, "r").await?.status, "equal");
     Ok(())
 }
 

@@ -9,8 +9,8 @@ use std::{
 };
 
 use mynah::{
-    Adapter, BoxFuture, Budget, Engine, Error, ModelCall, ModelStream, OnUncertain, Options,
-    Request, Result, StepResult, Tool, ToolContext, ToolMode, ToolOutcome,
+    Adapter, Approval, BoxFuture, Budget, Engine, Error, ModelCall, ModelStream, OnUncertain,
+    Options, Request, Result, StepResult, Tool, ToolContext, ToolMode, ToolOutcome,
     testing::{CrashViolation, CrashViolationKind, Script, Scripted, crash_everywhere},
 };
 use serde_json::{Value, json};
@@ -251,6 +251,58 @@ async fn a_check_that_could_not_fail_is_a_violation() {
 }
 
 #[tokio::test]
+async fn a_run_that_waits_is_not_tested_unless_it_may_wait() {
+    let asks = || tool("ask").idempotent(1).handler(async |_, _| ToolOutcome::ask("How many?"));
+    let pays = || echo().approval(Approval::Ask);
+    let ask = || crash_everywhere(move || agent(asks()), "go");
+    let pay = || crash_everywhere(move || agent(pays()), "go");
+    let idle = pay().decide(|resume, _| resume);
+    for (check, why) in [
+        (ask(), "waits for an answer to \"How many?\"; add answer(..), or may_wait()"),
+        (pay(), "waits for a decision about echo; add approve_all() or decide(..), or may_wait()"),
+        (idle, "the function of decide(..) returns no decision about call c0 of tool echo"),
+    ] {
+        let found = check.check().await.expect_err("it waits");
+        assert_eq!(found.kind(), CrashViolationKind::NotTested, "{found}");
+        let text = found.to_string();
+        assert!(text.contains(why) && !text.contains("the same engine"), "{text}");
+    }
+    let waited = pay().may_wait().await;
+    assert!(pay().approve_all().await.records > waited.records);
+    ask().may_wait().await;
+}
+
+#[tokio::test]
+async fn the_likely_cause_is_named_first() {
+    let advice = |found: Box<CrashViolation>| {
+        let text = found.to_string();
+        text.split_once("what to do: ").expect("advice").1.to_owned()
+    };
+    // A condition that counts for itself halts elsewhere in a replay.
+    let counts = || {
+        let seen = AtomicUsize::new(0);
+        Options::new().halt_when("count", move |_| seen.fetch_add(1, Relaxed) == 1)
+    };
+    let scripts = [call("c0", "echo"), call("c1", "echo"), call("c2", "echo")];
+    let many = || Engine::new(Scripted::play(scripts.clone())).tool(echo());
+    let found = crash_everywhere(many, "go").options(counts()).check().await.expect_err("a bug");
+    assert!(advice(found).starts_with("let halt_when depend on its step alone"));
+
+    let made = AtomicUsize::new(0);
+    let making = || {
+        made.fetch_add(1, Relaxed);
+        agent(tool("echo").handler(async |_, _| "said"))
+    };
+    let check = || crash_everywhere(making, "go").observe(|| made.load(Relaxed));
+    let found = check().check().await.expect_err("the world is not reset");
+    assert!(advice(found).starts_with("reset the world in before_each(..); do every effect"));
+    let found = check().before_each(|| made.store(0, Relaxed)).check().await.expect_err("a bug");
+    let told = advice(found);
+    assert!(told.starts_with("do every effect in a tool, and none where the engine is made"));
+    assert!(!told.contains("halt_when") && !told.contains("idempotent"), "{told}");
+}
+
+#[tokio::test]
 async fn a_question_is_answered_and_an_approved_call_runs_once() {
     let ledger = Ledger::default();
     let agent = || {
@@ -264,8 +316,8 @@ async fn a_question_is_answered_and_an_approved_call_runs_once() {
             .observe(|| charged(&ledger))
     };
     // Without an answer or a decision the run ends there.
-    assert_eq!(check().await.records, 6);
-    assert_eq!(check().answer("two").await.records, 10);
+    assert_eq!(check().may_wait().await.records, 6);
+    assert_eq!(check().answer("two").may_wait().await.records, 10);
     let report = check().answer("two").approve_all().await;
     assert_eq!((report.records, report.uncertain), (17, 2));
     check().answer("two").approve_all().on_uncertain(OnUncertain::Rerun).await;

@@ -73,7 +73,8 @@ async fn what_a_run_tells_has_the_same_text_live_resumed_and_replayed() -> mynah
     assert_eq!(content, unsorted().to_string(), "what the model reads is what the tool gave");
     let run = live.run_id.clone().unwrap_or_default();
     engine(scripted([])).replay(&log, &*run).await?;
-    crash_everywhere(|| engine(scripted(script())), user).on_uncertain(OnUncertain::Rerun).await;
+    let check = crash_everywhere(|| engine(scripted(script())), user).may_wait();
+    check.on_uncertain(OnUncertain::Rerun).await;
     Ok(())
 }
 

@@ -59,6 +59,28 @@ async fn an_id_leaves_room_for_those_of_the_runs_that_continue_its_own() -> Resu
 }
 
 #[tokio::test]
+async fn an_id_that_cannot_be_read_or_typed_is_refused() -> Result<()> {
+    let log = MemoryLog::new();
+    let engine = talker(2)?;
+    for (id, why) in [
+        ("  ", "\"  \" is blank"),
+        ("a\0b", "has a control character"),
+        ("a\nb", "has a control character"),
+        ("\u{1b}[2J", "has a control character"),
+    ] {
+        let refused = engine.chat("go").record(&log).run_id(id).await.expect_err("no id");
+        assert!(refused.to_string().contains(why), "{refused}");
+        let refused = engine.chat("go").record(&log).run_id(id).enqueue().await;
+        assert!(refused.is_err(), "{id:?}");
+        engine.chat("go").record(&log).run_id("k").await?;
+        let refused = mynah::fork_run(&log, "k", 3).run_id(id).await.expect_err("no id");
+        assert!(refused.to_string().contains(why), "{refused}");
+    }
+    assert_eq!(log.runs(RunFilter::new()).await?.runs.len(), 1);
+    Ok(())
+}
+
+#[tokio::test]
 async fn every_recorded_call_returns_the_id_of_its_run_which_leads_back_to_it() -> Result<()> {
     let log = MemoryLog::new();
     let engine = talker(4)?;
@@ -139,6 +161,9 @@ async fn a_run_in_use_is_refused_with_its_holder() -> Result<()> {
         let error = chat(&log, &engine).await.expect_err("it is in use");
         assert_eq!(error.reason(), "leased");
         assert!(error.metadata()["owner"].is_string());
+        let is_linux = cfg!(target_os = "linux");
+        let told = error.to_string().contains("held by another call in this process");
+        assert_eq!(told, is_linux, "{error}");
         poll.abort();
     }
     Ok(())

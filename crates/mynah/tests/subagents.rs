@@ -7,7 +7,8 @@ use std::{
 
 use futures_util::StreamExt as _;
 use mynah::{
-    AdapterReason, Approval, CancelHandle, Event, OnToolError, Options, Waiting, cancel_run,
+    AdapterReason, Approval, CancelHandle, Event, OnToolError, OnUncertain, Options, Waiting,
+    cancel_run,
     log::{RunStatus, verify_run},
     prelude::*,
     testing::{Entry, Script, Scripted, crash_everywhere},
@@ -444,6 +445,37 @@ async fn a_crash_anywhere_repeats_nothing_while_an_agent_waits_for_approval() {
     let agent = || researcher([calls("send", json!({})), says("They can.")]).tool(send.clone());
     let report = crash_everywhere(|| editor(agent()), "Mynahs?").answer("yes").await;
     assert!(report.crashed > 15, "{report:?}");
+}
+
+#[tokio::test]
+async fn a_call_of_an_agent_that_may_have_run_is_uncertain_for_the_check() {
+    let send = Tool::new("send", "", json!({})).handler(async |_, _| "sent");
+    let agent = || researcher([calls("send", json!({})), says("They can.")]).tool(send.clone());
+    let engines: [(&str, &(dyn Fn() -> Engine + Send + Sync)); 2] =
+        [("as a tool", &|| editor(agent())), ("by a handoff", &|| desk(agent()))];
+    for (how, engine) in engines {
+        let check = || crash_everywhere(engine, "Mynahs?");
+        for check in [check(), check().answer("yes"), check().approve_all()] {
+            let report = check.await;
+            assert!(report.uncertain > 0, "{how}: {report:?}");
+        }
+        for policy in [OnUncertain::Rerun, OnUncertain::Fail] {
+            let report = check().on_uncertain(policy).await;
+            assert_eq!(report.uncertain, 0, "{how}: {report:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn decisions_of_the_check_hold_for_the_calls_of_an_agent() {
+    let send = Tool::new("send", "", json!({})).idempotent(1).approval(Approval::Ask);
+    let send = send.handler(async |arguments: Value, _| arguments);
+    let agent = || researcher([calls("send", json!({})), says("They can.")]).tool(send.clone());
+    let check = || crash_everywhere(|| editor(agent()), "Mynahs?");
+    let answered = check().answer("yes").await;
+    assert_eq!(check().approve_all().await, answered);
+    let rejected = check().decide(|resume, call| resume.reject(&*call.id, "not today")).await;
+    assert_eq!(rejected.records, answered.records);
 }
 
 /// A front desk that hands over to another agent.

@@ -65,6 +65,28 @@ async fn an_enqueued_run_is_performed_once() {
 }
 
 #[tokio::test]
+async fn what_would_never_run_is_refused() {
+    let (log, engine) = (MemoryLog::new(), Engine::new(Scripted::play([says("Hello.")])));
+    let queue = || Queue::new("q").concurrency("c", 0);
+    let chat = || engine.chat("Hi!").record(&log).run_id("r").queue(queue());
+    let endless = std::future::pending;
+    let worker = || Worker::new(&log).agent("a", engine.clone());
+    let hasty = Tool::new("hasty", "", json!({})).timeout(Duration::ZERO);
+    let hasty = engine.clone().tool(hasty.handler(async |_, _| "done"));
+    let table = [
+        (chat().enqueue().await.unwrap_err(), "queue: must_be_positive"),
+        (chat().await.unwrap_err(), "queue: must_be_positive"),
+        (worker().concurrency(0).run(endless()).await.unwrap_err(), "room for no run"),
+        (Worker::new(&log).run(endless()).await.unwrap_err(), "add one with Worker::agent"),
+        (hasty.chat("Hi!").await.unwrap_err(), "the timeout of tool \"hasty\" is zero"),
+    ];
+    for (error, expected) in table {
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    assert!(log.run("r").await.unwrap().is_none());
+}
+
+#[tokio::test]
 async fn a_question_is_answered_by_a_message_that_counts_once() {
     let log = MemoryLog::new();
     let ask = Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("How many?"));

@@ -8,7 +8,7 @@ use mynah_step::{Tool, reruns_lost};
 use serde_json::json;
 
 use super::Resume;
-use crate::{Decision, loaded::Loaded};
+use crate::{Decision, loaded::Loaded, subagent::approvals::answer};
 
 impl Decision {
     fn runs(&self) -> bool {
@@ -17,6 +17,15 @@ impl Decision {
 }
 
 impl Resume {
+    /// Its decisions as the answer to a question about calls of an agent.
+    pub(crate) fn as_answer(&self) -> String {
+        answer(&self.decisions)
+    }
+
+    pub(crate) fn decides(&self, call: &str) -> bool {
+        self.decisions.iter().any(|(id, _)| id == call)
+    }
+
     /// The calls that run because of a decision.
     pub(super) fn approved(&self) -> impl Iterator<Item = &String> {
         self.decisions.iter().filter(|(_, decision)| decision.runs()).map(|(id, _)| id)

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::{
     open_turn::{OpenTurn, PlannedCall},
-    state::{PendingModelCall, RunState},
+    state::{PendingModelCall, RunState, manual_calls},
 };
 use crate::context_policy::{ContextPolicy, ContextView, MIN_REQUEST, Token};
 
@@ -387,19 +387,15 @@ impl RunState {
             return self.next_of_tools(turn, policy);
         }
         let Some(step) = self.steps_of_pass().last() else {
-            return match self.halt() {
-                // A call that was approved has halted.
-                Some(halt) if self.conversation.is_none() => {
-                    Action::Finish(self.end_of_chat(halted(halt), policy))
-                }
-                _ if self.extent == Extent::Chat => {
-                    let end = self.out_of_turns(policy);
-                    end.map_or(Action::StartTurn, |end| {
-                        Action::Finish(self.end_of_chat(end, policy))
-                    })
-                }
-                _ => Action::StartTurn,
-            };
+            // A call that was approved has halted; or one that asked is done, and others of its turn wait for approval.
+            let halt = self.halt().filter(|_| self.conversation.is_none()).map(halted);
+            let end = halt.or_else(|| self.waits_for_approval());
+            let end = end.or_else(|| match self.extent {
+                Extent::Chat => self.out_of_turns(policy),
+                _ => None,
+            });
+            return end
+                .map_or(Action::StartTurn, |end| Action::Finish(self.end_of_chat(end, policy)));
         };
         if self.extent != Extent::Chat {
             return Action::Finish(self.end_after(step).unwrap_or_else(completed));
@@ -508,11 +504,10 @@ impl RunState {
                 return Some(failed(Error::unknown_tool(tool_name).to_value()));
             }
             Plan::Manual => return Some(manual(self.step_index(), Vec::new())),
-            Plan::Tools { manual: calls, .. } if !calls.is_empty() => {
-                let listed = step.metadata.get("manual_tool_calls").cloned().unwrap_or_default();
-                return Some(manual(self.step_index(), vec![("manual_tool_calls", listed)]));
-            }
             _ => {}
+        }
+        if let Some(end) = self.waits_for_approval() {
+            return Some(end);
         }
         match step.response.finish_reason {
             Some(FinishReason::Error) => {
@@ -523,6 +518,14 @@ impl RunState {
             _ if *plan == Plan::Continue => None,
             _ => Some(completed()),
         }
+    }
+
+    /// The end of a run whose last turn has calls that wait for approval.
+    fn waits_for_approval(&self) -> Option<End> {
+        let (last, step) = (self.last.as_ref()?, self.steps.last()?);
+        let calls = manual_calls(&last.plan, &step.response);
+        let listed = vec![("manual_tool_calls", json!(calls))];
+        (!calls.is_empty()).then(|| manual(self.step_index(), listed))
     }
 
     fn step_index(&self) -> usize {

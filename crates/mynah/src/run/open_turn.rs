@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use mynah_data::{Halt, Message, Response, ToolCall};
 use mynah_log::Plan;
 use mynah_step::{Continuation, denied};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// An answer whose tools are not all done.
 #[derive(Clone, Debug)]
@@ -156,8 +156,18 @@ impl OpenTurn {
 pub(super) struct ClosedTurn {
     pub(super) plan: Plan,
     pub(super) halt: Option<Halt>,
-    /// The calls that asked a person and continue with the answer, each with its state.
-    pub(super) waiting: Vec<(PlannedCall, Value)>,
+    /// The calls that halted. If the one that counts continues with an answer, the others are looked at again afterwards.
+    pub(super) halted: Vec<PlannedCall>,
+}
+
+impl ClosedTurn {
+    /// The calls that wait for approval.
+    pub(super) fn manual(&self) -> &[String] {
+        match &self.plan {
+            Plan::Tools { manual, .. } => manual,
+            _ => &[],
+        }
+    }
 }
 
 /// Adds what the model reads of calls that are not permitted, in the order of the calls.

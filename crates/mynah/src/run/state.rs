@@ -347,11 +347,12 @@ impl RunState {
         // Reporting an unknown outcome does not begin another conversation.
         let waited = self.end.take().map(|end| end.reason);
         if let (Some(HaltReason::AskUser), Some(answer)) = (&waited, &message)
-            && let Some(ClosedTurn { halt, waiting, .. }) =
-                self.last.take_if(|last| !last.waiting.is_empty())
+            && let Some(last) = self
+                .last
+                .take_if(|last| last.halt.as_ref().is_some_and(|halt| halt.continues().is_some()))
         {
             self.begin_anew();
-            return self.continue_calls(halt, waiting, answer.text().into_owned());
+            return self.continue_call(last, answer.text().into_owned());
         }
         if waited.is_some_and(|reason| !is_in_a_turn(&reason)) {
             self.begin_anew();
@@ -387,39 +388,38 @@ impl RunState {
         self.thread.extend(message);
     }
 
-    /// Continues calls that asked a person. Neither the question nor the answer stays in the conversation: their result will.
-    fn continue_calls(
-        &mut self,
-        halt: Option<Halt>,
-        waiting: Vec<(PlannedCall, Value)>,
-        answer: String,
-    ) {
+    /// Continues a call that asked a person. Neither the question nor the answer stays in the conversation: the call's result will. The other
+    /// calls that halted, and those that wait for approval, come after it.
+    fn continue_call(&mut self, last: ClosedTurn, answer: String) {
         let Some(response) = self.steps.last().map(|step| step.response.clone()) else { return };
-        let run: Vec<String> = waiting.iter().map(|(asked, _)| asked.call.id.clone()).collect();
+        let manual = last.manual().to_vec();
+        let run: Vec<String> = last.halted.iter().map(|halted| halted.call.id.clone()).collect();
         let messages = &self.thread.messages;
         let is_turn = |(_, message): &(usize, &Arc<Message>)| **message == response.message;
         let turn = messages.iter().enumerate().filter(is_turn).last().map_or(0, |(place, _)| place);
+        let is_open = |id: &str| run.iter().chain(&manual).any(|open| open == id);
         let is_kept = |(place, message): &(usize, &Arc<Message>)| {
             let asked = message.metadata().contains_key("ask_user");
-            let waits = message.tool_call_id().is_some_and(|id| run.iter().any(|run| run == id));
-            *place <= turn || !(asked || waits)
+            *place <= turn || !(asked || message.tool_call_id().is_some_and(is_open))
         };
         let kept = messages.iter().enumerate().filter(is_kept);
         self.thread.messages = kept.map(|(_, message)| Arc::clone(message)).collect();
         self.rewrites += 1;
-        let plan = Plan::Tools { run, manual: Vec::new(), denied: Vec::new() };
-        let mut turn = OpenTurn::new(response, plan, true);
-        // Each is announced as a further attempt, as one is that a person allowed to run again.
-        for (asked, state) in waiting {
-            let id = asked.call.id.as_str();
-            let Some(call) = turn.place(id).and_then(|place| turn.calls.get_mut(place)) else {
+        let mut turn =
+            OpenTurn::new(response, Plan::Tools { run, manual, denied: Vec::new() }, true);
+        for halted in last.halted {
+            let place = turn.place(&halted.call.id);
+            let Some(call) = place.and_then(|place| turn.calls.get_mut(place)) else { continue };
+            let asked = last.halt.as_ref().filter(|halt| halt.tool_call_id() == halted.call.id);
+            let Some(state) = asked.and_then(Halt::continues).cloned() else {
+                *call = halted;
+                turn.unsettled -= 1;
                 continue;
             };
-            let asks = halt.as_ref().is_some_and(|halt| halt.tool_call_id() == id);
-            let answer = asks.then(|| answer.clone());
-            let continuation = Some(Arc::new(Continuation::new(state, answer)));
+            // It is announced as a further attempt, as one is that a person allowed to run again.
+            let continuation = Some(Arc::new(Continuation::new(state, Some(answer.clone()))));
             *call =
-                PlannedCall { continuation, lost: true, approved: true, settled: None, ..asked };
+                PlannedCall { continuation, lost: true, approved: true, settled: None, ..halted };
             turn.lost += 1;
         }
         turn.pass_announced();

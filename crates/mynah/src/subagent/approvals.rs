@@ -1,7 +1,7 @@
 //! Decisions about calls of an agent, as a question of its parent and as the answer to it.
 
 use mynah_data::ToolCall;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::Decision;
 
@@ -60,6 +60,21 @@ pub(super) fn decisions(answer: &str, calls: &[ToolCall]) -> Result<Vec<Decision
         }
     }
     complete(all)
+}
+
+/// The answer that gives these decisions, by the ids of the calls.
+pub(crate) fn answer(decisions: &[(String, Decision)]) -> String {
+    let decided = decisions.iter().map(|(id, decision)| {
+        let value = match decision {
+            Decision::Approve => json!(true),
+            Decision::ApproveWith(arguments) => json!({"arguments": arguments}),
+            Decision::Reject(why) if why.is_empty() => json!(false),
+            Decision::Reject(why) => json!(why),
+            Decision::Result(result) => json!({"result": result}),
+        };
+        (id.clone(), value)
+    });
+    Value::Object(decided.collect()).to_string()
 }
 
 fn complete(all: Vec<Option<Decision>>) -> Result<Vec<Decision>, String> {
@@ -174,6 +189,21 @@ mod tests {
         for (count, answer, expected) in table {
             assert_eq!(decisions(answer, &calls(count)), Ok(expected), "{answer}");
         }
+    }
+
+    #[test]
+    fn decisions_are_read_as_they_were_written() {
+        let given = [
+            Decision::Approve,
+            Decision::ApproveWith(json!({"to": 7})),
+            no(""),
+            no("later"),
+            Decision::Result(json!("sent")),
+        ];
+        let by_id =
+            given.iter().enumerate().map(|(n, decision)| (format!("c{n}"), decision.clone()));
+        let written = answer(&by_id.collect::<Vec<_>>());
+        assert_eq!(decisions(&written, &calls(given.len())), Ok(given.to_vec()));
     }
 
     #[test]

@@ -11,19 +11,25 @@ use std::{
     task::Poll,
 };
 
-use mynah_data::{AdapterReason, ChatResult, HaltReason, Message, Result, Thread, ToolCall};
+use mynah_data::{
+    AdapterReason, ChatResult, Error, HaltReason, Message, Result, Thread, ToolCall, ToolOutcome,
+};
 use mynah_log::{End, Extent, Fact, Kind, Log, MemoryLog, OnUncertain};
 use mynah_step::{RecordedFact, differences};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use self::process::{Answers, Process, Ran, StillWorld};
 pub use self::violation::{CrashPoint, CrashViolation, CrashViolationKind};
+use self::{
+    process::{Answers, Process, Ran, StillWorld},
+    violation::{HALT_WHEN, Setting},
+};
 use crate::{
     Engine, Options, Resume,
     loaded::Loaded,
     prepare::{Input, Origin, prepare},
     stream::EventStream,
+    subagent::AgentCalls,
     testing::difference,
 };
 
@@ -69,7 +75,8 @@ type Decide<'a> = Box<dyn Fn(Resume, &ToolCall) -> Resume + Send + Sync + 'a>;
 /// - The conversation and the reason of its end are those of a run without a crash. So are those of a second run without a crash.
 /// - No tool call and no model call with a recorded outcome is repeated, and a tool starts only after its announcement is recorded.
 /// - A call with an unknown outcome runs again if its tool is [`idempotent`](crate::Tool::idempotent), with the same result. Otherwise the run waits
-///   for a person ([`HaltReason::UncertainTools`]), unless [`on_uncertain`](CrashEverywhere::on_uncertain) says what to do.
+///   for a person ([`HaltReason::UncertainTools`]), unless [`on_uncertain`](CrashEverywhere::on_uncertain) says what to do. If it is a call of
+///   an [agent](crate::Engine::as_tool), the run asks about it, and the same policy answers.
 /// - A model call whose answer was lost counts in the budget. A run that ends earlier because of it is compared up to there.
 /// - What [`observe`](CrashEverywhere::observe) returns is the same, if set: effects that the conversation does not show.
 /// - The records verify, and a replay that answers from them is equal.
@@ -78,11 +85,14 @@ type Decide<'a> = Box<dyn Fn(Resume, &ToolCall) -> Resume + Send + Sync + 'a>;
 /// the recorded answers of the same turn, so that any model is deterministic and [`Scripted`](super::Scripted) need not know how far the run is.
 /// [`now`](crate::ToolContext::now) returns one time and [`random`](crate::ToolContext::random) one number in all runs; side effects are executed.
 ///
-/// Two things are not covered. A run that waits is checked up to there, unless [`approve_all`](CrashEverywhere::approve_all),
-/// [`decide`](CrashEverywhere::decide) or [`answer`](CrashEverywhere::answer) continues it. And a task that a tool spawns does not die with its
-/// simulated process, so do effects in the tool's own future.
+/// A run that waits for a person needs [`approve_all`](CrashEverywhere::approve_all), [`decide`](CrashEverywhere::decide) or
+/// [`answer`](CrashEverywhere::answer) to continue; [`may_wait`](CrashEverywhere::may_wait) lets it end there.
 ///
-/// A chat of `n` records has `2 n` crash points.
+/// Two things are not covered, because the simulated processes share a real one. A task that a tool spawns does not die with its process, so do
+/// effects in the tool's own future. And what is in a `static` outlives its process: keep what a process forgets in the engine, or reset it in
+/// [`before_each`](CrashEverywhere::before_each).
+///
+/// A chat of `n` records has `2 n` crash points. If its tools sleep, `#[tokio::test(start_paused = true)]` skips the time.
 ///
 /// # Panics
 /// Awaited, at the first violation: with its record, the tool and what to do. [`CrashEverywhere::check`] returns it.
@@ -99,6 +109,7 @@ pub fn crash_everywhere<'a>(
         answer: None,
         decide: None,
         on_uncertain: OnUncertain::Suspend,
+        may_wait: false,
         before_each: None,
         observe: None,
         varying: Vec::new(),
@@ -118,6 +129,7 @@ pub struct CrashEverywhere<'a> {
     answer: Option<String>,
     decide: Option<Decide<'a>>,
     on_uncertain: OnUncertain,
+    may_wait: bool,
     before_each: Option<Closure<'a, ()>>,
     observe: Option<Closure<'a, Value>>,
     varying: Vec<String>,
@@ -147,7 +159,7 @@ impl<'a> CrashEverywhere<'a> {
         self
     }
 
-    /// Answers every question of the run. Without an answer the run waits, and that is its end.
+    /// Answers every question of the run.
     ///
     /// ```
     /// use mynah::{Engine, Tool, ToolOutcome, testing::{Script, Scripted, crash_everywhere}};
@@ -167,12 +179,19 @@ impl<'a> CrashEverywhere<'a> {
         self
     }
 
-    /// Approves every call of a manual tool. Without a decision the run waits, and that is its end.
+    /// Approves every call that asks for approval, also those of [agents](crate::Engine::as_tool).
     pub fn approve_all(self) -> Self {
         self.decide(|resume, call| resume.approve(&*call.id))
     }
 
-    /// Decides about every call of a manual tool: approves it, rejects it or gives its result.
+    /// Permits that the run without a crash waits for a person at its end, and compares the runs up to there. Otherwise that is a violation,
+    /// because what follows would not be tested.
+    pub fn may_wait(mut self) -> Self {
+        self.may_wait = true;
+        self
+    }
+
+    /// Decides about every call that asks for approval: approves it, rejects it or gives its result.
     ///
     /// ```
     /// use mynah::{Engine, Tool, testing::{Script, Scripted, crash_everywhere}};
@@ -257,6 +276,30 @@ impl<'a> CrashEverywhere<'a> {
     /// # Errors
     /// The first violation.
     pub async fn check(self) -> std::result::Result<CrashReport, Box<CrashViolation>> {
+        self.tested().await.map_err(|violation| violation.advised(&self.setting()).into())
+    }
+
+    /// What may be the cause of a violation.
+    fn setting(&self) -> Setting {
+        let engine = (self.engine)();
+        let options = engine.0.options.clone().overlay(self.options.clone());
+        let functions = [
+            (options.approval.is_some(), "the approval function"),
+            (options.halt_when.is_some(), HALT_WHEN),
+            (options.on_event.is_some(), "on_event"),
+        ];
+        let functions = functions.iter().filter(|(is_set, _)| *is_set).map(|(_, name)| *name);
+        let tools = engine.resolve_tools(&self.options);
+        let idempotent = tools.iter().filter(|tool| tool.spec().idempotent);
+        Setting {
+            functions: functions.collect(),
+            idempotent: idempotent.map(|tool| tool.name().to_owned()).collect(),
+            resets: self.before_each.is_some(),
+            reruns: self.on_uncertain == OnUncertain::Rerun,
+        }
+    }
+
+    async fn tested(&self) -> std::result::Result<CrashReport, Box<CrashViolation>> {
         let Some(reference) = self.simulate(&[]).await? else { return Ok(CrashReport::default()) };
         if let Some(why) = self.untested(&reference) {
             return Err(CrashViolation::new(CrashViolationKind::NotTested, why).into());
@@ -267,19 +310,7 @@ impl<'a> CrashEverywhere<'a> {
         }
         let records = reference.records.len() as u64;
         let mut report = CrashReport { records, ..CrashReport::default() };
-        match self.explore(&mut Vec::new(), 0, &reference, &mut report).await {
-            Err(violation) if self.is_rerun_by_policy(violation.tool()) => {
-                Err(violation.by_policy().into())
-            }
-            explored => explored.map(|()| report),
-        }
-    }
-
-    /// Whether the policy alone says that a call of this tool runs again.
-    fn is_rerun_by_policy(&self, tool: Option<&str>) -> bool {
-        let tools = (self.engine)().resolve_tools(&self.options);
-        let tool = tools.iter().find(|known| Some(known.name()) == tool);
-        self.on_uncertain == OnUncertain::Rerun && tool.is_some_and(|tool| !tool.spec().idempotent)
+        self.explore(&mut Vec::new(), 0, &reference, &mut report).await.map(|()| report)
     }
 
     /// Why the check cannot fail for this agent.
@@ -292,6 +323,7 @@ impl<'a> CrashEverywhere<'a> {
         let error = reference.result.error();
         match error.filter(|error| error.reason() == AdapterReason::NoScriptedResponse.as_str()) {
             Some(error) => Some(format!("the model has too few scripts for the run: {error}")),
+            None if !self.may_wait && reference.waits().is_some() => reference.waits(),
             None => (self.crashes == 0).then(|| "crashes(0) lets no process die".to_owned()),
         }
     }
@@ -370,10 +402,12 @@ impl<'a> CrashEverywhere<'a> {
             }
             match ended {
                 Some(Err(error)) => {
-                    let (kind, what) = match records.is_empty() && died.is_empty() {
-                        true => (CrashViolationKind::NotTested, "started"),
-                        false => (CrashViolationKind::NotResumed, "continued"),
+                    let is_new = records.is_empty() && died.is_empty();
+                    let kind = match is_new || error.metadata().contains_key(UNDECIDED) {
+                        true => CrashViolationKind::NotTested,
+                        false => CrashViolationKind::NotResumed,
                     };
+                    let what = if is_new { "started" } else { "continued" };
                     let what = format!("the run could not be {what}: {}", difference(&error));
                     let violation = found(kind, what);
                     return Err(violation.at_error(&records, &error).into());
@@ -384,7 +418,7 @@ impl<'a> CrashEverywhere<'a> {
         }
         let world = self.observe.as_ref().map(|look| look());
         match Loaded::read(&log, RUN).await {
-            Ok(run) => Ok(Some(Simulated::new(log, run, crashes, world))),
+            Ok(run) => Ok(Some(Simulated::new(log, run, crashes, world, self.on_uncertain))),
             Err(error) => {
                 let what = format!("the records do not verify: {error}");
                 let violation = CrashViolation::new(CrashViolationKind::NotVerified, what);
@@ -422,7 +456,7 @@ impl<'a> CrashEverywhere<'a> {
                     let input = Input::Thread(self.input.clone());
                     EventStream::new(prepare(engine, input, options, Extent::Chat, origin))
                 }
-                Some(_) => match self.decided(engine, log, &Loaded::read(log, RUN).await?) {
+                Some(_) => match self.decided(engine, log, &Loaded::read(log, RUN).await?)? {
                     Some(resume) => resume.options(options.clone()).stream().started().await?,
                     None => return Ok(()),
                 },
@@ -436,26 +470,48 @@ impl<'a> CrashEverywhere<'a> {
     }
 
     /// How the run continues; none if it has ended, or waits for something that has no decision.
-    fn decided(&self, engine: &Engine, log: &Arc<dyn Log>, run: &Loaded) -> Option<Resume> {
-        let resume = engine.resume(log, RUN).on_uncertain(self.on_uncertain);
-        match run.last() {
+    fn decided(&self, engine: &Engine, log: &Arc<dyn Log>, run: &Loaded) -> Result<Option<Resume>> {
+        let resume = || engine.resume(log, RUN).on_uncertain(self.on_uncertain);
+        let decide = |calls: &[&ToolCall]| {
+            let Some(decide) = &self.decide else { return Ok(None) };
+            let decided = calls.iter().fold(resume(), |resume, call| decide(resume, call));
+            match calls.iter().find(|call| !decided.decides(&call.id)) {
+                Some(call) => Err(undecided(call)),
+                None => Ok(Some(decided)),
+            }
+        };
+        Ok(match run.last() {
             Some(Fact::Sealed(_)) => None,
             Some(Fact::Suspended(end)) => match end.reason {
-                HaltReason::AskUser => Some(resume.answer(self.answer.clone()?)),
+                HaltReason::AskUser => {
+                    let answer = match AgentCalls::asked(&end.metadata) {
+                        Some(AgentCalls { may_have_run: true, .. }) => match self.on_uncertain {
+                            OnUncertain::Rerun => Some("yes".to_owned()),
+                            OnUncertain::Fail => Some("no, it may have run".to_owned()),
+                            _ => None,
+                        },
+                        Some(AgentCalls { calls, .. }) => {
+                            let decided = decide(&calls.iter().collect::<Vec<_>>())?;
+                            let decided = decided.map(|decided| decided.as_answer());
+                            decided.or_else(|| self.answer.clone())
+                        }
+                        None => self.answer.clone(),
+                    };
+                    answer.map(|answer| resume().answer(answer))
+                }
                 HaltReason::ManualToolCalls => {
-                    let decide = self.decide.as_ref()?;
                     let calls = end.waiting_calls(run.facts());
-                    Some(calls.iter().fold(resume, |resume, call| decide(resume, call)))
+                    decide(&calls.iter().map(|call| &**call).collect::<Vec<_>>())?
                 }
                 HaltReason::UncertainTools if self.on_uncertain != OnUncertain::Suspend => {
-                    Some(resume)
+                    Some(resume())
                 }
                 // The clock of the run stands still.
-                HaltReason::Sleeping => Some(resume.woken()),
+                HaltReason::Sleeping => Some(resume().woken()),
                 _ => None,
             },
-            _ => Some(resume),
-        }
+            _ => Some(resume()),
+        })
     }
 
     async fn examine(&self, run: &Simulated, reference: Option<&Simulated>) -> Checked {
@@ -504,8 +560,9 @@ impl<'a> CrashEverywhere<'a> {
             false => {
                 Some(format!("the run ended otherwise\n    first: {first}\n    then:  {then}"))
             }
-            true if self.varying.is_empty() => differing(&reference.result, &run.result),
-            true => None,
+            // Steps show that an agent's call was asked about.
+            true if !self.varying.is_empty() || run.asked_about_outcome() => None,
+            true => differing(&reference.result, &run.result),
         };
         if let Some(what) = differs {
             let violation = found(CrashViolationKind::ResultDiffers, what);
@@ -530,7 +587,12 @@ impl<'a> CrashEverywhere<'a> {
             let id = message.tool_call_id();
             let named = |(id, _): &&(String, String)| message.tool_call_id() == Some(id);
             let tool = tools.iter().rfind(named).map(|(_, name)| name.clone());
-            if id.is_some_and(|id| doubtful.in_doubt.iter().any(|other| other == id)) {
+            // Questions about a call and the answer of an agent that took over name their call.
+            let named = ["tool_call_id", "handoff_tool_call_id"]
+                .iter()
+                .find_map(|key| message.metadata().get(*key)?.as_str());
+            let about = id.or(named);
+            if about.is_some_and(|id| doubtful.in_doubt.iter().any(|other| other == id)) {
                 continue;
             }
             let varies = tool.as_ref().is_some_and(|tool| self.varying.contains(tool));
@@ -597,13 +659,24 @@ struct Simulated {
 }
 
 impl Simulated {
-    fn new(log: MemoryLog, run: Loaded, crashes: Vec<CrashPoint>, world: Option<Value>) -> Self {
+    fn new(
+        log: MemoryLog,
+        run: Loaded,
+        crashes: Vec<CrashPoint>,
+        world: Option<Value>,
+        policy: OnUncertain,
+    ) -> Self {
         let result = run.state().chat_result();
         let records = run.records;
         let facts = || records.iter().map(RecordedFact::fact);
         let given_up = |fact: &Fact| match fact {
             Fact::ToolFailed { call_id, error, .. } => {
                 error.metadata().contains_key("uncertain").then(|| call_id.clone())
+            }
+            // Calls of an agent that may have run. If they run again, the agent's result must be the same.
+            Fact::ToolCompleted { call_id, outcome: ToolOutcome::AskUser { opts, .. }, .. } => {
+                let is_in_doubt = policy != OnUncertain::Rerun && AgentCalls::may_have_run(opts);
+                is_in_doubt.then(|| call_id.clone())
             }
             _ => None,
         };
@@ -637,9 +710,55 @@ impl Simulated {
         })
     }
 
+    /// What the run waits for, if a person must continue it, and what to do.
+    fn waits(&self) -> Option<String> {
+        match self.result.halted_reason {
+            HaltReason::ManualToolCalls => {
+                let calls = self.result.manual_tool_calls();
+                let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
+                Some(format!(
+                    "the run waits for a decision about {}; add approve_all() or decide(..), or may_wait() if it may end there",
+                    names.join(", ")
+                ))
+            }
+            HaltReason::AskUser => {
+                let question = self.result.pending_question.as_deref().unwrap_or_default();
+                let how = match AgentCalls::asked(&self.result.metadata) {
+                    Some(_) => "approve_all(), decide(..) or answer(..)",
+                    None => "answer(..)",
+                };
+                Some(format!(
+                    "the run waits for an answer to {question:?}; add {how}, or may_wait() if it may end there"
+                ))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a person was asked about a call of an agent that may have run.
+    fn asked_about_outcome(&self) -> bool {
+        self.records.iter().any(|kept| match kept.fact() {
+            Fact::ToolCompleted { outcome: ToolOutcome::AskUser { opts, .. }, .. } => {
+                AgentCalls::may_have_run(opts)
+            }
+            _ => false,
+        })
+    }
+
     fn is_uncertain(&self) -> bool {
         self.result.halted_reason == HaltReason::UncertainTools
+            || AgentCalls::asked(&self.result.metadata).is_some_and(|asked| asked.may_have_run)
     }
+}
+
+/// The member of an error that names a call without a decision.
+const UNDECIDED: &str = "undecided";
+
+fn undecided(call: &ToolCall) -> Error {
+    let ToolCall { id, name, .. } = call;
+    let why =
+        format!("the function of decide(..) returns no decision about call {id} of tool {name}");
+    Error::invalid_option("decide", "missing").with_message(why).with(UNDECIDED, id.as_str())
 }
 
 fn text(value: &impl Serialize) -> String {

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use mynah_data::{
-    CONTINUE, CUT_SHORT, ChatResult, Error, FinishReason, Halt, HaltReason, Message, Metadata,
-    Response, StepResult, ToolCall, ToolMode,
+    CUT_SHORT, ChatResult, Error, FinishReason, Halt, HaltReason, Message, Metadata, Response,
+    StepResult, ToolCall, ToolMode,
 };
 use mynah_log::{End, Extent, Plan, UNCERTAIN_CALLS};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::{RunState, is_in_a_turn};
-use crate::run::open_turn::{ClosedTurn, OpenTurn, add_denied};
+use crate::run::open_turn::{ClosedTurn, OpenTurn, PlannedCall, add_denied};
 
 impl RunState {
     /// The result of an ended chat: of the call that last continued the run, if that was a separate
@@ -68,13 +68,8 @@ impl RunState {
             Plan::Unknown { tool_name } => Some(Error::unknown_tool(tool_name)),
             _ => response.error(),
         };
-        let waiting = calls.iter().filter_map(|call| match &call.settled {
-            Some((_, Some(Halt::AskUser { opts, .. }))) => {
-                Some((call.clone(), opts.get(CONTINUE)?.clone()))
-            }
-            _ => None,
-        });
-        let waiting = waiting.collect();
+        let halted = |call: &&PlannedCall| matches!(call.settled, Some((_, Some(_))));
+        let halted = calls.iter().filter(halted).cloned().collect();
         let unknown = calls.iter().filter(|call| call.is_unknown());
         self.unknown = unknown.map(|call| Arc::clone(&call.call)).collect();
         let mut settled: Vec<_> = calls.into_iter().filter_map(|call| call.settled).collect();
@@ -89,7 +84,7 @@ impl RunState {
                 .cloned();
         if approved {
             // Its step was emitted when it was handed to the caller.
-            self.last = Some(ClosedTurn { plan, halt, waiting });
+            self.last = Some(ClosedTurn { plan, halt, halted });
             return;
         }
         // A chat answers what is left unanswered at its end; a step that failed has no other end.
@@ -107,7 +102,7 @@ impl RunState {
         );
         step.done &= plan != Plan::Continue;
         self.steps.push(step);
-        self.last = Some(ClosedTurn { plan, halt, waiting });
+        self.last = Some(ClosedTurn { plan, halt, halted });
     }
 
     pub(super) fn finish(&mut self, mut end: End) {

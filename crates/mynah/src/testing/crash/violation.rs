@@ -34,31 +34,85 @@ pub enum CrashViolationKind {
 }
 
 impl CrashViolationKind {
-    const fn advice(self) -> &'static str {
+    /// The causes, the likely ones first.
+    fn advice(self, crashed: bool, tool: Option<&str>, setting: &Setting) -> Vec<String> {
+        let reset = |what: &str| match setting.resets {
+            true => None,
+            false => Some(format!("reset {what} in before_each(..)")),
+        };
+        let halts = setting.functions.contains(&HALT_WHEN).then_some(
+            "let halt_when depend on its step alone: each process and each replay evaluates it again",
+        );
+        let first = |advice: &str| vec![advice.to_owned()];
         match self {
             Self::ResultDiffers => {
-                "keep what a tool needs in its arguments, in the engine's context or in a store that outlives the process; read \
-                 time and chance from the tool's context; reset what runs share in before_each(..); name a tool whose result may \
-                 differ in varying(..)"
+                let store = "keep what a tool needs in its arguments, in the engine's context or in a store that outlives the process";
+                let (clock, reset) = (
+                    "read time and chance from the tool's context".to_owned(),
+                    reset("what runs share"),
+                );
+                let mut advice: Vec<String> =
+                    halts.filter(|_| tool.is_none()).map(str::to_owned).into_iter().collect();
+                match crashed {
+                    true => advice.extend([store.to_owned(), clock].into_iter().chain(reset)),
+                    false => advice.extend([clock].into_iter().chain(reset).chain(first(store))),
+                }
+                advice.push("name a tool whose result may differ in varying(..)".to_owned());
+                advice
             }
-            Self::NotIdempotent => {
-                "give context.idempotency_key() to the service that the tool calls, so that the work is done once; or remove \
-                 idempotent(..), and the run waits for a person instead"
-            }
-            Self::Repeated | Self::NotAnnounced | Self::NotVerified => {
-                "report it: this is an error in Mynah, or in the tool executor that the engine uses"
-            }
-            Self::NotResumed | Self::ReplayDiffers => {
-                "make the same engine in every process: the same model, tools, params and options"
-            }
-            Self::NotTested => "correct the engine, its scripts, or what is set for the check",
             Self::WorldDiffers => {
-                "do every effect in a tool, and none where the engine is made, in the approval function, in halt_when or in on_event, which \
-                 run again in each process; give context.idempotency_key() to the service that an \
-                 idempotent tool calls, or remove idempotent(..); reset the world in before_each(..)"
+                let functions = match setting.functions.as_slice() {
+                    [] => ", which is done in each process".to_owned(),
+                    named => {
+                        format!(" or in {}, which run again in each process", named.join(", "))
+                    }
+                };
+                let effects = format!(
+                    "do every effect in a tool, and none where the engine is made{functions}"
+                );
+                let key = "give context.idempotency_key() to the service that an idempotent tool calls, or remove idempotent(..)";
+                let key = setting.idempotent.first().map(|_| key.to_owned());
+                let is_idempotent =
+                    tool.is_some_and(|tool| setting.idempotent.iter().any(|name| name == tool));
+                let reset = reset("the world");
+                let effects = Some(effects);
+                let ranked = match crashed {
+                    false => [reset, effects, key],
+                    true if is_idempotent => [key, effects, reset],
+                    true => [effects, key, reset],
+                };
+                ranked.into_iter().flatten().collect()
+            }
+            Self::NotIdempotent => first(
+                "give context.idempotency_key() to the service that the tool calls, so that the work is done once; or remove \
+                 idempotent(..), and the run waits for a person instead",
+            ),
+            Self::Repeated | Self::NotAnnounced | Self::NotVerified => first(
+                "report it: this is an error in Mynah, or in the tool executor that the engine uses",
+            ),
+            Self::NotResumed | Self::ReplayDiffers => {
+                let same = "make the same engine in every process: the same model, tools, params and options";
+                halts.into_iter().chain([same]).map(str::to_owned).collect()
+            }
+            Self::NotTested => {
+                first("correct the engine, its scripts, or what is set for the check")
             }
         }
     }
+}
+
+/// The condition for halting, as it is called among the functions of an engine.
+pub(super) const HALT_WHEN: &str = "halt_when";
+
+/// What the engine and the check have that may be the cause of a violation.
+pub(super) struct Setting {
+    /// Functions of the caller that run outside of tools.
+    pub(super) functions: Vec<&'static str>,
+    pub(super) idempotent: Vec<String>,
+    /// Whether something is done before each run.
+    pub(super) resets: bool,
+    /// Whether the check runs calls of unknown outcome again.
+    pub(super) reruns: bool,
 }
 
 /// Where a process died.
@@ -94,20 +148,30 @@ pub struct CrashViolation {
     crashes: Vec<CrashPoint>,
     record: Option<(u64, String)>,
     tool: Option<String>,
-    /// Whether the check's policy, and not the tool, says that the call runs again.
-    by_policy: bool,
+    advice: String,
 }
 
 impl CrashViolation {
     pub(super) fn new(kind: CrashViolationKind, what: String) -> Self {
-        Self { kind, what, crashes: Vec::new(), record: None, tool: None, by_policy: false }
+        let advice = String::new();
+        Self { kind, what, crashes: Vec::new(), record: None, tool: None, advice }
     }
 
-    /// The same, of a tool that only the check's policy runs again.
-    pub(super) fn by_policy(mut self) -> Self {
+    /// The same, with what to do.
+    pub(super) fn advised(mut self, setting: &Setting) -> Self {
         use CrashViolationKind::{NotIdempotent, ResultDiffers, WorldDiffers};
-        let is_rerun = matches!(self.kind, NotIdempotent | ResultDiffers | WorldDiffers);
-        self.by_policy = is_rerun && !self.crashes.is_empty();
+        let (crashed, tool) = (!self.crashes.is_empty(), self.tool.as_deref());
+        let is_marked = |tool: &str| setting.idempotent.iter().any(|name| name == tool);
+        // Only the check's policy, and not the tool, says that the call runs again.
+        let by_policy = setting.reruns && crashed && tool.is_some_and(|tool| !is_marked(tool));
+        self.advice = match self.kind {
+            NotIdempotent | ResultDiffers | WorldDiffers if by_policy => {
+                "on_uncertain(OnUncertain::Rerun) runs this tool again, which is not idempotent: choose another policy, and the \
+                 call is not repeated; or give context.idempotency_key() to the service that the tool calls, so that the work is done once"
+                    .to_owned()
+            }
+            kind => kind.advice(crashed, tool, setting).join("; "),
+        };
         self
     }
 
@@ -202,14 +266,7 @@ impl fmt::Display for CrashViolation {
         for crash in &self.crashes {
             write!(f, "\n  the process died {crash}")?;
         }
-        let advice = match self.by_policy {
-            true => {
-                "on_uncertain(OnUncertain::Rerun) runs this tool again, which is not idempotent: choose another policy, and the \
-                 call is not repeated; or give context.idempotency_key() to the service that the tool calls, so that the work is done once"
-            }
-            false => self.kind.advice(),
-        };
-        write!(f, "\n  what to do: {advice}")
+        write!(f, "\n  what to do: {}", self.advice)
     }
 }
 
