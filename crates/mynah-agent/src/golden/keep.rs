@@ -55,7 +55,7 @@ pub async fn add(
     };
     fs::create_dir_all(folder).map_err(|error| unusable(folder, error))?;
     let (bytes, redacted) = exported(log, run, &rules).await?;
-    let golden = Golden::read(&file, io::Cursor::new(&bytes), Expect::default()).await?;
+    let golden = Golden::read(&file, io::Cursor::new(&bytes), Expect::default(), rules).await?;
     if let Some(error) = golden.done.misfit() {
         let why = format!("it did not do what it was asked for: {error}");
         return Err(GoldenError::Unfit { run: run.to_owned(), why });

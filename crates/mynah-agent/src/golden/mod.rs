@@ -32,6 +32,7 @@ use self::{
     again::Made,
     expect::Expect,
     keep::{exported, folder_rules},
+    redact::Names,
 };
 pub use self::{
     finding::{Change, Finding},
@@ -202,7 +203,8 @@ impl Check {
     pub async fn of_run(engine: &Engine, log: &dyn Log, run: &str) -> Result<Self, GoldenError> {
         let (bytes, _) = exported(log, run, &Rules::none()).await?;
         let golden =
-            Golden::read(Path::new(run), io::Cursor::new(bytes), Expect::default()).await?;
+            Golden::read(Path::new(run), io::Cursor::new(bytes), Expect::default(), Rules::none())
+                .await?;
         Ok(Self { given: Some(golden), ..Self::new(engine, "") })
     }
 
@@ -316,7 +318,8 @@ impl Check {
             drop(judge.engine(&self.judges).map_err(unusable)?);
         }
         let input = File::open(file).map_err(|error| unusable(file, error))?;
-        Golden::read(file, BufReader::new(input), expect).await
+        let rules = expect.rules(folder_rules(&self.folder)?);
+        Golden::read(file, BufReader::new(input), expect, rules).await
     }
 
     /// Checks a golden once. A run that cannot be made is a finding, so that the others are still reported.
@@ -390,8 +393,7 @@ impl Check {
         };
         let kept = fit().find(differs).or_else(|| fit().next()).filter(|_| is_due);
         if let Some(made) = kept {
-            let rules = golden.expect.rules(folder_rules(&self.folder)?);
-            let (bytes, _) = exported(&made.log, &made.run, &rules).await?;
+            let (bytes, _) = exported(&made.log, &made.run, &golden.rules).await?;
             fs::write(&golden.file, bytes).map_err(|error| unusable(&golden.file, error))?;
         }
         let updated = kept.is_some();
@@ -442,11 +444,18 @@ struct Attempt {
     seconds: f64,
 }
 
+fn answer(messages: &[Arc<Message>]) -> String {
+    let said = messages.iter().rev().find(|message| message.role() == Role::Assistant);
+    said.map(|message| message.text().into_owned()).unwrap_or_default()
+}
+
 /// What a run did.
 struct Done {
     facts: Vec<(i64, Fact)>,
     messages: Vec<Arc<Message>>,
     text: String,
+    /// The names of texts in it.
+    names: Names,
     /// Why it ended.
     reason: HaltReason,
     /// What it and its agents spent.
@@ -475,12 +484,18 @@ impl Done {
         });
         let ChatResult { thread, halted_reason: reason, .. } = result.unwrap_or_default();
         let messages: Vec<Arc<Message>> = thread.messages.iter().cloned().collect();
-        let said = messages.iter().rev().find(|message| message.role() == Role::Assistant);
-        let text = said.map(|message| message.text().into_owned()).unwrap_or_default();
+        let text = answer(&messages);
         let facts = redact::facts(log, run).await?;
         let mut totals = summary.totals.clone();
         facts.iter().filter_map(|(_, fact)| fact.sub_run_totals()).for_each(|it| totals.add(&it));
-        Ok(Self { facts, messages, text, reason, totals, summary })
+        Ok(Self { facts, messages, text, names: Names::default(), reason, totals, summary })
+    }
+
+    /// The same conversation with texts replaced.
+    fn named(mut self, mut names: Names) -> Self {
+        self.messages = self.messages.iter().map(|message| names.message(message)).collect();
+        self.text = answer(&self.messages);
+        Self { names, ..self }
     }
 
     /// Why it cannot be a golden: it has no end, or ended because a model call failed.
@@ -516,7 +531,11 @@ impl Done {
         let Some((_, Fact::RunStarted { thread, about, .. })) = self.facts.first() else {
             return Thread::new();
         };
-        let has_prompt = about.as_ref().is_some_and(|about| about.prompts(&thread.messages));
+        let first = thread.messages.get(0).filter(|first| first.role() == Role::System);
+        let prompt = about.as_ref().and_then(|about| about.system_prompt());
+        let has_prompt = first.zip(prompt).is_some_and(|(first, prompt)| {
+            first.text() == prompt || first.text() == self.names.afresh().text(prompt)
+        });
         thread.messages.iter().skip(usize::from(has_prompt)).cloned().collect()
     }
 
@@ -539,6 +558,7 @@ struct Golden {
     log: MemoryLog,
     run: String,
     expect: Expect,
+    rules: Rules,
     done: Done,
 }
 
@@ -547,18 +567,20 @@ impl Golden {
         file: &Path,
         input: impl io::BufRead + io::Seek,
         expect: Expect,
+        rules: Rules,
     ) -> Result<Self, GoldenError> {
         let log = MemoryLog::new();
         let imported = bundle::import(&log, input).await;
         let run = imported.map_err(|error| unusable(file, error))?.run_id.to_string();
-        let done = Done::read(&log, &run).await.map_err(|error| match error {
+        let mut done = Done::read(&log, &run).await.map_err(|error| match error {
             GoldenError::Run(error) => unusable(file, error),
             unfit => unfit,
         })?;
         if let Some(why) = done.unfit() {
             return Err(GoldenError::Unfit { run, why });
         }
-        Ok(Self { file: file.to_owned(), log, run, expect, done })
+        done.names = Names::of_run(&rules, &done.messages);
+        Ok(Self { file: file.to_owned(), log, run, expect, rules, done })
     }
 
     fn name(&self) -> String {
