@@ -31,7 +31,7 @@ pub(crate) use self::wording::{context_use, used};
 use crate::{
     Failure,
     best_effort::BestEffortWriter,
-    describe::left_out,
+    describe::{TOOK_OVER, left_out},
     ledger::Ledger,
     now, store,
     text::{Span, count, for_stdout, line, plain, short},
@@ -275,7 +275,7 @@ impl Screen {
             Event::ToolHalt { tool_call_id, reason, result: Value::String(answer), .. }
                 if reason.as_str() == HANDOFF =>
             {
-                self.result(tool_call_id, "took over")?;
+                self.result(tool_call_id, TOOK_OVER)?;
                 self.say(answer)?;
                 self.close()?;
             }

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use crate::{
     Failure, LogArgs,
     describe::{
-        NOT_PERMITTED, UNKNOWN_OUTCOME, changes, denied, detail, left_out, other_model, refusal,
-        waits,
+        NOT_PERMITTED, TOOK_OVER, UNKNOWN_OUTCOME, changes, denied, detail, handoff, left_out,
+        other_model, refusal, waits,
     },
     runs, runtime,
     store::{self, LogLocation, fact, previous},
@@ -305,7 +305,13 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
             before.answer = Some(fact);
             list
         }
-        Fact::ToolCompleted { call_id, content, .. } => vec![result(call_id, content, false)],
+        Fact::ToolCompleted { call_id, content, outcome, .. } => match handoff(&outcome) {
+            Some(answer) => vec![
+                result(call_id, TOOK_OVER.to_owned(), false),
+                Excerpt::Message(Message::assistant(answer)),
+            ],
+            None => vec![result(call_id, content, false)],
+        },
         Fact::ToolFailed { call_id, error, content, .. } => {
             // What no model read has no text of its own.
             let says = if content.is_empty() { error.to_string() } else { content };
