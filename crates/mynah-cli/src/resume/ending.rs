@@ -61,10 +61,13 @@ impl Arguments {
         if !matches!(status, Some(RunStatus::Suspended | RunStatus::Failed)) {
             return Ok(());
         }
-        if let Some((why, how)) = self.outage(log, run).await? {
-            return Err(Failure::finding(format!("run {run} failed: {why}; {how}")));
-        }
         let facts = facts(log, run).await?;
+        if let Some((why, how)) = self.outage(log, run).await? {
+            let failure = Failure::finding(format!("run {run} failed: {why}; {how}"));
+            let error = facts.iter().rev().find_map(|fact| fact.end()?.error());
+            let is_reached = error.is_none_or(|error| !error.is_unreachable());
+            return Err(if is_reached { failure } else { failure.unusable() });
+        }
         match facts.iter().rev().find(|fact| !matches!(fact, Fact::Sealed(_))) {
             Some(Fact::Failed(end)) => {
                 Err(Failure::finding(format!("run {run} failed: {}", reason(end))))
