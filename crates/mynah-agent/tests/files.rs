@@ -264,6 +264,8 @@ async fn a_permission_may_be_true_or_false_for_the_shell_too() {
         assert_eq!(tools.iter().map(Tool::name).collect::<Vec<_>>(), names, "{permission}");
         let asks = tools.iter().any(|tool| tool.spec().approval == mynah::Approval::Ask);
         assert_eq!(asks, permission == "'ask'");
+        // Whether a person is asked is no property of the tool.
+        assert!(tools.iter().all(|tool| !tool.spec().description.contains("is asked")));
     }
 }
 
