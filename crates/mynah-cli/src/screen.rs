@@ -21,7 +21,9 @@ use futures_util::{
 };
 use mynah::{
     ChatResult, Engine, ErrorKind, Event, FinishReason, HANDOFF, HaltReason, Message, Resume,
-    RunId, ToolOutcome, log::Log as _, recorded_call,
+    RunId, ToolOutcome,
+    log::{Fact, Log as _},
+    recorded_call,
 };
 use mynah_agent::answer::cut_off;
 use serde_json::{Value, json};
@@ -458,7 +460,16 @@ impl Screen {
         if let Some(mut run) = summary {
             let took = Span(run.updated.saturating_sub(run.started));
             run.totals.add(&mynah::log::agents_totals(log, &run).await?);
-            self.note(&format!("{}, {took}", used(&run.totals)));
+            // A budget counts them as turns.
+            let facts = store::facts(log, &run.run_id).await?;
+            let is_summary = |(_, fact): &&(_, Option<Fact>)| {
+                matches!(fact, Some(Fact::ContextTruncated { summary: Some(_), .. }))
+            };
+            let summaries = match facts.iter().filter(is_summary).count() {
+                0 => String::new(),
+                made => format!(", {}", count(made as u64, "summary call")),
+            };
+            self.note(&format!("{}{summaries}, {took}", used(&run.totals)));
         }
         Ok(())
     }
