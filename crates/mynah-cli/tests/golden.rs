@@ -125,7 +125,10 @@ fn an_expectation_that_cannot_be_checked_is_named_with_its_line_and_key() {
         ("schema = { type = 'strin' }", "times.toml:1: schema: "),
         ("pass_rate = 80", "times.toml:1: pass_rate: give a number from 0 to 1"),
         ("[judge]\nmodel = 'x:y'", "judge"),
-        ("[judge]\nmodel = 'opnai:y'\nrubric = 'r'", "times.toml: judge.model: "),
+        (
+            "[judge]\nmodel = 'opnai:y'\nrubric = 'r'",
+            "times.toml:2: judge.model: no adapter is named `opnai`; did you mean `openai`?",
+        ),
         (
             "[judge]\nmodel = { name = 'openai:y', base_url = 'nowhere' }\nrubric = 'r'",
             "times.toml:2: judge.model: ",
@@ -152,6 +155,19 @@ fn a_golden_that_cannot_be_read_fails_and_the_others_are_checked() {
     assert!(checked.stderr.contains("1 of 2 goldens differs"), "{}", checked.stderr);
     let report = fs::read_to_string(report).unwrap();
     assert!(report.contains("tests=\"2\" failures=\"1\""), "{report}");
+}
+
+#[test]
+fn expectations_without_a_run_are_reported() {
+    let (store, agent, goldens) = golden();
+    store.file("goldens/time.toml", "contains = ['42']");
+    store.file("goldens/redact.toml", "email = false");
+    store.file("goldens/agent.toml", AGENT);
+    let checked = common::run(["check", &agent, &goldens]);
+    assert_eq!(checked.code, Some(1), "{}", checked.stderr);
+    assert!(checked.stdout.starts_with("time  cannot be checked\n"), "{}", checked.stdout);
+    assert!(checked.stdout.contains("time.toml: it has no run beside it"), "{}", checked.stdout);
+    assert!(checked.stderr.contains("1 of 2 goldens differs"), "{}", checked.stderr);
 }
 
 #[test]
@@ -326,7 +342,19 @@ fn live_runs_the_tools_and_a_call_that_needs_approval_only_if_the_golden_has_it(
     let live = common::run(["check", &agent, &goldens, "--live", "--json"]);
     assert_eq!(live.code, Some(1), "{}", live.stderr);
     assert_eq!(lines(&live)[0]["findings"][0]["changes"][0]["place"], "call 2");
-    assert!(!fs::exists(touched).unwrap());
+    assert!(!fs::exists(&touched).unwrap());
+    // Nobody decided about the call, so no update helps.
+    for mode in ["--what-if", "--live"] {
+        let update = common::run(["check", &agent, &goldens, mode, "--update"]);
+        let why = "not updated: the golden has no decision about shell";
+        assert!(update.stdout.contains(why), "{mode}: {}", update.stdout);
+        assert!(
+            update.stdout.contains("was rejected; make the run with `mynah run`"),
+            "{}",
+            update.stdout
+        );
+        assert!(!fs::exists(&touched).unwrap());
+    }
     // Without approvals, every call runs.
     store.file("agent.toml", AGENT);
     store.file("script.json", SCRIPTS);

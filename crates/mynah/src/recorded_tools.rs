@@ -62,7 +62,17 @@ struct Book {
     /// What a person answered, by the tool and its question.
     answers: BTreeMap<String, VecDeque<Arc<Message>>>,
     /// The calls that were asked for and are not in the run.
-    unknown: Vec<String>,
+    unknown: Vec<UnknownCall>,
+}
+
+/// A call that the recorded run does not have.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub struct UnknownCall {
+    /// The tool and its arguments.
+    pub call: String,
+    /// Whether it needs approval, and was rejected.
+    pub is_rejected: bool,
 }
 
 /// How a call came out.
@@ -227,15 +237,16 @@ impl RecordedTools {
     fn outcome(&self, name: &str, arguments: &Value) -> Option<Outcome> {
         let book = &mut *self.book();
         let Some(known) = book.outcomes.get_mut(&key(name, arguments)) else {
-            book.unknown.push(format!("{name} {arguments}"));
+            let call = format!("{name} {arguments}");
+            book.unknown.push(UnknownCall { call, is_rejected: false });
             return None;
         };
         if known.len() > 1 { known.pop_front() } else { known.front().cloned() }
     }
 
-    /// The calls so far that the recorded run does not have, as a tool and its arguments.
+    /// The calls so far that the recorded run does not have.
     #[doc(hidden)]
-    pub fn unknown(&self) -> Vec<String> {
+    pub fn unknown(&self) -> Vec<UnknownCall> {
         self.book().unknown.clone()
     }
 
@@ -286,7 +297,8 @@ impl RecordedTools {
                         Some(Decision::Result(result)) => resume.tool_result(&call.id, result),
                         Some(Decision::Reject(why)) => resume.reject(&call.id, why),
                         None => {
-                            book.unknown.push(format!("{} {arguments}", call.name));
+                            let unknown = format!("{} {arguments}", call.name);
+                            book.unknown.push(UnknownCall { call: unknown, is_rejected: true });
                             resume.reject(&call.id, UNKNOWN)
                         }
                     };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mynah::{Engine, Options, RecordedTools, Tool, ToolContext, log::MemoryLog};
+use mynah::{Engine, Options, RecordedTools, Tool, ToolContext, UnknownCall, log::MemoryLog};
 use serde_json::Value;
 
 use super::{Done, Finding, Golden, GoldenError};
@@ -57,7 +57,7 @@ pub(super) struct Made {
     pub(super) run: String,
     pub(super) done: Done,
     /// The calls that the check answered itself, because the golden does not have them.
-    pub(super) unrecorded: Vec<String>,
+    pub(super) unrecorded: Vec<UnknownCall>,
 }
 
 /// The same tools, whose records answer.

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    Done, Finding, GoldenError,
+    Done, Finding, GoldenError, Judges,
     judge::Judge,
     redact::{Names, Rules, Table},
     unusable,
@@ -62,19 +62,19 @@ struct ExpectedCall {
 
 impl Expect {
     /// Reads a file; one that is missing expects nothing.
-    pub(super) fn read(file: &Path) -> Result<Self, GoldenError> {
+    pub(super) fn read(file: &Path, judges: Option<&Judges>) -> Result<Self, GoldenError> {
         let text = match place::read(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             read => read.map_err(|error| unusable(file, error))?,
         };
         let source = Source::new(file, text);
         let expect: Self = toml::from_str(&source.text).map_err(|error| source.misfit(&error))?;
-        expect.check(&source)?;
+        expect.check(&source, judges)?;
         Ok(expect)
     }
 
     /// What cannot be checked would otherwise be found only when a run is judged.
-    fn check(&self, source: &Source) -> Result<(), GoldenError> {
+    fn check(&self, source: &Source, judges: Option<&Judges>) -> Result<(), GoldenError> {
         let wrong = |path: &[&str], pattern: &str| match Regex::new(pattern) {
             Ok(_) => Ok(()),
             Err(error) => Err(source.error(path, error.to_string().replace('\n', " "))),
@@ -97,7 +97,7 @@ impl Expect {
         if let Some(Err((name, why))) = self.redact.as_ref().map(|it| Rules::none().with(it)) {
             return Err(source.error(&["redact", &name], why).into());
         }
-        if let Some(Err(why)) = self.judge.as_ref().map(Judge::check) {
+        if let Some(Err(why)) = self.judge.as_ref().map(|judge| judge.check(judges)) {
             return Err(source.error(&["judge", "model"], why).into());
         }
         if self.pass_rate.is_some_and(|rate| !(0.0..=1.0).contains(&rate)) {

@@ -45,7 +45,7 @@ pub async fn add(
         return Err(unusable(&file, "it exists; choose another name, or remove it"));
     }
     let expectations = file.with_extension("toml");
-    let (expect, own) = (Expect::read(&expectations)?, rules.since(&folder_rules(folder)?));
+    let (expect, own) = (Expect::read(&expectations, None)?, rules.since(&folder_rules(folder)?));
     let rules = match &expect.redact {
         Some(_) if !own.is_empty() => {
             let why = "it has rules under [redact]; add yours there";

@@ -22,7 +22,7 @@ use std::{
 use futures_util::{StreamExt as _, stream};
 use mynah::{
     ChatResult, Engine, Event, HaltReason, Message, Role, SystemWorld, Thread, ToolCall,
-    World as _,
+    UnknownCall, World as _,
     log::{Fact, Log, MemoryLog, RunStatus, RunSummary, Totals, bundle},
     replay_run, testing,
 };
@@ -288,10 +288,12 @@ impl Check {
         let advice = |error| format!("{error}; `mynah golden add RUN --name NAME` makes a golden");
         let entries =
             fs::read_dir(&self.folder).map_err(|error| unusable(&self.folder, advice(error)))?;
-        let mut files: Vec<PathBuf> = entries
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| path.extension().is_some_and(|extension| extension == "ndjson"))
-            .collect();
+        let paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        let of_type = |wanted: &'static str| {
+            let is = move |path: &&PathBuf| path.extension().is_some_and(|it| it == wanted);
+            paths.iter().filter(is).cloned()
+        };
+        let mut files: Vec<PathBuf> = of_type("ndjson").collect();
         files.sort();
         if files.is_empty() {
             return Err(unusable(
@@ -299,7 +301,17 @@ impl Check {
                 "it has no goldens (*.ndjson); `mynah golden add RUN --name NAME` makes one",
             ));
         }
-        let (mut goldens, mut unread) = (Vec::new(), Vec::new());
+        let is_orphan = |file: &PathBuf| {
+            !file.with_extension("ndjson").exists()
+                && !file.ends_with(RULES)
+                && Expect::read(file, None).is_ok()
+        };
+        let orphan = |file: PathBuf| {
+            let why = "it has no run beside it, so nothing is checked; `mynah golden add RUN --name NAME` makes one";
+            Checked::unread(&file, &unusable(&file, why))
+        };
+        let mut unread: Vec<Checked> = of_type("toml").filter(is_orphan).map(orphan).collect();
+        let mut goldens = Vec::new();
         for file in files {
             match self.golden(&file).await {
                 Ok(golden) => goldens.push(golden),
@@ -310,13 +322,7 @@ impl Check {
     }
 
     async fn golden(&self, file: &Path) -> Result<Golden, GoldenError> {
-        let expectations = file.with_extension("toml");
-        let expect = Expect::read(&expectations)?;
-        if let Some(judge) = &expect.judge {
-            let unusable =
-                |error: mynah::Error| unusable(&expectations, format!("judge.model: {error}"));
-            drop(judge.engine(&self.judges).map_err(unusable)?);
-        }
+        let expect = Expect::read(&file.with_extension("toml"), Some(&self.judges))?;
         let input = File::open(file).map_err(|error| unusable(file, error))?;
         let rules = expect.rules(folder_rules(&self.folder)?);
         Golden::read(file, BufReader::new(input), expect, rules).await
@@ -355,16 +361,16 @@ impl Check {
     /// Why a run must not become the golden: what [`add`] would refuse, and what is not the agent's doing. None also if there is no run.
     fn unfit(&self, attempt: &Attempt) -> Option<String> {
         let made = attempt.made.as_ref()?;
-        if let Some(call) = made.unrecorded.first() {
-            let how = match self.answers {
-                Answers::Live => {
-                    "make the run with `mynah run`, and keep it with `mynah golden add`"
-                }
-                _ => "use --live --update",
-            };
-            return Some(format!(
-                "the golden has no result for {call}, so the model read an error; {how}"
-            ));
+        if let Some(UnknownCall { call, is_rejected }) = made.unrecorded.first() {
+            return Some(match is_rejected {
+                true => format!(
+                    "the golden has no decision about {call}, so the call was rejected; make the run with `mynah run`, decide there, and keep \
+                     it with `mynah golden add`"
+                ),
+                false => format!(
+                    "the golden has no result for {call}, so the model read an error; use --live --update"
+                ),
+            });
         }
         let unmet = attempt.findings.iter().any(Finding::is_expectation);
         let unmet = unmet.then(|| "the new run does not do what is expected".to_owned());
