@@ -20,8 +20,8 @@ use futures_util::{
     future::{Either, select},
 };
 use mynah::{
-    ChatResult, Engine, ErrorKind, Event, FinishReason, HANDOFF, HaltReason, Message, Resume,
-    RunId, ToolOutcome,
+    ChatResult, Decision, Engine, ErrorKind, Event, FinishReason, HANDOFF, HaltReason, Message,
+    Resume, RunId, ToolOutcome,
     log::{Fact, Log as _},
     recorded_call,
 };
@@ -29,11 +29,11 @@ use mynah_agent::answer::cut_off;
 use serde_json::{Value, json};
 
 use self::wording::{arguments_of, brief, head, printed, reached};
-pub(crate) use self::wording::{context_use, used};
+pub(crate) use self::wording::{context_room, context_use, used};
 use crate::{
     Failure,
     best_effort::BestEffortWriter,
-    describe::{TOOK_OVER, left_out},
+    describe::{TOOK_OVER, left_out, refusal},
     ledger::Ledger,
     now, store,
     text::{Span, count, for_stdout, line, plain, short},
@@ -77,6 +77,8 @@ pub(crate) struct Screen {
     result: String,
     /// The tools whose calls a person approved for all of the session.
     always: HashSet<String>,
+    /// Decisions that were refused because of their arguments, by the ids of the calls.
+    made: HashMap<String, Decision>,
     out: BestEffortWriter<io::Stdout>,
 }
 
@@ -112,6 +114,7 @@ impl Screen {
             frame: 0,
             result: String::new(),
             always: HashSet::new(),
+            made: HashMap::new(),
             out: BestEffortWriter::new(io::stdout()),
         }
     }
@@ -199,6 +202,7 @@ impl Screen {
                 }
                 Err(error) => return Err(error.into()),
             };
+            self.made.clear();
             match self.show(&mut stream, Some(prompt)).await? {
                 Some(next) => result = next,
                 None => break,
@@ -361,6 +365,18 @@ impl Screen {
             self.live.print(&mut self.out, &[row])?;
         }
         Ok(())
+    }
+
+    /// Shows a call that a person did not want.
+    fn rejected(&mut self, name: &str, why: &str) {
+        let told = line(&format!("{name} {}", refusal(why)));
+        if !self.looks.is_rich {
+            return self.note(&format!("< {told}"));
+        }
+        self.is_after_tool = true;
+        let row = short(&told, tty::size().0.saturating_sub(3));
+        // The reader may be gone.
+        let _ = self.live.print(&mut self.out, &[format!("{} {row}", self.looks.paint(BAD, "✗"))]);
     }
 
     /// Names the calls that were not run because their answer also asks a question, which comes first.
