@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::{
     Failure, LogArgs, now, runtime,
     store::LogLocation,
-    text::{Columns, Moment, Span, line, short},
+    text::{Columns, Moment, Span, cost, line, short},
     tty,
     verify::with_run,
     written,
@@ -254,11 +254,7 @@ fn write_table(
 
 fn row(run: &RunSummary) -> [String; 9] {
     let totals = &run.totals;
-    let cost = match totals.cost {
-        none if none <= 0.0 => "-".to_owned(),
-        little if little < 0.000_05 => "<0.0001".to_owned(),
-        cost => format!("{cost:.4}"),
-    };
+    let cost = cost(totals.cost, "").unwrap_or_else(|| "-".to_owned());
     [
         line(&run.run_id),
         Moment(run.started).to_string(),

@@ -89,6 +89,8 @@ pub use mynah_step::{schema_of, schemars};
 pub use mynah_tools as tools;
 pub use options::Options;
 pub use recorded_tools::RecordedTools;
+#[doc(hidden)]
+pub use recorded_tools::UnknownCall;
 pub use replay::{Replay, ReplayStatus, Replayed, Tools, replay_run};
 pub use restore::{RecordedCall, Restored, recorded_call, restore_session, restore_turn};
 pub use resume::Resume;
