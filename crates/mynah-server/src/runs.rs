@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{extract::State, http::Uri};
 use futures_util::future::try_join_all;
 use mynah::{
-    Error, ErrorKind, HaltReason, LogReason, Role, RunId, ToolCall,
+    Error, HaltReason, LogReason, Role, RunId, ToolCall,
     log::{
         Corrupt, End, Fact, Kind, Log, Parent, Previous, Record, Removals, RunFilter, RunStatus,
         RunSummary, Totals, agents_totals,
@@ -18,7 +18,7 @@ use crate::{
     App, now,
     problem::{Problem, Result},
     query::{Id, Query},
-    records::is_damage,
+    records::{is_damage, readable},
     reply,
     search::{Found, Match, Search},
 };
@@ -105,19 +105,6 @@ impl Listed {
             self.input = Some(words.join(" ").chars().take(LONGEST).collect());
         }
         Ok(())
-    }
-}
-
-/// Records of a run, for lists that a damaged one must not keep from being shown: none of its records.
-pub(crate) async fn readable(
-    log: &dyn Log,
-    run: &str,
-    from: u64,
-    limit: usize,
-) -> mynah::Result<Vec<Record>> {
-    match log.read(run, from, limit).await {
-        Err(error) if error.kind() == ErrorKind::Log(LogReason::Corrupt) => Ok(Vec::new()),
-        read => read,
     }
 }
 
@@ -263,7 +250,7 @@ enum Waiting {
 impl Described {
     pub(crate) async fn read(app: &App, run: RunSummary) -> Result<Self> {
         let log = app.log.as_ref();
-        let first = log.read(&run.run_id, 1, 1).await?.first().and_then(fact);
+        let first = readable(log, &run.run_id, 1, 1).await?.first().and_then(fact);
         let agent = app.agents.name_of(first.as_ref()).map(str::to_owned);
         let about = match first {
             Some(Fact::RunStarted { about, .. }) => about.map(|about| *about).unwrap_or_default(),
@@ -308,7 +295,7 @@ async fn last_end(log: &dyn Log, run: &RunSummary) -> Result<Option<Ended>> {
     if run.status == RunStatus::Running || last == 0 {
         return Ok(None);
     }
-    let record = log.read(&run.run_id, last, 1).await?.into_iter().next();
+    let record = readable(log, &run.run_id, last, 1).await?.into_iter().next();
     let Some(record) = record.filter(|record| record.seq() == last) else { return Ok(None) };
     let (kind, seq) = (record.kind().as_str(), record.seq());
     Ok(match fact(&record) {
@@ -374,7 +361,7 @@ async fn last_answer(log: &dyn Log, run: &RunSummary, mut seq: u64) -> Result<Op
     while seq > 1 {
         let from = seq.saturating_sub(PORTION).max(1);
         let wanted = usize::try_from(seq - from).unwrap_or(usize::MAX);
-        let records = log.read(&run.run_id, from, wanted).await?;
+        let records = readable(log, &run.run_id, from, wanted).await?;
         let answer = records
             .iter()
             .rev()

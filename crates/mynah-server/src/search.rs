@@ -16,7 +16,8 @@ use crate::{
     agents::Agents,
     problem::{Problem, Result},
     query::Query,
-    runs::{Listed, readable},
+    records::readable,
+    runs::Listed,
 };
 
 /// What one request reads at most: runs of the index, portions of records, records, and bytes of them.
@@ -183,7 +184,7 @@ async fn find_in_run(
         spent.count(&records);
         let found = records.iter().find_map(|record| find_in_record(record, text));
         match records.last() {
-            Some(last) if found.is_none() && records.len() == PORTION => from = last.seq() + 1,
+            Some(last) if found.is_none() && last.seq() < run.records => from = last.seq() + 1,
             _ => return Ok(found),
         }
     }
