@@ -130,6 +130,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     }
     let word = match status {
         Some(Selection::Queued) => Some(QUEUED),
+        Some(Selection::Status(status @ RunStatus::Running)) => Some(status.as_str()),
         Some(Selection::Sleeping) => Some(SLEEPING),
         _ => None,
     };
@@ -202,12 +203,7 @@ pub(crate) async fn told(log: &dyn Log, run: &RunSummary) -> Result<Value, Failu
 
 /// The status of a run in a word for people.
 pub(crate) fn shown_status(run: &RunSummary) -> &'static str {
-    match run.queue {
-        _ if run.wake_at.is_some() && run.status == RunStatus::Suspended => SLEEPING,
-        Some(_) if run.is_abandoned(now()) => QUEUED,
-        None if run.is_abandoned(now()) => ABANDONED,
-        _ => run.status.as_str(),
-    }
+    run.status_word(now())
 }
 
 /// The last line has the cursor to the next page, if there is one.

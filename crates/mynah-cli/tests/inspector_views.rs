@@ -372,6 +372,41 @@ fn calls_with_other_ids_and_an_inserted_turn_are_not_differences() {
 }
 
 #[test]
+fn calls_with_one_id_and_other_tools_or_arguments_differ_in_the_page_and_in_the_command() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    for (tool, n) in [("count", 1), ("count", 2), ("weigh", 1)] {
+        let scenario = json!({
+            "scripts": [[{"tool_call": {"id": "c0", "name": tool, "arguments": {"n": n}}}, {"finish": "tool_calls"}], [{"text": "Done."}, {"finish": "stop"}]],
+            "tools": [{"name": "count", "returns": {"ok": 1}}, {"name": "weigh", "returns": {"ok": 1}}],
+            "ops": [{"op": "chat", "messages": [{"role": "user", "content": "Go."}]}],
+        });
+        let file = store.file("play.json", &scenario.to_string());
+        assert_eq!(common::run(["play", "--log", &store.url(), &file]).code, Some(0));
+    }
+    let runs = store.json(&["runs"]);
+    let [third, second, first] = [0, 1, 2].map(|place| common::text(&runs[place], "run_id"));
+    let served = Served::inspect(&store);
+    for (other, tool) in [(&second, "count"), (&third, "weigh")] {
+        browser.open(&served.page(&[("compare", &first), ("with", other)]));
+        browser.wait("document.querySelectorAll('.compare-row').length > 8");
+        let states = "return [...document.querySelectorAll('.compare-row')].filter((row) => row.querySelector('.kind').innerText.startsWith('tool_')).map((row) => row.classList[1])";
+        assert_eq!(browser.run(states), json!(["differs", "differs"]), "{tool}");
+        // Where it says that two records are the same, they read the same.
+        let unlike = "return [...document.querySelectorAll('.compare-row.same')].map((row) => [...row.querySelectorAll('.says')].map((says) => says.innerText)).filter(([one, two]) => one !== two)";
+        assert_eq!(browser.run(unlike), json!([]));
+        let told = store.run(&["diff", &first, other, "--json"]);
+        let kinds: Vec<_> =
+            common::lines(&told)[1..].iter().map(|row| row["left"]["kind"].clone()).collect();
+        for kind in ["tool_scheduled", "tool_completed"] {
+            assert!(kinds.contains(&json!(kind)), "{kind}: {kinds:?}");
+        }
+        let told = store.run(&["diff", &first, other]).stdout;
+        assert!(told.contains(&format!("tool_scheduled  [{tool}]")), "{told}");
+    }
+}
+
+#[test]
 fn the_order_in_which_calls_end_side_by_side_is_no_difference() {
     let Some(browser) = Browser::start() else { return };
     let store = Store::new();

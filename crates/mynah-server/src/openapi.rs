@@ -128,9 +128,16 @@ fn schema_of(name: &str) -> Value {
         "on_uncertain" => texts(&["suspend", "rerun", "fail"]),
         "order" => texts(&["newest", "oldest"]),
         "format" => texts(&["bundle", "html"]),
-        "status" => {
-            texts(&["running", "suspended", "completed", "failed", "cancelled", "abandoned"])
-        }
+        "status" => texts(&[
+            "running",
+            "suspended",
+            "completed",
+            "failed",
+            "cancelled",
+            "abandoned",
+            "queued",
+            "sleeping",
+        ]),
         _ => json!({"type": "string"}),
     }
 }

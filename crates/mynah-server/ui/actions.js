@@ -24,8 +24,14 @@ export function confirmed({ title, words, fields = [], button, danger = false, a
             announce(`${title}: done`);
             dialog.close();
           } catch (error) {
-            failure.replaceChildren(...say(error.message));
+            // An error that begins with the name of a field stands beside it.
+            const [, field, words] = /^(\w+): ([\s\S]*)$/u.exec(error.message) ?? [];
+            const at = fields.find(({ name }) => name === field)?.input;
+            failure.replaceChildren(...say(at ? words : error.message));
             failure.hidden = false;
+            if (at) at.after(failure);
+            else send.parentNode.before(failure);
+            at?.focus();
             send.disabled = false;
           }
         },

@@ -11,8 +11,6 @@ import { ownWords } from "./verify-page.js";
 import { canVerify, hashOf, hex, readLines, verifyLines, verifyRecords } from "./verify.js";
 
 const PORTION = 1000;
-/** Codes of problems with a record itself. */
-const DAMAGE = ["log_error/corrupt", "log_error/too_new"];
 /** Runs up to this size are verified when they are opened. */
 const SMALL = 2000;
 
@@ -27,23 +25,15 @@ export async function runPage(root, query) {
   let isDamaged = false;
 
   const load = async () => {
-    const from = story.records.length + 1;
-    try {
-      const page = await recordsOf(id, { from, limit: PORTION });
-      for (const record of page.records) if (record.seq === story.records.length + 1) story.add(fromApi(record));
-      return page.next;
-    } catch (error) {
-      // A damaged record is shown in its place, and so is what follows it.
-      const { seq = from, what = error.message } = error.problem?.metadata ?? {};
-      if (!DAMAGE.includes(error.code) || Number(seq) !== from) throw error;
-      story.add({ seq: from, kind: "unreadable", ts: null, hash: null, prev: null, fact: null, unreadable: what });
-      return from < run.records ? from + 1 : null;
-    }
+    const page = await recordsOf(id, { from: story.records.length + 1, limit: PORTION });
+    for (const record of page.records) if (record.seq === story.records.length + 1) story.add(fromApi(record));
+    return page.next;
   };
   let next = await load();
 
   const raw = async (record) => {
     const page = await get(runPath(id, "/records"), { from: record.seq, limit: 1, raw: true });
+    if (!page.records[0].raw) throw new Error("The server cannot read this record.");
     return Object.fromEntries(Object.entries(page.records[0].raw).map(([name, text]) => [name, hex(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)))]));
   };
   const changed = ({ view: name, record }) => {
@@ -160,8 +150,8 @@ export async function runPage(root, query) {
     isDamaged = Boolean(err);
     drawButtons();
     if (!err) return view.verified({ ...report, by: "the server" });
-    const own = canVerify() ? await rawRecords(id).then((entries) => verifyRecords(id, entries)).catch(() => null) : null;
-    view.verified({ status: report.status, what, seq: Number(seq), own: canVerify() ? ownWords(own, Number(seq)) : null });
+    const own = canVerify() ? ownWords(await rawRecords(id).then((entries) => verifyRecords(id, entries)).catch(() => null)) : null;
+    view.verified({ status: report.status, what, seq: Number(seq), own });
   };
   const verify = async () => {
     if (closed) return;

@@ -46,6 +46,8 @@ pub use follow::{Follow, follow};
 pub use fork::{Fork, Forked, fork_run};
 pub use handle::{Decision, Run, Waiting};
 pub use in_flight::InFlight;
+#[doc(hidden)]
+pub use linked::next_id;
 #[doc(inline)]
 pub use mynah_adapters as adapters;
 #[doc(hidden)]

@@ -206,7 +206,8 @@ async fn check_session(log: &dyn Log, run: &Loaded) -> Result<()> {
 }
 
 /// The id of the run that continues another: `invoice-17`, `invoice-17~2`, `invoice-17~3`.
-fn next_id(run: &RunId) -> RunId {
+#[doc(hidden)]
+pub fn next_id(run: &RunId) -> RunId {
     let (id, count) = counted(run).unwrap_or((run, 1));
     format!("{id}~{}", count.saturating_add(1)).into()
 }
