@@ -68,6 +68,7 @@ struct Book {
 /// A call that the recorded run does not have.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct UnknownCall {
     /// The tool and its arguments.
     pub call: String,

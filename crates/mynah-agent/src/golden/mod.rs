@@ -361,7 +361,7 @@ impl Check {
     /// Why a run must not become the golden: what [`add`] would refuse, and what is not the agent's doing. None also if there is no run.
     fn unfit(&self, attempt: &Attempt) -> Option<String> {
         let made = attempt.made.as_ref()?;
-        if let Some(UnknownCall { call, is_rejected }) = made.unrecorded.first() {
+        if let Some(UnknownCall { call, is_rejected, .. }) = made.unrecorded.first() {
             return Some(match is_rejected {
                 true => format!(
                     "the golden has no decision about {call}, so the call was rejected; make the run with `mynah run`, decide there, and keep \
