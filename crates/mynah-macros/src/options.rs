@@ -3,7 +3,7 @@
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::{
-    Error, Ident, LitInt, LitStr, Path, Result, Token,
+    Error, Ident, Lit, LitInt, LitStr, Path, Result, Token,
     ext::IdentExt as _,
     parse::{Parse, ParseStream},
     parse_quote,
@@ -62,13 +62,18 @@ impl Options {
                 self.retries = Some(retries);
             }
             "timeout" => {
-                let text: LitStr = value(input)?;
-                let limit = millis(&text.value());
+                let given: Lit = value(input)?;
+                let limit = match &given {
+                    Lit::Str(text) => millis(&text.value()),
+                    _ => None,
+                };
                 self.timeout_ms = Some(limit.ok_or_else(|| {
-                    Error::new(
-                        text.span(),
-                        "not a time limit: expected a whole number from 1 and a unit, as \"500ms\", \"10s\", \"2m\" or \"1h\"",
-                    )
+                    let example = match &given {
+                        Lit::Int(number) => format!("; write `timeout = \"{number}s\"` for seconds"),
+                        _ => String::new(),
+                    };
+                    let why = "not a time limit: expected a whole number from 1 and a unit, as \"500ms\", \"10s\", \"2m\" or \"1h\"";
+                    Error::new(given.span(), format!("{why}{example}"))
                 })?);
             }
             "replay" => {

@@ -44,7 +44,7 @@ use crate::{Tool, ToolContext};
 #[diagnostic::on_unimplemented(
     message = "a tool cannot return `{Self}`",
     label = "this handler returns `{Self}`",
-    note = "return a `Serialize` value, a `ToolOutcome`, or a `Result` of one; its error is a `std::error::Error`, a boxed one or `Serialize`"
+    note = "return a `Serialize` value, a `ToolOutcome`, or a `Result` of one; its error is a `std::error::Error`, a `Serialize` value, or boxed as `Box<dyn Error + Send + Sync>`"
 )]
 pub trait IntoOutcome<Marker> {
     /// The outcome of the call.
@@ -199,7 +199,8 @@ pub trait ToolSet: Send + Sync + 'static {
 /// `Marker` distinguishes these cases for the compiler and is inferred.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` holds no tools",
-    note = "pass tools in an array, a `Vec` or an iterator, or a value whose impl block has #[mynah::tools]; `.tool(…)` takes a single tool"
+    note = "pass tools in an array, a `Vec` or an iterator, or a value whose impl block has #[mynah::tools]; `.tool(…)` takes a single tool",
+    note = "a function with #[mynah::tool] returns its tool: write `.tools([a(), b()])`"
 )]
 pub trait IntoTools<Marker: ?Sized> {
     /// The tools.

@@ -44,6 +44,8 @@ impl Chat {
     /// # Ok(()) }
     /// ```
     ///
+    /// Awaited, it returns the value alone. [`AnswerStream::result`] has the run id of a recorded call, and its usage.
+    ///
     /// Set the call's options before it. It replaces the response format. A type that is not an
     /// object, such as a `Vec` or an enum, is requested as the member `answer` of one, because
     /// providers accept only objects.

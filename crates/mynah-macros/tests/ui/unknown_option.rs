@@ -33,4 +33,9 @@ async fn seven() -> u32 {
     7
 }
 
+#[mynah::tool(timeout = 10)]
+async fn eight() -> u32 {
+    8
+}
+
 fn main() {}

@@ -1,0 +1,6 @@
+#[mynah::tool]
+async fn weather(city: String) -> Result<String, Box<dyn std::error::Error>> {
+    Ok(city)
+}
+
+fn main() {}
