@@ -237,7 +237,7 @@ fn a_large_run_says_how_much_of_it_is_here_and_is_verified_on_request() {
     );
     browser.click("tr[data-run] .run-id a");
     assert!(browser.text(".proof-line").contains("Loading 1,000 of 2,40"));
-    assert_eq!(browser.text(".run-facts .chip"), "Completed");
+    assert_eq!(browser.text(".run-status .chip"), "Completed");
     browser.run("window.go()");
     browser.wait("document.querySelector('.proof-line')?.innerText.includes('Not verified yet')");
     assert!(browser.text(".run-title .buttons").contains("Replay"));
