@@ -252,6 +252,16 @@ fn the_calls_of_an_agent_are_decided_in_the_page_of_its_parent() {
     browser.click(".waiting .primary");
     browser.click("dialog .primary");
     browser.wait("document.querySelector('.conversation')?.innerText.includes('All done.')");
+    // The decisions are shown as such, and not as a message of the user.
+    let shown = browser.text(".conversation");
+    assert!(shown.contains("Approved: shell, a call of an agent"), "{shown}");
+    assert!(shown.contains("Rejected: shell, a call of an agent\nnot that one"), "{shown}");
+    assert!(!shown.contains("{\"s0\""), "{shown}");
+    browser.click("#tab-timeline");
+    let rows = browser.wait("[...document.querySelectorAll('.span-row')].map((row) => row.querySelector('.span-words').innerText)");
+    let rows: Vec<&str> = rows.as_array().unwrap().iter().filter_map(|row| row.as_str()).collect();
+    let call = rows.iter().position(|row| *row == "helper").unwrap();
+    assert_eq!(rows[call + 1], "Agent helper", "{rows:?}");
     let tree = store.ok(&["show", "last", "--tree"]);
     assert!(tree.contains("s0\\n") && tree.contains("not that one"), "{tree}");
     assert_eq!(browser.errors(), Vec::<String>::new());

@@ -268,7 +268,7 @@ enum Waiting {
         question: Option<String>,
         /// The answers that it offers.
         #[serde(skip_serializing_if = "Vec::is_empty")]
-        choices: Vec<String>,
+        choices: Vec<Value>,
         /// The calls that the question is about, if an agent beneath the run asks.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         calls: Vec<ToolCall>,

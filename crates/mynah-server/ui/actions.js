@@ -152,7 +152,7 @@ export function waitingForm(run, waiting, agents, done) {
   const ofAgent = waiting.for === "answer" && Boolean(waiting.calls?.length);
   if (waiting.for === "answer" && !ofAgent) {
     const text = h("textarea", { "aria-label": "Answer", name: "answer", required: true });
-    const offered = (waiting.choices ?? []).map((choice) => h("button", { type: "button", onclick: () => { text.value = choice; text.form.requestSubmit(); } }, say(choice)));
+    const offered = (waiting.choices ?? []).map((choice) => h("button", { type: "button", onclick: () => { text.value = String(choice); text.form.requestSubmit(); } }, say(choice)));
     return h("form", { class: "waiting", onsubmit: (event) => { event.preventDefault(); sent("Send the answer", ["The run continues with this answer: ", h("q", {}, say(text.value))], () => ({ answer: text.value })); } },
       h("h2", {}, icon("pause"), "Waits for an answer"), h("p", { class: "question" }, say(waiting.question ?? "")), offered.length ? h("div", { class: "buttons choices", role: "group", "aria-label": "Offered answers" }, offered) : null, text, h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, "Answer")));
   }

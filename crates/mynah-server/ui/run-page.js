@@ -51,7 +51,7 @@ export async function runPage(root, query) {
     },
     links: () => [
       run.session_id ? relation("Session", withQuery("/", { session: run.session_id }), run.session_id) : null,
-      run.parent ? relation("Fork of", runHref(run.parent.run_id, { record: run.parent.seq }), run.parent.run_id) : null,
+      run.parent ? relation(story.about.parent?.continues ? "Continues" : "Fork of", runHref(run.parent.run_id, { record: run.parent.seq }), run.parent.run_id) : null,
       run.caller ? relation("Agent of", runHref(run.caller), run.caller) : null,
       run.continued_in ? relation("Continued in", runHref(run.continued_in), run.continued_in) : null,
       run.previous ? relation("Turn before", runHref(run.previous.run_id), run.previous.run_id) : null,

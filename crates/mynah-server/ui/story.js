@@ -112,7 +112,7 @@ export class Story {
     this.learn(fact.about);
     const session = fact.about?.session;
     if (session?.previous?.messages > 0) this.note(record, "muted", `Continues ${session.previous.messages} earlier messages of its session`, "", { run: session.previous.run_id, at: session.previous.seq });
-    if (fact.about?.parent) this.note(record, "muted", "Forked from another run", "", { run: fact.about.parent.run_id, at: fact.about.parent.seq });
+    if (fact.about?.parent) this.note(record, "muted", fact.about.parent.continues ? "Continues a run that failed or reached a limit" : "Forked from another run", "", { run: fact.about.parent.run_id, at: fact.about.parent.seq });
     for (const message of fact.thread?.messages ?? []) this.adopt(record, message);
   }
 
