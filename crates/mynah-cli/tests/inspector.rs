@@ -55,6 +55,72 @@ fn the_list_of_runs_filters_sorts_and_pages_and_keeps_that_in_the_address() {
 }
 
 #[test]
+fn filters_keep_the_focus_what_is_written_and_a_bad_value() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[]));
+    browser.wait("document.querySelectorAll('tr[data-run]').length === 5");
+    browser.click(".more-filters summary");
+    // A field that is left takes effect, and the next one has the focus.
+    browser.write(".filter-prefix input", "run-1");
+    browser.run("window.form = document.querySelector('.filters')");
+    browser.click(".filter-model input");
+    browser.wait("document.querySelectorAll('tr[data-run]').length === 1 && location.search === '?prefix=run-1'");
+    let kept = "return [document.activeElement.closest('label')?.className, document.querySelector('.filters') === window.form, document.querySelector('.more-filters').open]";
+    assert_eq!(browser.run(kept), json!(["filter filter-model", true, true]));
+    // What is written and not committed is in the address with the next change.
+    browser.write(".filter-model input", "none");
+    browser.run("const s = document.querySelector('.filter-status select'); s.value = 'failed'; s.dispatchEvent(new Event('change'))");
+    browser.wait("location.search === '?status=failed&model=none&prefix=run-1'");
+    browser.click(".clear");
+    browser
+        .wait("location.search === '' && document.querySelectorAll('tr[data-run]').length === 5");
+    assert_eq!(browser.run(kept)[2], true, "the filters stay open");
+    assert_eq!(browser.run("return document.querySelector('.filter-prefix input').value"), "");
+    browser.run("history.back()");
+    browser.wait("document.querySelector('.filter-prefix input').value === 'run-1'");
+    // A value that does not fit is marked, and the form stays.
+    browser.open(&served.page(&[("cost", "-5")]));
+    assert!(browser.text(".filter-cost .error").contains("0 or more"));
+    browser.wait("document.querySelector('.filter-cost input[aria-invalid]')?.value === '-5'");
+    browser.open(&served.page(&[("status", "odd")]));
+    assert!(browser.text(".filter-status .error").contains("give one of running"));
+    assert!(browser.errors().iter().all(|error| error.contains("/v1/")));
+}
+
+#[test]
+fn runs_are_listed_under_the_status_that_they_show_and_their_time_passes() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    store.play(RUNS, false);
+    let done = store.json(&["runs", "--status", "completed"]);
+    store.ok(&["fork", &common::text(&done[0], "run_id"), "--at", "2"]);
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[("status", "running")]));
+    assert!(browser.text(".empty h2").contains("No run fits"));
+    browser.open(&served.page(&[("status", "abandoned")]));
+    assert_eq!(browser.text("tr[data-run] .chip"), "Not started");
+    browser.click("tr[data-run] .run-id a");
+    assert!(browser.text(".run-head .banner").contains("Not started"));
+    // A run that waits has no end, so its time passes.
+    browser.open(&served.page(&[("status", "suspended")]));
+    let time = "document.querySelector('tr[data-run] .lasting')?.innerText";
+    let before = browser.wait(time);
+    browser.wait(&format!("{time} !== {before}"));
+    // Both ways, and back to the order of the log.
+    browser.open(&served.page(&[]));
+    for direction in ["descending", "ascending"] {
+        browser.click("th:nth-child(9) button");
+        browser.wait(&format!(
+            "document.querySelector('th:nth-child(9)')?.ariaSort === '{direction}'"
+        ));
+    }
+    browser.click("th:nth-child(9) button");
+    browser.wait("document.querySelector('th:nth-child(5)')?.ariaSort === 'descending' && location.search === ''");
+}
+
+#[test]
 fn many_runs_are_shown_page_by_page() {
     let Some(browser) = Browser::start() else { return };
     let store = Store::new();
@@ -66,8 +132,10 @@ fn many_runs_are_shown_page_by_page() {
         browser.click("a[rel=next]");
         browser.wait(&format!("document.querySelectorAll('tr[data-run]').length === {shown} && document.querySelector('tr[data-run]').dataset.run === '{first}'"));
     }
-    browser.run("history.back()");
+    browser.click("a[rel=prev]");
     browser.wait("document.querySelector('tr[data-run]')?.dataset.run === 'r-149'");
+    browser.run("history.back()");
+    browser.wait("document.querySelector('tr[data-run]')?.dataset.run === 'r-049'");
 }
 
 /// Puts runs into a log.
@@ -127,10 +195,10 @@ fn a_run_that_is_recorded_elsewhere_appears_and_grows_without_a_reload() {
     browser.wait("document.querySelectorAll('tr[data-run]').length === 6");
     assert_eq!(browser.text("tr[data-run] .chip"), "Running");
     browser.click("tr[data-run] .run-id a");
-    browser.wait("document.querySelector('.run-facts .chip')?.innerText === 'Running'");
+    browser.wait("document.querySelector('.run-status .chip')?.innerText === 'Running'");
     assert!(!browser.text(".conversation").contains("The end."));
     browser.wait("document.querySelector('.conversation').innerText.includes('The end.')");
-    browser.wait("document.querySelector('.run-facts .chip').innerText === 'Completed'");
+    browser.wait("document.querySelector('.run-status .chip').innerText === 'Completed'");
     browser.wait(VERIFIED);
     assert_eq!(browser.run("return window.same"), true);
     assert!(playing.wait().unwrap().success());
@@ -258,7 +326,7 @@ fn a_run_is_shown_around_a_record_that_is_damaged_wherever_it_is() {
     assert!(browser.text(".proof-line").contains("records are intact, as this browser computed"));
     browser.click("#tab-conversation");
     assert!(browser.text(".conversation").contains("Unreadable record"));
-    assert_eq!(browser.text(".run-facts .chip"), "Completed");
+    assert_eq!(browser.text(".run-status .chip"), "Completed");
     let script = format!(
         "return fetch('/v1/runs/{run}/records').then(async (answer) => (await answer.json()).records.slice(0, 2).map(({{ seq, kind, fact, unreadable }}) => [seq, kind, fact === null, Boolean(unreadable)]))"
     );

@@ -158,7 +158,7 @@ fn of_runs() -> Vec<Route> {
             .query(&WAIT)
             .body(&[
                 AGENT,
-                ("input", "a text, or messages"),
+                ("input", "a text, or messages, which may have images"),
                 ("key", "the id of the run"),
                 ("session", "the session that it is a turn of"),
                 (

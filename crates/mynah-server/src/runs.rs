@@ -266,6 +266,9 @@ impl Ended {
 enum Waiting {
     Answer {
         question: Option<String>,
+        /// The answers that it offers.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        choices: Vec<Value>,
         /// The calls that the question is about, if an agent beneath the run asks.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         calls: Vec<ToolCall>,
@@ -390,7 +393,9 @@ async fn waiting(log: &dyn Log, run: &RunSummary, seq: u64, end: &End) -> Result
             let about = hint("for").and_then(|about| about.as_str().map(str::to_owned));
             let calls = hint("calls").filter(|_| about.is_some());
             let calls = calls.and_then(|calls| serde_json::from_value(calls).ok());
+            let choices = hint("choices").and_then(|all| serde_json::from_value(all).ok());
             Waiting::Answer {
+                choices: choices.unwrap_or_default(),
                 question: question.and_then(Value::as_str).map(str::to_owned),
                 calls: calls.unwrap_or_default(),
                 about,

@@ -51,12 +51,13 @@ export async function runPage(root, query) {
     },
     links: () => [
       run.session_id ? relation("Session", withQuery("/", { session: run.session_id }), run.session_id) : null,
-      run.parent ? relation("Fork of", runHref(run.parent.run_id, { record: run.parent.seq }), run.parent.run_id) : null,
+      run.parent ? relation(story.about.parent?.continues ? "Continues" : "Fork of", runHref(run.parent.run_id, { record: run.parent.seq }), run.parent.run_id) : null,
       run.caller ? relation("Agent of", runHref(run.caller), run.caller) : null,
+      run.continued_in ? relation("Continued in", runHref(run.continued_in), run.continued_in) : null,
       run.previous ? relation("Turn before", runHref(run.previous.run_id), run.previous.run_id) : null,
       run.agent ? h("div", { class: "fact" }, h("dt", {}, "Agent"), h("dd", {}, say(run.agent))) : null],
   });
-  Object.assign(story, { isHeld: run.status === "running" && !run.abandoned, isAbandoned: run.abandoned });
+  story.followProcess(run.abandoned);
   root.replaceChildren(view.element);
 
   const canContinue = rights.actions && rights.agents.length > 0;
@@ -74,7 +75,8 @@ export async function runPage(root, query) {
   const callerLink = () => h("a", { href: runHref(run.caller) }, say(run.caller));
   const drawNotices = () => {
     const notices = [];
-    if (run.abandoned) notices.push(h("p", { class: "banner warn" }, icon("bolt"), h("span", {}, h("strong", {}, "Abandoned. "), "It has not ended, and no process holds it.", run.caller ? [" Resume the run that called it: ", callerLink()] : canContinue ? "" : [" ", h("code", {}, "mynah resume"), " continues it."])));
+    const [left, why] = run.not_started ? ["Not started. ", "It has only the records of the run that it was forked from."] : run.queue ? ["Queued. ", "It continues when a server or worker takes it that has its agent."] : ["Abandoned. ", "It has not ended, and no process holds it."];
+    if (run.abandoned) notices.push(h("p", { class: `banner ${run.not_started ? "" : "warn"}` }, icon(run.not_started ? "more" : "bolt"), h("span", {}, h("strong", {}, left), why, run.caller ? [" Resume the run that called it: ", callerLink()] : canContinue ? "" : [" ", h("code", {}, "mynah resume"), " continues it."])));
     if (run.waiting?.for === "time") notices.push(h("p", { class: "banner wait" }, icon("clock"), h("span", {}, h("strong", {}, "Sleeps. "), run.waiting.wake_at_ms ? ["It continues ", when(run.waiting.wake_at_ms), ", where a worker has its agent."] : "It continues at its time.")));
     else if (run.waiting && run.caller) notices.push(h("p", { class: "banner wait" }, icon("pause"), h("span", {}, h("strong", {}, "Waits for a decision. "), "This is the run of a subagent. Decide in the run that called it: ", callerLink())));
     else if (run.waiting && canContinue) notices.push(waitingForm(id, run.waiting, rights.agents, acted));
@@ -83,6 +85,8 @@ export async function runPage(root, query) {
     const isWriting = run.waiting && view.notices.contains(document.activeElement) && document.activeElement.matches("textarea, select");
     if (!isWriting) view.notices.replaceChildren(...notices);
   };
+  /** Whether calls ran when the process died. */
+  const isUncertain = () => run.abandoned && [...story.calls.values()].some(({ attempts }) => attempts.at(-1)?.state === "running");
   const act = async (what) => {
     const result = await what;
     if (result) acted(result);
@@ -102,7 +106,7 @@ export async function runPage(root, query) {
     const ended = ["completed", "failed", "cancelled"].includes(run.status);
     const button = (words, what, kind = "") => h("button", { type: "button", class: kind, onclick: what }, words);
     view.buttons.replaceChildren(...[
-      canContinue && !run.caller && (run.abandoned || run.status === "failed") ? button("Resume", () => act(resume(id, rights.agents)), "primary") : null,
+      canContinue && !run.caller && !run.continued_in && (run.abandoned || run.resumable !== null) ? button("Resume", () => act(resume(id, rights.agents, { resumable: run.resumable, isUncertain: isUncertain() })), run.resumable === false ? "" : "primary") : null,
       canContinue && !run.caller && !ended && !run.waiting ? button("Message", () => said(story.records.length)) : null,
       rights.actions && !ended ? button("Cancel", () => act(cancel(id)), "danger") : null,
       canContinue && !run.caller && run.fingerprint && saidIn(story.records[0]) ? button("Run again", () => opened(start(rights.agents, run, saidIn(story.records[0])))) : null,
@@ -123,7 +127,7 @@ export async function runPage(root, query) {
   const refresh = async (known = null) => {
     run = known?.run_id === id ? known : await get(runPath(id));
     Object.assign(view, { status: shownStatus(run), agents: run.agents });
-    Object.assign(story, { isHeld: run.status === "running" && !run.abandoned, isAbandoned: run.abandoned });
+    story.followProcess(run.abandoned);
     drawButtons();
     drawNotices();
     view.drawHeader();
@@ -138,6 +142,8 @@ export async function runPage(root, query) {
     next = await load();
     view.grew();
   }
+  story.followProcess(run.abandoned);
+  view.grew();
   // The run may have stopped after it was described and before its records were read.
   if (story.status !== run.status) await refresh();
   const wanted = Number(query.get("record"));
@@ -231,12 +237,13 @@ export async function runPage(root, query) {
   // A lease that ends is no change in the log: the server is asked whether a process still has the run.
   let seconds = 0;
   const clock = setInterval(() => {
+    if (!["running", "suspended"].includes(story.status)) return;
+    view.tick();
     if (story.status !== "running") return;
-    if (story.isHeld) view.tick();
     seconds += 1;
     if (seconds % 5 === 0) get(runPath(id)).then((now) => now.abandoned === run.abandoned && now.status === run.status && now.agents?.turns === run.agents?.turns ? null : refresh(now)).catch(() => {});
   }, 1000);
-  return { title: `Run ${shortId(id)}`, close: () => { closed = true; clearInterval(clock); stop(); }, key: (event) => view.key(event), keys: RUN_KEYS };
+  return { title: view.title(60), close: () => { closed = true; clearInterval(clock); stop(); }, key: (event) => view.key(event), keys: RUN_KEYS };
 }
 
 /** What the user says in a record. */
