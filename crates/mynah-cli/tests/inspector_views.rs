@@ -459,7 +459,8 @@ fn the_time_of_a_cancelled_model_call_is_that_of_models_and_its_bar_says_so() {
         post("", "{ input: 'The file a.__x is not b.__y, but __this__ is.', key: 'slow' }"),
         202
     );
-    std::thread::sleep(std::time::Duration::from_millis(1200));
+    browser.run("window.begun = Date.now()");
+    browser.wait("Date.now() - window.begun > 1200");
     assert_eq!(post("/slow/signals?wait=30", "{ cancel: true }"), 200);
     browser.open(&served.page(&[("run", "slow")]));
     let shares = "[...document.querySelectorAll('.overall tr')].map((row) => row.innerText.split('\t')[0].trim())";

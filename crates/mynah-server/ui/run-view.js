@@ -183,6 +183,8 @@ export class RunView {
     const hash = this.story.sealed ? this.story.last.hash : null;
     const print = hash ? [h("span", { class: "muted" }, "fingerprint"), h("code", { class: "fingerprint", title: hash }, hash), copyButton(hash, "Copy fingerprint")] : [];
     const state = (tone, drawing, words, ...more) => this.proof.replaceChildren(h("div", { class: `proof-line tone-${tone}`, role: "status", "data-status": tone === "bad" && found.status === "verified" ? "agent_damaged" : found?.status ?? "unchecked" }, icon(drawing), h("strong", {}, words), h("span", { class: "proof-more" }, more)));
+    // What is damaged is not shown as if all were well.
+    this.chip.classList.toggle("is-damaged", found?.status === "corrupt");
     const here = this.story.records.length;
     if (here < this.expected) state("muted", "clock", `Loading ${count(here)} of ${plural(this.expected, "record")}`, h("progress", { max: this.expected, value: here, "aria-label": "Records" }));
     else if (!found) state("muted", "seal", hash ? "Not verified yet" : "In progress", ...print, hash && this.verify ? h("button", { type: "button", class: "small", onclick: this.verify }, "Verify now") : null);
