@@ -219,9 +219,10 @@ impl AgentFile {
             Some(own) => own,
             None => {
                 let model = self.spec.model.informed(ModelRef::from(self.model()));
+                let own = self.engine()?;
                 self.check_price(model.pricing.is_some())?;
                 warnings.extend(self.odd_models());
-                self.engine()?
+                own
             }
         };
         let own = self.configured(own)?;
@@ -601,7 +602,7 @@ fn misfit(name: &str, code: &str) -> String {
         ("retry", "invalid_shape") => "a table, such as { max_attempts = 3 }",
         ("tool_choice", "invalid_shape") => "\"auto\", \"none\" or \"required\", or a table",
         ("prompt_cache", "invalid_shape") => "true, or a table",
-        (_, "out_of_range") => "a number, such as 0.7",
+        ("temperature", "out_of_range") => "a number from 0 to 2, such as 0.7",
         (_, "must_be_positive") => "a whole number, 1 or more",
         (_, "not_a_string") => "a text",
         (_, "not_a_boolean") => "true or false",

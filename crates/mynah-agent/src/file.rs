@@ -234,7 +234,7 @@ impl Model {
 }
 
 /// The adapter that a name was probably meant to have, if it names one that does not exist.
-fn nearest_adapter(model: &str) -> Option<String> {
+pub(crate) fn nearest_adapter(model: &str) -> Option<String> {
     let (adapter, _) = model.split_once(':')?;
     let names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
     near(adapter, &names).filter(|near| *near != adapter).map(|_| suggestion(adapter, &names))

@@ -97,6 +97,10 @@ async fn an_error_names_the_file_the_line_and_the_key_and_suggests_the_nearest()
             "agent.toml:1: model: no adapter is named `openia`; did you mean `openai`?",
         ),
         (
+            "model = \"openia:gpt-5\"\nbudget = { usd = 1 }",
+            "agent.toml:1: model: no adapter is named `openia`; did you mean `openai`?",
+        ),
+        (
             "M\nbudget = { usd = \"x\" }",
             "agent.toml:3: budget.usd: invalid type: string \"x\", expected a number",
         ),
@@ -264,6 +268,8 @@ async fn a_permission_may_be_true_or_false_for_the_shell_too() {
         assert_eq!(tools.iter().map(Tool::name).collect::<Vec<_>>(), names, "{permission}");
         let asks = tools.iter().any(|tool| tool.spec().approval == mynah::Approval::Ask);
         assert_eq!(asks, permission == "'ask'");
+        // Whether a person is asked is no property of the tool.
+        assert!(tools.iter().all(|tool| !tool.spec().description.contains("is asked")));
     }
 }
 
@@ -385,7 +391,10 @@ async fn what_will_probably_fail_is_a_warning_with_its_place() {
 #[tokio::test]
 async fn params_of_a_wrong_type_are_refused_with_their_place() {
     let table = [
-        ("temperature = 'hot'", "agent.toml:3: params.temperature: give a number, such as 0.7"),
+        (
+            "temperature = 'hot'",
+            "agent.toml:3: params.temperature: give a number from 0 to 2, such as 0.7",
+        ),
         ("max_tokens = 'many'", "agent.toml:3: params.max_tokens: give a whole number, 1 or more"),
         ("retry = 5", "agent.toml:3: params.retry: give a table, such as { max_attempts = 3 }"),
     ];

@@ -34,9 +34,9 @@ use crate::{
     log_flag,
     model::CallArgs,
     now, resume, runtime,
-    screen::{Followed, Screen, Stop, context_use},
+    screen::{Followed, Screen, Stop, context_room, context_use},
     store::LogLocation,
-    text::{count, quoted, short},
+    text::{cost, count, quoted, short},
     tty::{BAD, Entered, Prompt, Reads},
     unless_interrupted, written,
 };
@@ -291,12 +291,26 @@ impl Chat {
             _ => match message(line) {
                 Ok((message, notes)) => {
                     notes.iter().for_each(|note| self.screen.note(note));
+                    let room = context_room(&self.engine);
+                    // About four characters are a token.
+                    let tokens = message.text().len() as u64 / 4;
+                    if let Some(room) = room.filter(|room| tokens > *room) {
+                        let room =
+                            format!("about {}k tokens, of at most {}k", tokens / 1000, room / 1000);
+                        self.screen.remark(
+                            BAD,
+                            &format!("this message may be too long for the model: {room}"),
+                        );
+                    }
                     self.turn(message).await
                 }
-                Err(failure) => {
+                // A person can send another message.
+                Err(failure) if self.prompt.is_terminal => {
                     self.screen.remark(BAD, failure.message());
+                    self.screen.note("the message was not sent");
                     Ok(Next::Continue)
                 }
+                Err(failure) => Err(failure),
             },
         }
     }
@@ -472,8 +486,8 @@ impl Chat {
             .then(|| "stopped; the received text stays, and its tokens are not counted".to_owned());
         let name = self.model_name();
         let tokens = format!("{} + {} tokens", totals.input_tokens, totals.output_tokens);
-        let cost = (totals.cost > 0.0).then(|| format!("${:.4}", totals.cost));
-        let context = context_use(self.engine.get_model(), result);
+        let cost = cost(totals.cost, "$");
+        let context = context_use(&self.engine, result);
         let parts = [stopped, name, Some(tokens), context, cost];
         self.screen.note(&parts.into_iter().flatten().collect::<Vec<_>>().join(" · "));
         written(self.screen.pause())

@@ -1,7 +1,7 @@
 //! What a record says, in a few words.
 
 use mynah::{
-    HaltReason, Metadata, Response, ToolCall,
+    HANDOFF, HaltReason, Metadata, Response, ToolCall, ToolOutcome,
     log::{About, End, Fact, LeftOut, Plan},
 };
 use serde_json::{Value, json};
@@ -25,6 +25,17 @@ pub(crate) const UNKNOWN_OUTCOME: &str = "its outcome is unknown";
 /// That a person did not want a call, and why.
 pub(crate) fn refusal(why: &str) -> String {
     if why.is_empty() { "rejected".to_owned() } else { format!("rejected: {why}") }
+}
+
+/// What is shown of a call whose agent answers in place of the model.
+pub(crate) const TOOK_OVER: &str = "took over";
+
+/// The answer of an agent that took the conversation over.
+pub(crate) fn handoff(outcome: &ToolOutcome) -> Option<&str> {
+    match outcome {
+        ToolOutcome::Halt { reason, result } if reason.as_str() == HANDOFF => result.as_str(),
+        _ => None,
+    }
 }
 
 /// What changed when a run continued: its model, its tools, and the names of other settings.

@@ -1,10 +1,13 @@
 //! `mynah diff`: two runs side by side.
 
-use std::io::{self, BufWriter, Write};
+use std::{
+    collections::HashMap,
+    io::{self, BufWriter, Write},
+};
 
 use clap::Args;
 use mynah::{
-    differences,
+    ToolCall, differences,
     log::{About, Fact, Hash, Log, Record, RunSummary, SUMMARY_STARTED},
 };
 use serde_json::{Value, json};
@@ -21,7 +24,7 @@ use crate::{
 
 pub(crate) const EXAMPLES: &str = "The runs of agents are compared after the runs that started them.
 
-Not compared: ids of requests and answers, parents, roots, how answers were cut into pieces, durations, model calls that were lost with their process, and where another process continued with the same agent. Redacted records cannot be compared; they are marked with a ?.
+Not compared: ids of requests, answers and calls (calls are compared by tool and arguments), parents, roots, how answers were cut into pieces, durations, model calls that were lost with their process, and where another process continued with the same agent. Redacted records cannot be compared; they are marked with a ?.
 
 Examples:
   mynah fork last --at 5                   branch a run
@@ -87,6 +90,8 @@ struct Entry {
     body: Hash,
     /// None if it was removed.
     fact: Option<Value>,
+    /// The fact with the tool and arguments of a call in place of its id.
+    compared: Option<Value>,
     summary: String,
     /// The run that a tool started, if the record is about one.
     sub_run: Option<String>,
@@ -116,16 +121,76 @@ async fn entries(log: &dyn Log, run: &str) -> Result<Vec<Entry>, Failure> {
         fact.set_duration_ms(None);
         fact.set_first_token_ms(None);
     }
-    let mut before = None;
-    let entry = |(record, fact): (Record, Option<Fact>)| Entry {
-        seq: record.seq(),
-        kind: record.kind().to_string(),
-        body: record.envelope().body,
-        summary: fact.as_ref().map_or("(redacted)".to_owned(), |fact| told(fact, &mut before)),
-        sub_run: fact.as_ref().and_then(Fact::sub_run).map(|(run, _)| run.to_owned()),
-        fact: fact.as_ref().map(comparable),
+    let (mut before, mut calls) = (None, Calls::default());
+    let entry = |(record, fact): (Record, Option<Fact>)| {
+        let told = fact.as_ref().map(|fact| {
+            calls.learn(fact);
+            calls.named(fact, told(fact, &mut before))
+        });
+        let comparable = fact.as_ref().map(comparable);
+        Entry {
+            seq: record.seq(),
+            kind: record.kind().to_string(),
+            body: record.envelope().body,
+            summary: told.unwrap_or_else(|| "(redacted)".to_owned()),
+            sub_run: fact.as_ref().and_then(Fact::sub_run).map(|(run, _)| run.to_owned()),
+            compared: comparable.clone().map(|fact| calls.resolved(fact)),
+            fact: comparable,
+        }
     };
     Ok(facts.into_iter().map(entry).collect())
+}
+
+/// The tool and the arguments of each call, by its id. Providers invent the ids, and use them again.
+#[derive(Default)]
+struct Calls(HashMap<String, (String, String)>);
+
+impl Calls {
+    /// Learns the calls of a fact.
+    fn learn(&mut self, fact: &Fact) {
+        let mut learn = |call: &ToolCall| {
+            let told = (call.name.clone(), call.raw_arguments.clone());
+            self.0.insert(call.id.clone(), told);
+        };
+        match fact {
+            Fact::RunStarted { thread, .. } => {
+                thread.messages.iter().flat_map(|message| message.tool_calls()).for_each(learn);
+            }
+            Fact::AssistantCompleted { response, .. } => {
+                response.message.tool_calls().for_each(learn);
+            }
+            Fact::ToolScheduled { call_id, call: Some(call), .. } => {
+                learn(&ToolCall::new(call_id.clone(), call.name.clone(), call.arguments.clone()));
+            }
+            _ => {}
+        }
+    }
+
+    /// A description with the name of the tool in place of the call's id.
+    fn named(&self, fact: &Fact, told: String) -> String {
+        let Some((id, (name, _))) = fact.attempt().and_then(|(id, _)| self.0.get_key_value(id))
+        else {
+            return told;
+        };
+        told.replacen(&format!("[{id}]"), &format!("[{name}]"), 1)
+    }
+
+    /// A fact with the tool and arguments of a call in place of its id.
+    fn resolved(&self, value: Value) -> Value {
+        match value {
+            Value::String(text) => match self.0.get(&text) {
+                Some((name, arguments)) => format!("{name} {arguments}").into(),
+                None => text.into(),
+            },
+            Value::Array(items) => items.into_iter().map(|item| self.resolved(item)).collect(),
+            Value::Object(members) => {
+                let is_call = members.contains_key("raw_arguments");
+                let members = members.into_iter().filter(|(name, _)| !is_call || name != "id");
+                members.map(|(name, value)| (name, self.resolved(value))).collect()
+            }
+            value => value,
+        }
+    }
 }
 
 /// A short description of a record, with the changed engine that the run continues with.
@@ -173,7 +238,7 @@ struct Row<'a> {
 
 impl<'a> Row<'a> {
     fn of(left: &'a Entry, right: &'a Entry) -> Self {
-        let fields = match (&left.fact, &right.fact) {
+        let fields = match (&left.compared, &right.compared) {
             (Some(left), Some(right)) => Some(differences(left, right)),
             // Nothing but the same has the same commitment.
             _ => (left.body == right.body).then(Vec::new),
@@ -402,7 +467,7 @@ mod tests {
 
     #[test]
     fn what_was_redacted_is_the_same_only_as_itself() {
-        let redacted = |value| Entry { fact: None, ..entry(1, "completed", value) };
+        let redacted = |value| Entry { fact: None, compared: None, ..entry(1, "completed", value) };
         for (left, right, untold) in [
             (redacted(1), redacted(2), true),
             (redacted(1), entry(1, "completed", 2), true),
@@ -466,7 +531,8 @@ mod tests {
     fn entry(seq: u64, kind: &str, value: u64) -> Entry {
         let (fact, summary) = (json!({"kind": kind, "value": value}), value.to_string());
         let body = Hash([value as u8; 32]);
-        Entry { seq, kind: kind.to_owned(), body, fact: Some(fact), summary, sub_run: None }
+        let (kind, compared) = (kind.to_owned(), Some(fact.clone()));
+        Entry { seq, kind, body, fact: Some(fact), compared, summary, sub_run: None }
     }
 
     fn places(rows: &[Row<'_>]) -> Vec<(Option<u64>, Option<u64>)> {

@@ -102,9 +102,9 @@ impl Failure {
                 let tries = (tries > 1).then(|| format!(" (tried {tries} times)"));
                 Self::finding(format!("{error}{}", tries.unwrap_or_default()))
             }
-            ErrorKind::Adapter(_) => Self::file(format!(
-                "the server could not be reached: {error}; --base-url names another"
-            )),
+            ErrorKind::Adapter(_) => {
+                Self::file(format!("the server could not be reached: {error}"))
+            }
             _ => return Self::of(error),
         };
         failure.because(error.clone())

@@ -161,7 +161,10 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     match response {
         Ok(response) if !json => remark(&response),
         Ok(_) => Ok(()),
-        Err(error) => Err(failed(&said.spoken(error), tries.count()).told()),
+        Err(error) => {
+            let hint = if error.is_unreachable() { "; --base-url names another" } else { "" };
+            Err(failed(&said.spoken(error), tries.count()).adding(hint).told())
+        }
     }
 }
 

@@ -341,7 +341,13 @@ impl Arguments {
                 Ok(Failure::finding(String::from_utf8_lossy(told.trim_ascii_end())))
             }
             _ => {
+                let server = match self.agent() {
+                    _ if !error.is_unreachable() => "",
+                    Some(_) => "; `base_url` in the agent file names another",
+                    None => "; --base-url names another",
+                };
                 let failure = Failure::of_call(&self.call.spoken(error.clone()), tries);
+                let failure = failure.adding(server);
                 let outage = self.outage(log, run).await?;
                 Ok(failure.adding(&outage.map(|(_, how)| format!("; {how}")).unwrap_or_default()))
             }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::{
     Failure, LogArgs, now, runtime,
     store::LogLocation,
-    text::{Columns, Moment, Span, line, short},
+    text::{Columns, Moment, Span, cost, line, short},
     tty,
     verify::with_run,
     written,
@@ -130,6 +130,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     }
     let word = match status {
         Some(Selection::Queued) => Some(QUEUED),
+        Some(Selection::Status(status @ RunStatus::Running)) => Some(status.as_str()),
         Some(Selection::Sleeping) => Some(SLEEPING),
         _ => None,
     };
@@ -202,12 +203,7 @@ pub(crate) async fn told(log: &dyn Log, run: &RunSummary) -> Result<Value, Failu
 
 /// The status of a run in a word for people.
 pub(crate) fn shown_status(run: &RunSummary) -> &'static str {
-    match run.queue {
-        _ if run.wake_at.is_some() && run.status == RunStatus::Suspended => SLEEPING,
-        Some(_) if run.is_abandoned(now()) => QUEUED,
-        None if run.is_abandoned(now()) => ABANDONED,
-        _ => run.status.as_str(),
-    }
+    run.status_word(now())
 }
 
 /// The last line has the cursor to the next page, if there is one.
@@ -254,11 +250,7 @@ fn write_table(
 
 fn row(run: &RunSummary) -> [String; 9] {
     let totals = &run.totals;
-    let cost = match totals.cost {
-        none if none <= 0.0 => "-".to_owned(),
-        little if little < 0.000_05 => "<0.0001".to_owned(),
-        cost => format!("{cost:.4}"),
-    };
+    let cost = cost(totals.cost, "").unwrap_or_else(|| "-".to_owned());
     [
         line(&run.run_id),
         Moment(run.started).to_string(),

@@ -20,18 +20,20 @@ use futures_util::{
     future::{Either, select},
 };
 use mynah::{
-    ChatResult, Engine, ErrorKind, Event, FinishReason, HANDOFF, HaltReason, Message, Resume,
-    RunId, ToolOutcome, log::Log as _, recorded_call,
+    ChatResult, Decision, Engine, ErrorKind, Event, FinishReason, HANDOFF, HaltReason, Message,
+    Resume, RunId, ToolOutcome,
+    log::{Fact, Log as _},
+    recorded_call,
 };
 use mynah_agent::answer::cut_off;
 use serde_json::{Value, json};
 
 use self::wording::{arguments_of, brief, head, printed, reached};
-pub(crate) use self::wording::{context_use, used};
+pub(crate) use self::wording::{context_room, context_use, used};
 use crate::{
     Failure,
     best_effort::BestEffortWriter,
-    describe::left_out,
+    describe::{TOOK_OVER, left_out, refusal},
     ledger::Ledger,
     now, store,
     text::{Span, count, for_stdout, line, plain, short},
@@ -75,6 +77,8 @@ pub(crate) struct Screen {
     result: String,
     /// The tools whose calls a person approved for all of the session.
     always: HashSet<String>,
+    /// Decisions that were refused because of their arguments, by the ids of the calls.
+    made: HashMap<String, Decision>,
     out: BestEffortWriter<io::Stdout>,
 }
 
@@ -110,6 +114,7 @@ impl Screen {
             frame: 0,
             result: String::new(),
             always: HashSet::new(),
+            made: HashMap::new(),
             out: BestEffortWriter::new(io::stdout()),
         }
     }
@@ -197,6 +202,7 @@ impl Screen {
                 }
                 Err(error) => return Err(error.into()),
             };
+            self.made.clear();
             match self.show(&mut stream, Some(prompt)).await? {
                 Some(next) => result = next,
                 None => break,
@@ -275,7 +281,7 @@ impl Screen {
             Event::ToolHalt { tool_call_id, reason, result: Value::String(answer), .. }
                 if reason.as_str() == HANDOFF =>
             {
-                self.result(tool_call_id, "took over")?;
+                self.result(tool_call_id, TOOK_OVER)?;
                 self.say(answer)?;
                 self.close()?;
             }
@@ -359,6 +365,18 @@ impl Screen {
             self.live.print(&mut self.out, &[row])?;
         }
         Ok(())
+    }
+
+    /// Shows a call that a person did not want.
+    fn rejected(&mut self, name: &str, why: &str) {
+        let told = line(&format!("{name} {}", refusal(why)));
+        if !self.looks.is_rich {
+            return self.note(&format!("< {told}"));
+        }
+        self.is_after_tool = true;
+        let row = short(&told, tty::size().0.saturating_sub(3));
+        // The reader may be gone.
+        let _ = self.live.print(&mut self.out, &[format!("{} {row}", self.looks.paint(BAD, "✗"))]);
     }
 
     /// Names the calls that were not run because their answer also asks a question, which comes first.
@@ -458,7 +476,16 @@ impl Screen {
         if let Some(mut run) = summary {
             let took = Span(run.updated.saturating_sub(run.started));
             run.totals.add(&mynah::log::agents_totals(log, &run).await?);
-            self.note(&format!("{}, {took}", used(&run.totals)));
+            // A budget counts them as turns.
+            let facts = store::facts(log, &run.run_id).await?;
+            let is_summary = |(_, fact): &&(_, Option<Fact>)| {
+                matches!(fact, Some(Fact::ContextTruncated { summary: Some(_), .. }))
+            };
+            let summaries = match facts.iter().filter(is_summary).count() {
+                0 => String::new(),
+                made => format!(", {}", count(made as u64, "summary call")),
+            };
+            self.note(&format!("{}{summaries}, {took}", used(&run.totals)));
         }
         Ok(())
     }

@@ -101,7 +101,7 @@ struct ServerArgs {
     /// Listen on this address and port; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7878")]
     listen: SocketAddr,
-    /// Require the token in the first line of this file. Needed beyond loopback.
+    /// Require the token in the first line of this file: at least 16 characters. Needed beyond loopback.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Accept requests to this host name. Repeatable. Addresses and localhost need none.

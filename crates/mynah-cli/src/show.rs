@@ -16,12 +16,12 @@ use serde_json::{Value, json};
 use crate::{
     Failure, LogArgs,
     describe::{
-        NOT_PERMITTED, UNKNOWN_OUTCOME, changes, denied, detail, left_out, other_model, refusal,
-        waits,
+        NOT_PERMITTED, TOOK_OVER, UNKNOWN_OUTCOME, changes, denied, detail, handoff, left_out,
+        other_model, refusal, waits,
     },
     runs, runtime,
     store::{self, LogLocation, fact, previous},
-    text::{Moment, Span, count, line, plain, short},
+    text::{Moment, Span, count, folded, line, plain, short},
     tree, written,
 };
 
@@ -53,6 +53,9 @@ pub(crate) struct Arguments {
 
 /// How many records are read at once.
 const PORTION: usize = 256;
+
+/// How many lines of a summary are shown.
+const SUMMARY: usize = 10;
 
 /// How much of a record fits on a line.
 const LINE: usize = 160;
@@ -225,7 +228,7 @@ enum Excerpt {
     Waits { end: End, says: String },
     Ended { how: Kind, end: End },
     Lost { turn: u32 },
-    LeftOut { says: String, before: u64, after: u64 },
+    LeftOut { says: String, before: u64, after: u64, summary: Option<String> },
     Redacted { kind: String },
     SubRun { run_id: String },
 }
@@ -252,8 +255,12 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
             let before_it = earlier.as_ref().map_or(0, |earlier| earlier.messages);
             let without = earlier.as_ref().and_then(|earlier| earlier.left_out.as_ref());
             let after = before_it - without.map_or(0, |without| without.dropped.min(before_it));
-            let out =
-                left_out([&fact]).map(|says| Excerpt::LeftOut { says, before: before_it, after });
+            let out = left_out([&fact]).map(|says| Excerpt::LeftOut {
+                says,
+                before: before_it,
+                after,
+                summary: None,
+            });
             let earlier = earlier.map(Excerpt::Earlier).into_iter().chain(out);
             let said = thread.messages.iter().flat_map(|message| said(message));
             before.about.clone_from(about);
@@ -305,7 +312,13 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
             before.answer = Some(fact);
             list
         }
-        Fact::ToolCompleted { call_id, content, .. } => vec![result(call_id, content, false)],
+        Fact::ToolCompleted { call_id, content, outcome, .. } => match handoff(&outcome) {
+            Some(answer) => vec![
+                result(call_id, TOOK_OVER.to_owned(), false),
+                Excerpt::Message(Message::assistant(answer)),
+            ],
+            None => vec![result(call_id, content, false)],
+        },
         Fact::ToolFailed { call_id, error, content, .. } => {
             // What no model read has no text of its own.
             let says = if content.is_empty() { error.to_string() } else { content };
@@ -324,9 +337,16 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
             list
         }
         Fact::TurnLost { turn, .. } => vec![Excerpt::Lost { turn }],
-        Fact::ContextTruncated { messages_before: before, messages_after: after, .. } => {
+        Fact::ContextTruncated {
+            messages_before: before,
+            messages_after: after,
+            ref summary,
+            ..
+        } => {
+            let summary = summary.as_ref().map(|summary| summary.text().into_owned());
             let says = left_out([&fact]).into_iter();
-            says.map(|says| Excerpt::LeftOut { says, before, after }).collect()
+            says.map(|says| Excerpt::LeftOut { says, before, after, summary: summary.clone() })
+                .collect()
         }
         Fact::SideEffect { ref name, .. } if name == SUB_RUN => {
             let run = fact.sub_run().map(|(run, _)| run.to_owned());
@@ -402,8 +422,8 @@ impl Excerpt {
                 json!({"type": how.as_str(), "seq": seq, "reason": end.reason, "metadata": end.metadata})
             }
             Self::Lost { turn } => json!({"type": "turn_lost", "seq": seq, "turn": turn}),
-            Self::LeftOut { before, after, .. } => {
-                json!({"type": "left_out", "seq": seq, "messages_before": before, "messages_after": after})
+            Self::LeftOut { before, after, summary, .. } => {
+                json!({"type": "left_out", "seq": seq, "messages_before": before, "messages_after": after, "summary": summary})
             }
             Self::Redacted { kind } => json!({"type": "redacted", "seq": seq, "kind": kind}),
             Self::SubRun { run_id } => json!({"type": "sub_run", "seq": seq, "run_id": run_id}),
@@ -453,7 +473,11 @@ impl Excerpt {
             Self::Lost { turn } => {
                 writeln!(out, "-- the answer of turn {turn} was lost with its process\n")
             }
-            Self::LeftOut { says, .. } => writeln!(out, "-- {says}\n"),
+            Self::LeftOut { says, summary, .. } => {
+                let summary = folded(summary.as_deref().unwrap_or_default(), SUMMARY);
+                let lines: String = summary.lines().map(|line| format!("   {line}\n")).collect();
+                writeln!(out, "-- {says}\n{lines}")
+            }
             Self::Redacted { kind } => writeln!(out, "  ({kind}: redacted)\n"),
             Self::SubRun { run_id } => writeln!(out, "  - run {}\n", plain(run_id)),
         }

@@ -233,6 +233,29 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
+/// A cost in dollars, after their sign; none if there is none.
+pub(crate) fn cost(dollars: f64, sign: &str) -> Option<String> {
+    match dollars {
+        none if none <= 0.0 => None,
+        little if little < 0.000_05 => Some(format!("<{sign}0.0001")),
+        dollars => Some(format!("{sign}{dollars:.4}")),
+    }
+}
+
+/// The first lines of a text, and how many more there are.
+pub(crate) fn folded(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.trim_end().lines().collect();
+    let mut shown: Vec<String> =
+        all.iter().take(lines).map(|line| short(line, LONG_LINE)).collect();
+    if all.len() > lines {
+        shown.push(format!("… {}", count((all.len() - lines) as u64, "more line")));
+    }
+    shown.join("\n")
+}
+
+/// How much of a line is shown of a text that is folded.
+const LONG_LINE: usize = 160;
+
 /// A count with its noun.
 pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })

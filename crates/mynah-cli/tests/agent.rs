@@ -19,6 +19,20 @@ const SESSION: &str = r#"{
 }"#;
 
 #[test]
+fn a_server_that_cannot_be_reached_is_exit_code_4_in_run_and_resume() {
+    let store = Store::new();
+    let text = "model = { name = 'llamacpp:m', base_url = 'http://127.0.0.1:9' }\nparams = { retry = { max_attempts = 1 } }\n";
+    let agent = store.file("agent.toml", text);
+    let run = store.run(&["run", &agent, "hi"]);
+    assert_eq!(run.code, Some(4), "{}", run.stderr);
+    let resumed = store.run(&["resume", "last", "--agent", &agent]);
+    assert_eq!(resumed.code, Some(4), "{}", resumed.stderr);
+    let hint = "`base_url` in the agent file names another";
+    assert!(resumed.stderr.contains(hint), "{}", resumed.stderr);
+    assert!(!resumed.stderr.contains("--base-url"), "{}", resumed.stderr);
+}
+
+#[test]
 fn a_turn_of_a_session_goes_on_with_the_script_after_those_of_the_turns_before() {
     let (store, agent) = crashed(SESSION);
     let fork = text(&store.json(&["fork", "last", "--at", "1"])[0], "run_id");
@@ -58,8 +72,11 @@ fn a_run_that_spent_its_budget_is_resumed_with_a_larger_one() {
     let store = Store::with(POOR);
     let agent = store.file("agent.json", POOR);
     let shown = store.run(&["show", "last"]).stdout;
-    assert!(shown.ends_with("-- failed: budget_exceeded: turns: 2, of at most 1\n"), "{shown}");
-    let why = "budget_exceeded: turns: 2, of at most 1; resume it with a larger budget:";
+    assert!(
+        shown.ends_with("-- failed: budget_exceeded: turns would be 2, of at most 1\n"),
+        "{shown}"
+    );
+    let why = "budget_exceeded: turns would be 2, of at most 1; resume it with a larger budget:";
     let command = |run, agent: &str| {
         format!("mynah resume {run} --agent {agent} --budget max_turns=N --log {}\n", store.url())
     };

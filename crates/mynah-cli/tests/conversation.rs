@@ -159,6 +159,8 @@ fn taking_back_stays_in_the_forked_conversation() {
     terminal.wait_prompt("there is a conversation old already");
     terminal.send("/fork new\r");
     terminal.wait_prompt("the conversation new now");
+    terminal.send("/undo 9\r");
+    terminal.wait_prompt("the conversation has 2 messages; nothing was taken back");
     terminal.send("/undo\r");
     terminal.wait_prompt("took back: second");
     terminal.send("third\r");
@@ -217,6 +219,8 @@ fn a_failed_message_is_sent_again_and_is_not_what_undo_takes_back() {
     terminal.send("third\r");
     terminal.wait_after("third", "/retry sends it again");
     terminal.wait_after("third", "\n›");
+    terminal.send("/undo 9\r");
+    terminal.wait_prompt("the conversation has 2 messages; nothing was taken back");
     terminal.send("/undo\r");
     terminal.wait_prompt("took back: second");
     terminal.send("fourth\r");
@@ -258,8 +262,8 @@ fn files_are_attached_by_quoted_and_escaped_names_and_others_are_named() {
     terminal.send(&format!("And @\"{notes}\", @~/gone.png and @alice\r"));
     let screen = terminal.wait_prompt("Hm.");
     assert_eq!(screen.matches(&format!("attached {notes}")).count(), 2, "{screen}");
-    assert!(screen.contains("@~/gone.png is not a file that can be attached"), "{screen}");
-    assert!(!screen.contains("@alice is"), "{screen}");
+    assert!(screen.contains("there is no file ~/gone.png; the message is sent"), "{screen}");
+    assert!(!screen.contains("no file alice"), "{screen}");
     leave(terminal);
     let shown = store.ok(&["show", "last"]);
     assert!(shown.contains("````\nThe owl sleeps.\n```\ncode\n```\n````"), "{shown}");
@@ -463,8 +467,8 @@ fn arguments_that_do_not_fit_are_asked_for_again() {
     terminal.send("e\r");
     terminal.wait("arguments:");
     terminal.send("\x15{\"cmd\": 1}\r");
-    terminal.wait_after("\"cmd\": 1}", "why not:");
-    terminal.send("ok\r");
+    terminal.wait_after("\"cmd\": 1}", "arguments: {\"cmd\":1}");
+    terminal.send("\x15{\"command\": \"echo one\"}\r");
     let screen = terminal.wait_prompt("Done.");
     assert!(screen.contains("│ one"), "{screen}");
     leave(terminal);
@@ -619,6 +623,41 @@ fn a_line_of_a_pipe_approves_no_call_and_answers_no_question() {
     assert_eq!(chat.code, Some(3), "{}", chat.stderr);
     assert!(chat.stderr.contains("--approve c0"), "{}", chat.stderr);
     assert!(!fs::exists(store.beside("made")).unwrap());
+}
+
+#[test]
+fn a_file_that_cannot_be_attached_ends_a_chat_in_a_pipe() {
+    let (store, agent) = agent(&says("Never."), "");
+    let bytes = store.beside("bin.dat");
+    fs::write(&bytes, [0, 0xff, 0xfe]).unwrap();
+    let said = format!("see @{bytes}\nmore\n");
+    let chat = feed(mynah(["chat", &agent, "--log", &store.url()]), said.as_bytes());
+    assert_eq!((chat.code, &*chat.stdout), (Some(2), ""), "{}", chat.stderr);
+    assert!(chat.stderr.contains("bin.dat is neither a text nor a PNG"), "{}", chat.stderr);
+    assert!(chat.stderr.contains("the lines after this message were not sent"), "{}", chat.stderr);
+    let folder = store.beside("");
+    let said = format!("see @{folder}\n");
+    let chat = feed(mynah(["chat", &agent, "--log", &store.url()]), said.as_bytes());
+    assert_eq!(chat.code, Some(4), "{}", chat.stderr);
+}
+
+#[test]
+fn the_context_that_the_agent_sets_is_what_is_used_up_and_a_summary_is_shown() {
+    let answer = r#"[{"text": "Line one.\nLine two."}, {"usage": {"input_tokens": 900, "output_tokens": 100}}, {"finish": "stop"}]"#;
+    let context = "context = { max_tokens = 4000, keep_turns = 1, older = 'summarise' }\n";
+    let (store, agent) = agent(&[answer; 12].join(","), context);
+    let long = "word ".repeat(1500);
+    let said = format!("{long}\n").repeat(4);
+    let chat = feed(mynah(["chat", &agent, "--log", &store.url()]), said.as_bytes());
+    assert_eq!(chat.code, Some(0), "{}", chat.stderr);
+    assert!(chat.stderr.contains("context 25% of 4k"), "{}", chat.stderr);
+    assert!(!chat.stderr.contains("too long"), "{}", chat.stderr);
+    let shown = store.ok(&["show", "last"]);
+    assert!(shown.contains(" summarised\n   Line one.\n   Line two.\n"), "{shown}");
+    let said = format!("{}\n", long.repeat(3));
+    let chat = feed(mynah(["chat", &agent, "--log", &store.url()]), said.as_bytes());
+    let warning = "this message may be too long for the model: about 5k tokens, of at most 4k";
+    assert!(chat.stderr.contains(warning), "{}", chat.stderr);
 }
 
 #[test]

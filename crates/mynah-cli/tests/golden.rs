@@ -125,7 +125,10 @@ fn an_expectation_that_cannot_be_checked_is_named_with_its_line_and_key() {
         ("schema = { type = 'strin' }", "times.toml:1: schema: "),
         ("pass_rate = 80", "times.toml:1: pass_rate: give a number from 0 to 1"),
         ("[judge]\nmodel = 'x:y'", "judge"),
-        ("[judge]\nmodel = 'opnai:y'\nrubric = 'r'", "times.toml: judge.model: "),
+        (
+            "[judge]\nmodel = 'opnai:y'\nrubric = 'r'",
+            "times.toml:2: judge.model: no adapter is named `opnai`; did you mean `openai`?",
+        ),
         (
             "[judge]\nmodel = { name = 'openai:y', base_url = 'nowhere' }\nrubric = 'r'",
             "times.toml:2: judge.model: ",
@@ -152,6 +155,19 @@ fn a_golden_that_cannot_be_read_fails_and_the_others_are_checked() {
     assert!(checked.stderr.contains("1 of 2 goldens differs"), "{}", checked.stderr);
     let report = fs::read_to_string(report).unwrap();
     assert!(report.contains("tests=\"2\" failures=\"1\""), "{report}");
+}
+
+#[test]
+fn expectations_without_a_run_are_reported() {
+    let (store, agent, goldens) = golden();
+    store.file("goldens/time.toml", "contains = ['42']");
+    store.file("goldens/redact.toml", "email = false");
+    store.file("goldens/agent.toml", AGENT);
+    let checked = common::run(["check", &agent, &goldens]);
+    assert_eq!(checked.code, Some(1), "{}", checked.stderr);
+    assert!(checked.stdout.starts_with("time  cannot be checked\n"), "{}", checked.stdout);
+    assert!(checked.stdout.contains("time.toml: it has no run beside it"), "{}", checked.stdout);
+    assert!(checked.stderr.contains("1 of 2 goldens differs"), "{}", checked.stderr);
 }
 
 #[test]
@@ -190,7 +206,8 @@ fn an_update_redacts_as_the_golden_was_redacted() {
     assert!(updated.stdout.starts_with("c  updated"), "{}{}", updated.stdout, updated.stderr);
     let kept = everything(&goldens);
     assert!(!kept.contains("C-654321"), "{kept}");
-    assert!(kept.contains("[customer-1] is closed."), "{kept}");
+    // [customer-1] is the one of the question.
+    assert!(kept.contains("[customer-2] is closed."), "{kept}");
     // The rules of a golden that is added anew are those of its file.
     fs::remove_file(store.beside("goldens/c.ndjson")).unwrap();
     let refused = store.run(&[&add[..], &redact].concat());
@@ -325,7 +342,19 @@ fn live_runs_the_tools_and_a_call_that_needs_approval_only_if_the_golden_has_it(
     let live = common::run(["check", &agent, &goldens, "--live", "--json"]);
     assert_eq!(live.code, Some(1), "{}", live.stderr);
     assert_eq!(lines(&live)[0]["findings"][0]["changes"][0]["place"], "call 2");
-    assert!(!fs::exists(touched).unwrap());
+    assert!(!fs::exists(&touched).unwrap());
+    // Nobody decided about the call, so no update helps.
+    for mode in ["--what-if", "--live"] {
+        let update = common::run(["check", &agent, &goldens, mode, "--update"]);
+        let why = "not updated: the golden has no decision about shell";
+        assert!(update.stdout.contains(why), "{mode}: {}", update.stdout);
+        assert!(
+            update.stdout.contains("was rejected; make the run with `mynah run`"),
+            "{}",
+            update.stdout
+        );
+        assert!(!fs::exists(&touched).unwrap());
+    }
     // Without approvals, every call runs.
     store.file("agent.toml", AGENT);
     store.file("script.json", SCRIPTS);
@@ -438,6 +467,61 @@ fn keys_addresses_and_what_rules_name_are_replaced_before_a_run_is_kept() {
     let raw = ["golden", "add", "last", "--name", "raw", "--to", &goldens, "--no-redact"];
     assert_eq!(store.run(&raw).code, Some(0));
     assert!(everything(&goldens).contains("ada@example.org"));
+}
+
+/// Two files are read at once. Then both addresses in them, and the one in the prompt, get a mail.
+const MAILS: &str = r#"{"scripts": [
+  [{"tool_call": {"id": "c0", "name": "read_file", "arguments": {"path": "eve.txt"}}},
+   {"tool_call": {"id": "c1", "name": "read_file", "arguments": {"path": "bob.txt"}}}, {"finish": "tool_calls"}],
+  [{"tool_call": {"id": "c2", "name": "shell", "arguments": {"command": "echo to ops@example.org, bob@example.org"}}}, {"finish": "tool_calls"}],
+  [{"text": "Ada, I mailed eve@example.org."}, {"finish": "stop"}]
+]}"#;
+
+#[test]
+fn a_redacted_golden_equals_what_the_same_agent_does_again() {
+    let store = Store::new();
+    store.file("script.json", MAILS);
+    store.file("eve.txt", "eve@example.org");
+    store.file("bob.txt", "bob@example.org");
+    let agent = "model = 'scripted:script.json'\nsystem = 'Report to ops@example.org.'\n\
+                 tools = { files = { root = '.' }, shell = 'allow' }\n";
+    let (agent, goldens) = (store.file("agent.toml", agent), store.beside("goldens"));
+    assert_eq!(store.run(&["run", &agent, "I am ada@example.org"]).code, Some(0));
+    let added = store.run(&["golden", "add", "last", "--name", "mail", "--to", &goldens]);
+    assert!(added.stdout.contains("replaced: email (3)"), "{}{}", added.stdout, added.stderr);
+    // Texts of the agent are in its file anyway.
+    let kept = everything(&goldens);
+    assert!(kept.contains("echo to ops@example.org, [email-3]"), "{kept}");
+    let check = |expectations: &str, mode: &[&str], expected: &str| {
+        store.file("goldens/mail.toml", expectations);
+        let checked = common::run([&["check", &agent, &goldens], mode].concat());
+        assert_eq!(checked.stdout, expected, "{mode:?} {expectations}: {}", checked.stderr);
+    };
+    // What the records answer to a model has names in it; tools that run return the texts themselves.
+    let named =
+        MAILS.replace("bob@example.org", "[email-3]").replace("eve@example.org", "[email-2]");
+    for (script, mode) in [(MAILS, &[][..]), (&named, &["--what-if"]), (MAILS, &["--live"])] {
+        store.file("script.json", script);
+        check("", mode, "mail  ok\n");
+        for other in ["bob", "ada", "ops", "new"] {
+            let expected =
+                format!("contains = ['eve@example.org']\nlacks = ['{other}@example.org']");
+            check(&expected, mode, "mail  ok\n");
+        }
+        let missing = "contains = ['to eve@example.org']";
+        let differs = "mail  differs\n  contains: the answer has no \"to eve@example.org\": \"Ada, I mailed [email-2].\"\n";
+        check(missing, mode, differs);
+    }
+    let lacks = "mail  differs\n  lacks: the answer has \"eve@example.org\": \"Ada, I mailed [email-2].\"\n";
+    check("lacks = ['eve@example.org']", &["--live"], lacks);
+    // Another person than before.
+    store.file("script.json", &MAILS.replace("bob@example.org\"", "eve@example.org\""));
+    let other = common::run(["check", &agent, &goldens, "--live"]);
+    assert!(
+        other.stdout.contains("produced: \"echo to ops@example.org, [email-2]\""),
+        "{}",
+        other.stdout
+    );
 }
 
 #[test]

@@ -55,6 +55,72 @@ fn the_list_of_runs_filters_sorts_and_pages_and_keeps_that_in_the_address() {
 }
 
 #[test]
+fn filters_keep_the_focus_what_is_written_and_a_bad_value() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[]));
+    browser.wait("document.querySelectorAll('tr[data-run]').length === 5");
+    browser.click(".more-filters summary");
+    // A field that is left takes effect, and the next one has the focus.
+    browser.write(".filter-prefix input", "run-1");
+    browser.run("window.form = document.querySelector('.filters')");
+    browser.click(".filter-model input");
+    browser.wait("document.querySelectorAll('tr[data-run]').length === 1 && location.search === '?prefix=run-1'");
+    let kept = "return [document.activeElement.closest('label')?.className, document.querySelector('.filters') === window.form, document.querySelector('.more-filters').open]";
+    assert_eq!(browser.run(kept), json!(["filter filter-model", true, true]));
+    // What is written and not committed is in the address with the next change.
+    browser.write(".filter-model input", "none");
+    browser.run("const s = document.querySelector('.filter-status select'); s.value = 'failed'; s.dispatchEvent(new Event('change'))");
+    browser.wait("location.search === '?status=failed&model=none&prefix=run-1'");
+    browser.click(".clear");
+    browser
+        .wait("location.search === '' && document.querySelectorAll('tr[data-run]').length === 5");
+    assert_eq!(browser.run(kept)[2], true, "the filters stay open");
+    assert_eq!(browser.run("return document.querySelector('.filter-prefix input').value"), "");
+    browser.run("history.back()");
+    browser.wait("document.querySelector('.filter-prefix input').value === 'run-1'");
+    // A value that does not fit is marked, and the form stays.
+    browser.open(&served.page(&[("cost", "-5")]));
+    assert!(browser.text(".filter-cost .error").contains("0 or more"));
+    browser.wait("document.querySelector('.filter-cost input[aria-invalid]')?.value === '-5'");
+    browser.open(&served.page(&[("status", "odd")]));
+    assert!(browser.text(".filter-status .error").contains("give one of running"));
+    assert!(browser.errors().iter().all(|error| error.contains("/v1/")));
+}
+
+#[test]
+fn runs_are_listed_under_the_status_that_they_show_and_their_time_passes() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    store.play(RUNS, false);
+    let done = store.json(&["runs", "--status", "completed"]);
+    store.ok(&["fork", &common::text(&done[0], "run_id"), "--at", "2"]);
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[("status", "running")]));
+    assert!(browser.text(".empty h2").contains("No run fits"));
+    browser.open(&served.page(&[("status", "abandoned")]));
+    assert_eq!(browser.text("tr[data-run] .chip"), "Not started");
+    browser.click("tr[data-run] .run-id a");
+    assert!(browser.text(".run-head .banner").contains("Not started"));
+    // A run that waits has no end, so its time passes.
+    browser.open(&served.page(&[("status", "suspended")]));
+    let time = "document.querySelector('tr[data-run] .lasting')?.innerText";
+    let before = browser.wait(time);
+    browser.wait(&format!("{time} !== {before}"));
+    // Both ways, and back to the order of the log.
+    browser.open(&served.page(&[]));
+    for direction in ["descending", "ascending"] {
+        browser.click("th:nth-child(9) button");
+        browser.wait(&format!(
+            "document.querySelector('th:nth-child(9)')?.ariaSort === '{direction}'"
+        ));
+    }
+    browser.click("th:nth-child(9) button");
+    browser.wait("document.querySelector('th:nth-child(5)')?.ariaSort === 'descending' && location.search === ''");
+}
+
+#[test]
 fn many_runs_are_shown_page_by_page() {
     let Some(browser) = Browser::start() else { return };
     let store = Store::new();
@@ -66,8 +132,10 @@ fn many_runs_are_shown_page_by_page() {
         browser.click("a[rel=next]");
         browser.wait(&format!("document.querySelectorAll('tr[data-run]').length === {shown} && document.querySelector('tr[data-run]').dataset.run === '{first}'"));
     }
-    browser.run("history.back()");
+    browser.click("a[rel=prev]");
     browser.wait("document.querySelector('tr[data-run]')?.dataset.run === 'r-149'");
+    browser.run("history.back()");
+    browser.wait("document.querySelector('tr[data-run]')?.dataset.run === 'r-049'");
 }
 
 /// Puts runs into a log.
@@ -127,10 +195,10 @@ fn a_run_that_is_recorded_elsewhere_appears_and_grows_without_a_reload() {
     browser.wait("document.querySelectorAll('tr[data-run]').length === 6");
     assert_eq!(browser.text("tr[data-run] .chip"), "Running");
     browser.click("tr[data-run] .run-id a");
-    browser.wait("document.querySelector('.run-facts .chip')?.innerText === 'Running'");
+    browser.wait("document.querySelector('.run-status .chip')?.innerText === 'Running'");
     assert!(!browser.text(".conversation").contains("The end."));
     browser.wait("document.querySelector('.conversation').innerText.includes('The end.')");
-    browser.wait("document.querySelector('.run-facts .chip').innerText === 'Completed'");
+    browser.wait("document.querySelector('.run-status .chip').innerText === 'Completed'");
     browser.wait(VERIFIED);
     assert_eq!(browser.run("return window.same"), true);
     assert!(playing.wait().unwrap().success());
@@ -215,15 +283,15 @@ fn a_killed_and_resumed_run_shows_where_its_process_died() {
     browser.open(&served.page(&[("verify", run.as_str().unwrap())]));
     assert!(browser.text("[data-status=corrupt]").contains("Record 5 is damaged"));
     browser.wait("document.querySelectorAll('.step.bad').length === 2");
-    assert!(browser.text(".steps").contains("4 records before it are intact"));
+    let others = "records are intact, as this browser computed";
+    assert!(browser.text(".steps").contains(others), "{}", browser.text(".steps"));
     // The record is shown in its place, and so are those around it.
     browser.click("[data-status=corrupt] a.button");
     assert!(browser.text(".record-row.selected").contains("unreadable"));
     browser.wait("document.querySelectorAll('.record-row.row').length > 8");
     browser.wait("document.querySelector('.proof-line')?.innerText.includes('Damaged: record 5')");
     let told = browser.text(".proof-line");
-    for part in ["the body is not the one that was committed to", "4 records before it are intact"]
-    {
+    for part in ["the body is not the one that was committed to", others] {
         assert!(told.contains(part), "{told}");
     }
     assert!(browser.text(".record-detail").contains("This record is damaged"));
@@ -241,6 +309,63 @@ fn a_killed_and_resumed_run_shows_where_its_process_died() {
     assert!(browser.text(".wrong li").contains("record 5"));
     browser.wait("document.querySelector('[data-status=corrupt]') !== null");
     assert!(browser.errors().iter().all(|error| error.contains("/v1/")));
+}
+
+#[test]
+fn a_run_is_shown_around_a_record_that_is_damaged_wherever_it_is() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let sealed = store.json(&["runs"]).into_iter().find(|run| run["status"] == "completed");
+    let run = common::text(&sealed.unwrap(), "run_id");
+    store.change_record(&run, 1);
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[("run", &run), ("view", "records")]));
+    browser.wait("document.querySelector('.proof-line')?.innerText.includes('Damaged: record 1')");
+    browser.wait("document.querySelectorAll('.record-row.row').length > 3");
+    assert!(browser.text(".record-row.damaged").contains("unreadable"));
+    assert!(browser.text(".proof-line").contains("records are intact, as this browser computed"));
+    browser.click("#tab-conversation");
+    assert!(browser.text(".conversation").contains("Unreadable record"));
+    assert_eq!(browser.text(".run-status .chip"), "Completed");
+    let script = format!(
+        "return fetch('/v1/runs/{run}/records').then(async (answer) => (await answer.json()).records.slice(0, 2).map(({{ seq, kind, fact, unreadable }}) => [seq, kind, fact === null, Boolean(unreadable)]))"
+    );
+    let [first, second] = [json!([1, null, true, true]), json!([2, "turn_started", false, false])];
+    assert_eq!(browser.run(&script), json!([first, second]));
+}
+
+#[test]
+fn a_damaged_index_or_list_of_seals_is_not_blamed_on_a_record() {
+    let Some(browser) = Browser::start() else { return };
+    for (change, said) in [
+        ("UPDATE seals SET hash = zeroblob(32) WHERE id = 'ID'", "list of seals has another seal"),
+        ("UPDATE runs SET model = 'other' WHERE id = 'ID'", "model: the index says"),
+    ] {
+        let store = Store::with(RUNS);
+        let sealed = store.json(&["runs"]).into_iter().find(|run| run["status"] == "completed");
+        let run = common::text(&sealed.unwrap(), "run_id");
+        let log = rusqlite::Connection::open(&store.path).unwrap();
+        log.execute_batch(&change.replace("ID", &run)).unwrap();
+        log.close().unwrap();
+        let served = Served::inspect(&store);
+        browser.open(&served.page(&[("verify", &run)]));
+        let told = browser.text("[data-status=corrupt]");
+        assert!(told.contains("The records are intact") && told.contains(said), "{told}");
+        let states = "return [...document.querySelectorAll('.step')].map((step) => step.classList[1]).join()";
+        let is_seal = change.contains("seals");
+        assert_eq!(browser.run(states), if is_seal { "bad,ok,bad" } else { "bad,ok,ok" });
+        // The log counts its problems as the command does, and shows no root that it does not have.
+        let verified = store.run(&["verify"]);
+        browser.open(&served.page(&[("verify", "log")]));
+        browser.click(".page-head .primary");
+        browser.wait("document.querySelector('[data-status=corrupt]') !== null");
+        let found = if is_seal { "2 problems found" } else { "1 problem found" };
+        assert!(browser.text(".narrow").contains(found), "{}", browser.text(".narrow"));
+        let counted = if is_seal { "2 things found corrupt" } else { "1 thing found corrupt" };
+        assert!(verified.stderr.contains(counted), "{}", verified.stderr);
+        assert_eq!(browser.text(".narrow").contains("Keep it elsewhere"), !is_seal);
+        assert!(!browser.text(".narrow").contains("0 seals"));
+    }
 }
 
 #[test]

@@ -181,6 +181,49 @@ fn a_failed_run_says_why_at_its_top_and_beside_the_call() {
 }
 
 #[test]
+fn a_failed_run_is_resumed_only_as_that_can_help_and_leads_to_what_continued_it() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    let agent = |reason: &str| {
+        let script = json!({"scripts": [[{"error": reason, "message": "no"}], [{"text": "Back."}, {"finish": "stop"}]]});
+        store.file(&format!("{reason}.json"), &script.to_string())
+    };
+    let agents = ["rate_limited", "invalid_request"].map(agent);
+    let served = Served::start(&mut mynah([
+        "serve",
+        &agents[0],
+        &agents[1],
+        "--json",
+        "--log",
+        &store.url(),
+    ]));
+    browser.open(&served.page(&[]));
+    for (name, class, said) in [
+        ("rate_limited", "primary", "is made again, in a new run"),
+        ("invalid_request", "", "a reason that does not pass by itself"),
+    ] {
+        let start = format!(
+            "return fetch('/v1/runs?wait=30', {{ method: 'POST', headers: {{ 'mynah-request': '1', 'content-type': 'application/json' }}, body: JSON.stringify({{ agent: '{name}', input: 'Hi', key: '{name}' }}) }}).then((answer) => answer.status)"
+        );
+        assert_eq!(browser.run(&start), 200);
+        browser.open(&served.page(&[("run", name)]));
+        let button = "[...document.querySelectorAll('.run-title button')].find((one) => one.innerText === 'Resume')";
+        browser.wait(&format!("{button} !== undefined"));
+        assert_eq!(browser.run(&format!("return {button}.className")), class, "{name}");
+        press(&browser, "Resume");
+        let dialog = browser.text("dialog");
+        assert!(dialog.contains(said) && !dialog.contains("outcome is unknown"), "{dialog}");
+        browser.click("dialog .primary");
+        browser.wait(&format!("new URLSearchParams(location.search).get('run') === '{name}~2'"));
+        browser.open(&served.page(&[("run", name)]));
+        browser.wait(&format!(
+            "document.querySelector('.facts-list')?.innerText.includes('Continued in\\n{name}~2')"
+        ));
+        assert_eq!(browser.run(&format!("return {button} === undefined")), true);
+    }
+}
+
+#[test]
 fn a_list_that_is_sorted_in_part_says_so() {
     let Some(browser) = Browser::start() else { return };
     let store = Store::new();
@@ -237,7 +280,7 @@ fn a_large_run_says_how_much_of_it_is_here_and_is_verified_on_request() {
     );
     browser.click("tr[data-run] .run-id a");
     assert!(browser.text(".proof-line").contains("Loading 1,000 of 2,40"));
-    assert_eq!(browser.text(".run-facts .chip"), "Completed");
+    assert_eq!(browser.text(".run-status .chip"), "Completed");
     browser.run("window.go()");
     browser.wait("document.querySelector('.proof-line')?.innerText.includes('Not verified yet')");
     assert!(browser.text(".run-title .buttons").contains("Replay"));
@@ -439,7 +482,7 @@ fn a_form_refuses_what_is_missing_or_no_json_and_the_card_shows_what_ran() {
 const ASK: &str = r#"{"engine": {"model": "m"}, "scripts": [
     [{"tool_call": {"id": "q0", "name": "ask", "arguments": {}}}, {"finish": "tool_calls"}],
     [{"text": "Ordered."}, {"finish": "stop"}]],
-    "tools": [{"name": "ask", "returns": {"ask_user": "How many?"}}], "ops": []}"#;
+    "tools": [{"name": "ask", "returns": {"ask_user": "How many?", "opts": {"choices": ["Two.", "Three."]}}}], "ops": []}"#;
 
 #[test]
 fn a_call_that_asks_waits_for_a_person_and_its_session_too() {
@@ -462,7 +505,11 @@ fn a_call_that_asks_waits_for_a_person_and_its_session_too() {
     assert!(told.contains("The last turn waits") && told.contains("How many?"), "{told}");
     browser.click("dialog .primary");
     browser.wait("document.querySelector('.waiting textarea') !== null");
-    browser.write(".waiting textarea", "Three.");
+    // What the question offers is answered with a button.
+    browser.click(".choices button:nth-child(2)");
+    browser.wait("document.querySelector('.waiting textarea').value === 'Three.'");
+    browser.press("\u{e00c}");
+    browser.wait("document.querySelector('dialog') === null");
     browser.click(".waiting .primary");
     browser.click("dialog .primary");
     browser.wait("document.querySelector('.conversation')?.innerText.includes('Ordered.')");
@@ -491,7 +538,11 @@ fn an_outcome_that_a_person_gave_is_no_longer_unknown() {
     playing.wait().unwrap();
     browser.wait("document.querySelector('.call-state')?.innerText.includes('outcome unknown')");
     press(&browser, "Resume");
+    assert!(browser.text("dialog").contains("Calls whose outcome is unknown"));
     browser.click("dialog .primary");
+    browser.wait(
+        "document.querySelector('.decision option[value=approve]')?.innerText === 'Run it again'",
+    );
     choose(&browser, "result", "it is out");
     browser.click(".waiting .primary");
     browser.click("dialog .primary");

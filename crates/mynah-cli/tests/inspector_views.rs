@@ -38,7 +38,7 @@ fn runs_are_found_by_what_was_said_and_the_search_is_in_the_address() {
     );
     browser.open(&served.page(&[("text", "never said")]));
     assert!(browser.text(".empty h2").contains("No run fits"));
-    browser.open(&served.page(&[("seconds", "0.5")]));
+    browser.open(&served.page(&[("seconds", "0.5"), ("status", "completed")]));
     browser.wait("document.querySelectorAll('tr[data-run]').length === 1");
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
@@ -116,7 +116,7 @@ fn a_run_is_compared_with_its_fork_and_with_its_replay_by_another_agent() {
     browser.run("const s = document.querySelector('dialog select'); if (s) { s.value = 'other'; s.dispatchEvent(new Event('change')); } for (const box of document.querySelectorAll('dialog input[type=checkbox]')) box.checked = true");
     browser.click("dialog .primary");
     browser.wait("document.querySelector('.run-facts')?.innerText.includes('Fork of')");
-    browser.wait("document.querySelector('.run-facts .chip')?.innerText === 'Completed'");
+    browser.wait("document.querySelector('.run-status .chip')?.innerText === 'Completed'");
     browser.run("[...document.querySelectorAll('.buttons a')].find((one) => one.innerText.includes('Compare')).click()");
     browser.wait("document.querySelector('.compare-row.first') !== null");
     browser.run("for (const details of document.querySelectorAll('details')) details.open = true");
@@ -252,6 +252,16 @@ fn the_calls_of_an_agent_are_decided_in_the_page_of_its_parent() {
     browser.click(".waiting .primary");
     browser.click("dialog .primary");
     browser.wait("document.querySelector('.conversation')?.innerText.includes('All done.')");
+    // The decisions are shown as such, and not as a message of the user.
+    let shown = browser.text(".conversation");
+    assert!(shown.contains("Approved: shell, a call of an agent"), "{shown}");
+    assert!(shown.contains("Rejected: shell, a call of an agent\nnot that one"), "{shown}");
+    assert!(!shown.contains("{\"s0\""), "{shown}");
+    browser.click("#tab-timeline");
+    let rows = browser.wait("[...document.querySelectorAll('.span-row')].map((row) => row.querySelector('.span-words').innerText)");
+    let rows: Vec<&str> = rows.as_array().unwrap().iter().filter_map(|row| row.as_str()).collect();
+    let call = rows.iter().position(|row| *row == "helper").unwrap();
+    assert_eq!(rows[call + 1], "Agent helper", "{rows:?}");
     let tree = store.ok(&["show", "last", "--tree"]);
     assert!(tree.contains("s0\\n") && tree.contains("not that one"), "{tree}");
     assert_eq!(browser.errors(), Vec::<String>::new());
@@ -372,6 +382,41 @@ fn calls_with_other_ids_and_an_inserted_turn_are_not_differences() {
 }
 
 #[test]
+fn calls_with_one_id_and_other_tools_or_arguments_differ_in_the_page_and_in_the_command() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    for (tool, n) in [("count", 1), ("count", 2), ("weigh", 1)] {
+        let scenario = json!({
+            "scripts": [[{"tool_call": {"id": "c0", "name": tool, "arguments": {"n": n}}}, {"finish": "tool_calls"}], [{"text": "Done."}, {"finish": "stop"}]],
+            "tools": [{"name": "count", "returns": {"ok": 1}}, {"name": "weigh", "returns": {"ok": 1}}],
+            "ops": [{"op": "chat", "messages": [{"role": "user", "content": "Go."}]}],
+        });
+        let file = store.file("play.json", &scenario.to_string());
+        assert_eq!(common::run(["play", "--log", &store.url(), &file]).code, Some(0));
+    }
+    let runs = store.json(&["runs"]);
+    let [third, second, first] = [0, 1, 2].map(|place| common::text(&runs[place], "run_id"));
+    let served = Served::inspect(&store);
+    for (other, tool) in [(&second, "count"), (&third, "weigh")] {
+        browser.open(&served.page(&[("compare", &first), ("with", other)]));
+        browser.wait("document.querySelectorAll('.compare-row').length > 8");
+        let states = "return [...document.querySelectorAll('.compare-row')].filter((row) => row.querySelector('.kind').innerText.startsWith('tool_')).map((row) => row.classList[1])";
+        assert_eq!(browser.run(states), json!(["differs", "differs"]), "{tool}");
+        // Where it says that two records are the same, they read the same.
+        let unlike = "return [...document.querySelectorAll('.compare-row.same')].map((row) => [...row.querySelectorAll('.says')].map((says) => says.innerText)).filter(([one, two]) => one !== two)";
+        assert_eq!(browser.run(unlike), json!([]));
+        let told = store.run(&["diff", &first, other, "--json"]);
+        let kinds: Vec<_> =
+            common::lines(&told)[1..].iter().map(|row| row["left"]["kind"].clone()).collect();
+        for kind in ["tool_scheduled", "tool_completed"] {
+            assert!(kinds.contains(&json!(kind)), "{kind}: {kinds:?}");
+        }
+        let told = store.run(&["diff", &first, other]).stdout;
+        assert!(told.contains(&format!("tool_scheduled  [{tool}]")), "{told}");
+    }
+}
+
+#[test]
 fn the_order_in_which_calls_end_side_by_side_is_no_difference() {
     let Some(browser) = Browser::start() else { return };
     let store = Store::new();
@@ -395,6 +440,41 @@ fn the_order_in_which_calls_end_side_by_side_is_no_difference() {
     let served = Served::inspect(&store);
     browser.open(&served.page(&[("compare", &left), ("with", &right)]));
     assert!(browser.text(".banner.ok").contains("No difference"));
+}
+
+#[test]
+fn the_time_of_a_cancelled_model_call_is_that_of_models_and_its_bar_says_so() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::new();
+    let agent = store.file(
+        "agent.json",
+        r#"{"scripts": [[{"text": "Well "}, {"delay_ms": 60000}, {"finish": "stop"}]]}"#,
+    );
+    let served = Served::start(&mut mynah(["serve", "--json", &agent, "--log", &store.url()]));
+    browser.open(&served.page(&[]));
+    let post = |path: &str, body: &str| {
+        browser.run(&format!("return fetch('/v1/runs{path}', {{ method: 'POST', headers: {{ 'mynah-request': '1', 'content-type': 'application/json' }}, body: JSON.stringify({body}) }}).then((answer) => answer.status)"))
+    };
+    assert_eq!(
+        post("", "{ input: 'The file a.__x is not b.__y, but __this__ is.', key: 'slow' }"),
+        202
+    );
+    browser.run("window.begun = Date.now()");
+    browser.wait("Date.now() - window.begun > 1200");
+    assert_eq!(post("/slow/signals?wait=30", "{ cancel: true }"), 200);
+    browser.open(&served.page(&[("run", "slow")]));
+    let shares = "[...document.querySelectorAll('.overall tr')].map((row) => row.innerText.split('\t')[0].trim())";
+    browser.wait(&format!("{shares}.includes('Models')"));
+    let models = browser.run("return document.querySelector('.overall tr').innerText");
+    assert!(models.as_str().unwrap().contains("Models"), "{models}");
+    // The heading says what was asked. Underscores within words are no marks.
+    assert!(browser.text(".run-name h1").contains("a.__x is not b.__y"));
+    let bold =
+        "return [...document.querySelectorAll('.role-user strong')].map((one) => one.innerText)";
+    assert_eq!(browser.run(bold), json!(["this"]));
+    browser.click("#tab-timeline");
+    let note = browser.wait("document.querySelector('.bar-note') && (({ width, height }) => [width, height])(document.querySelector('.bar-note').getBoundingClientRect())");
+    assert!(note[0].as_f64() > note[1].as_f64().map(|height| 2.0 * height), "{note}");
 }
 
 /// A process that runs a tool for longer than a test.

@@ -56,6 +56,23 @@ fn a_check_follows_the_files_of_agents() {
 }
 
 #[test]
+fn the_answer_after_a_handoff_is_that_of_the_second_agent() {
+    let (store, _) = store("They can talk.");
+    let script = r#"{"scripts": [[{"tool_call": {"id": "c0", "name": "research", "arguments": {"note": "Talk."}}}, {"finish": "tool_calls"}]]}"#;
+    store.file("hand.json", script);
+    let file = store.file(
+        "hand.toml",
+        "model = 'scripted:hand.json'\n[agents.research]\nfile = 'research.toml'\nhandoff = true\n",
+    );
+    let done = store.run(&["run", &file, "Can they talk?"]);
+    assert_eq!((done.code, &*done.stdout), (Some(0), "They can talk.\n"), "{}", done.stderr);
+    assert!(!done.stderr.contains("the answer is empty"), "{}", done.stderr);
+    let shown = store.run(&["show", "last"]).stdout;
+    let end = "  < [c0] took over\n\nassistant: They can talk.\n\n-- completed\n";
+    assert!(shown.ends_with(end), "{shown}");
+}
+
+#[test]
 fn the_tree_of_a_run_has_the_runs_of_its_agents_and_last_is_not_one_of_them() {
     let (store, file) = store("They can.");
     let ran = store.run(&["run", &file, "Mynahs?"]);

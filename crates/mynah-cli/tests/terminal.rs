@@ -62,8 +62,12 @@ fn calls_are_approved_edited_rejected_with_a_reason_and_approved_for_the_session
     assert!(screen.contains("one-2") && screen.contains("✓ shell"), "{screen}");
     terminal.send("again\r");
     terminal.wait_after("command: echo two", "why not:");
+    // Arguments are no reason.
+    terminal.send("{\"command\": \"echo x\"}\r");
+    terminal.wait_after("other arguments, answer e", "why not:");
     terminal.send("not on Sundays\r");
-    terminal.wait_prompt("Second done.");
+    let screen = terminal.wait_prompt("Second done.");
+    assert!(screen.contains("✗ shell rejected: not on Sundays"), "{screen}");
     terminal.send("more\r");
     terminal.wait_after("command: echo three", "why not:");
     terminal.send("a\r");

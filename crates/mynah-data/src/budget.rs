@@ -324,8 +324,11 @@ impl Breach {
 /// Which limit was passed, and by how much.
 impl fmt::Display for Breach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limit, cap, actual, .. } = self;
-        let unit = if *limit == Limit::WallClock { " ms" } else { "" };
-        write!(f, "{limit}: {actual}{unit}, of at most {cap}{unit}")
+        let Self { limit, cap, actual, when } = self;
+        match (limit, when) {
+            (Limit::WallClock, _) => write!(f, "{limit}: {actual} ms, of at most {cap} ms"),
+            (_, BreachTime::PreCall) => write!(f, "{limit} would be {actual}, of at most {cap}"),
+            _ => write!(f, "{limit}: {actual}, of at most {cap}"),
+        }
     }
 }

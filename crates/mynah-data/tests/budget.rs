@@ -22,6 +22,9 @@ fn a_chat_without_an_answer_names_the_limit_that_it_came_to() {
 fn a_limit_of_time_is_told_with_its_unit() {
     let breach = Breach::new(Limit::WallClock, 3000, 3001, BreachTime::PreCall);
     assert_eq!(breach.to_string(), "wall_clock: 3001 ms, of at most 3000 ms");
+    // The turn was not made.
+    let breach = Breach::new(Limit::Turns, 30, 31, BreachTime::PreCall);
+    assert_eq!(breach.to_string(), "turns would be 31, of at most 30");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::{
 
 const PORTION: usize = 256;
 
-const OTHER_SEAL: &str = "it is not the seal that the log's list of seals has for the run";
+const OTHER_SEAL: &str = "the log's list of seals has another seal for the run";
 
 /// Verifies the runs of a log one after the other, and reads the log's removals only once.
 pub struct Auditor<'l> {
@@ -270,7 +270,8 @@ impl<'l> RunWalk<'l> {
         let run = &*indexed.run_id;
         let found =
             found.ok_or_else(|| Corrupt::new(run, 1, "the index has a run without records"))?;
-        compare(indexed, &found).map_err(|what| Corrupt::new(run, found.records, what))?;
+        // The records are intact: the index is wrong.
+        compare(indexed, &found).map_err(|what| Corrupt::new(run, 0, what))?;
         Ok((verifier, found))
     }
 }
@@ -379,7 +380,7 @@ impl Seals {
         if seal.take() == Some(run.hash) {
             return Ok(());
         }
-        Err(Corrupt::new(&run.run_id, run.records, OTHER_SEAL))
+        Err(Corrupt::new(&run.run_id, 0, OTHER_SEAL))
     }
 
     /// Finds the tombstones of the runs whose seals are left.
@@ -463,15 +464,15 @@ async fn check_seal(log: &dyn Log, indexed: &RunSummary, report: &VerifyReport) 
     let run = &indexed.run_id;
     let what = match (report.fingerprint, indexed.seal) {
         (None, None) => return Ok(()),
-        (Some(_), None) => "it is a seal that the log's list of seals does not have",
-        (None, Some(_)) => "the log's list of seals has a seal for the run, and this is not it",
+        (Some(_), None) => "the log's list of seals does not have the seal of the run",
+        (None, Some(_)) => "the log's list of seals has a seal for the run, which has none",
         (Some(fingerprint), Some(place)) => {
             let listed = log.seals(place, 1).await?;
             if listed == [SealedRun::new(run.clone(), fingerprint)] {
                 return Ok(());
             }
-            "the log's list of seals has another seal for the run"
+            OTHER_SEAL
         }
     };
-    Err(Corrupt::new(run, indexed.records, what).into())
+    Err(Corrupt::new(run, 0, what).into())
 }

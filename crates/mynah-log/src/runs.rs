@@ -82,6 +82,17 @@ impl RunSummary {
         self.status == RunStatus::Running && self.held_until.is_none_or(|until| until <= now)
     }
 
+    /// The status in a word for people: `queued`, `abandoned` or `sleeping` if that says more.
+    #[doc(hidden)]
+    pub fn status_word(&self, now: i64) -> &'static str {
+        match self.queue {
+            _ if self.wake_at.is_some() && self.status == RunStatus::Suspended => "sleeping",
+            Some(_) if self.is_abandoned(now) => "queued",
+            None if self.is_abandoned(now) => "abandoned",
+            _ => self.status.as_str(),
+        }
+    }
+
     /// A run without any data. For backends.
     pub fn empty(run_id: impl Into<RunId>) -> Self {
         Self {

@@ -429,6 +429,10 @@ pub(crate) async fn fork(
         true => Some(app.agents.of_run(fork.agent.as_deref(), log.as_ref(), &id).await?),
         false => None,
     };
+    let asked = match (agent, &fork.model) {
+        (Some(agent), Some(model)) => Some(agent.other_model(model)?),
+        _ => None,
+    };
     let copy = fork_run(&log, &id, fork.at);
     let copy = fork.key.clone().into_iter().fold(copy, mynah::Fork::run_id);
     let copy = fork.system.into_iter().fold(copy, mynah::Fork::system);
@@ -437,7 +441,7 @@ pub(crate) async fn fork(
     let of_agent = agent.filter(|_| fork.agent.is_some()).and_then(Agent::model);
     let is_other =
         |model: &String| run.model.as_ref().is_none_or(|known| !known.ends_with(&**model));
-    let model = fork.model.clone().or(of_agent.filter(is_other));
+    let model = asked.clone().or(of_agent.filter(is_other).map(Into::into));
     let copy = model.into_iter().fold(copy, mynah::Fork::model);
     let (forked, is_left) = match (copy.await, fork.key) {
         (Ok(forked), _) => (forked.run_id, true),
@@ -451,10 +455,10 @@ pub(crate) async fn fork(
     if let Some(agent) = agent.filter(|_| is_left && !is_persons) {
         let engine = agent.engine(&log, Some(&forked)).await?;
         // Another model is what was asked for.
-        let allow = fork.allow_changed_agent || fork.model.is_some();
+        let allow = fork.allow_changed_agent || asked.is_some();
         let mut resume =
             Signal::of_fork(fork.message, allow).apply(engine.resume(&log, &forked))?;
-        if let Some(model) = fork.model {
+        if let Some(model) = asked {
             resume = resume.model(model);
         }
         let room = room(&app)?;

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use axum::{extract::State, http::Uri};
 use mynah::{
-    BoxFuture, Engine, Options, RecordedTools, Result as MynahResult, RunId,
+    BoxFuture, Engine, ModelRef, Options, RecordedTools, Result as MynahResult, RunId,
     log::{About, Fact, Log},
 };
 use serde_json::{Value, json};
@@ -82,6 +82,22 @@ impl Agent {
 
     pub(crate) fn model(&self) -> Option<String> {
         self.engine.get_model().map(ToString::to_string)
+    }
+
+    /// Another model of the agent's provider: `NAME`, or `PROVIDER:NAME`.
+    pub(crate) fn other_model(&self, name: &str) -> Result<ModelRef> {
+        let own = self.engine.get_model().and_then(|model| model.provider.as_deref());
+        match (own, name.split_once(':')) {
+            (Some(own), None) => Ok((own, name).into()),
+            (Some(own), Some((provider, id))) if provider == own && !id.is_empty() => {
+                Ok((own, id).into())
+            }
+            (Some(own), Some(_)) => Err(Problem::bad(format!(
+                "model: agent {} calls {own}, so {name} cannot be called; give {own}:NAME",
+                self.name
+            ))),
+            (None, _) => Ok(name.into()),
+        }
     }
 
     /// Whether a run that ran with this could be its own: the same tools, and the same model if the records name one.

@@ -37,10 +37,16 @@ mod stats;
 mod trial;
 mod work;
 
-use std::{future::Future, io, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    future::Future,
+    io,
+    sync::{Arc, Mutex as StdMutex},
+    time::Duration,
+};
 
 use axum::{Router, extract::DefaultBodyLimit, middleware};
-use mynah::{SystemWorld, World as _, log::Log};
+use mynah::{RunId, SystemWorld, World as _, log::Log};
 use tokio::{
     net::TcpListener,
     sync::{Mutex, OwnedSemaphorePermit, Semaphore},
@@ -66,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) changes: Changes,
     pub(crate) tree: Mutex<KnownTree>,
+    /// The runs that a verification found damaged.
+    pub(crate) damaged: StdMutex<HashSet<RunId>>,
     /// Is cancelled when the server stops: streams end, and `/readyz` says so.
     pub(crate) stopping: CancellationToken,
     /// Room for runs that requests need performed.
@@ -73,6 +81,21 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Whether the last verification of a run found damage.
+    pub(crate) fn is_damaged(&self, run: &str) -> bool {
+        self.damaged.lock().is_ok_and(|damaged| damaged.contains(run))
+    }
+
+    /// Remembers what a verification of a run found.
+    pub(crate) fn set_damaged(&self, run: &str, is_damaged: bool) {
+        if let Ok(mut damaged) = self.damaged.lock() {
+            match is_damaged {
+                true => damaged.insert(run.into()),
+                false => damaged.remove(run),
+            };
+        }
+    }
+
     /// Room for one more run, if there is some.
     pub(crate) fn room(&self) -> Option<Room> {
         Arc::clone(&self.room).try_acquire_owned().ok()
@@ -186,6 +209,7 @@ impl Server {
         let app = Arc::new(Shared {
             changes: Changes::new(Arc::clone(&log)),
             tree: Mutex::default(),
+            damaged: StdMutex::default(),
             log,
             guard,
             agents,

@@ -38,11 +38,16 @@ use crate::{
 pub(crate) async fn verify(State(app): State<App>, Id(id): Id, uri: Uri) -> Result {
     Query::of(&uri).end()?;
     let found = Auditor::new(app.log.as_ref()).verify_run(&id).await;
-    Ok(reply::ok(&verified(&id, found)?))
+    Ok(reply::ok(&verified(&app, &id, found)?))
 }
 
 /// What verifying a run found. Damage is a finding; anything else is an error.
-fn verified(run: &str, found: MynahResult<mynah::log::VerifyReport>) -> MynahResult<Value> {
+fn verified(
+    app: &App,
+    run: &str,
+    found: MynahResult<mynah::log::VerifyReport>,
+) -> MynahResult<Value> {
+    app.set_damaged(run, found.as_ref().is_err_and(|error| is_damage(error.kind())));
     let mut shown = json!({"run_id": run});
     let found = match found {
         Ok(report) => json!(report),
@@ -227,14 +232,14 @@ pub(crate) async fn verify_all(State(app): State<App>, uri: Uri, headers: Header
     let mut query = Query::of(&uri);
     let kept = query.parsed::<Hash>("root", "a root, 64 hexadecimal digits")?;
     query.end()?;
-    let log = runs::log(&app);
     if !reply::wants_stream(&headers) {
-        return Ok(reply::ok(&verify_log(log.as_ref(), kept, None).await?));
+        return Ok(reply::ok(&verify_log(&app, kept, None).await?));
     }
     // As many as a client has not read yet wait here.
     let (sender, receiver) = mpsc::channel(16);
+    let shared = App::clone(&app);
     tokio::spawn(async move {
-        let last = match verify_log(log.as_ref(), kept, Some(&sender)).await {
+        let last = match verify_log(&shared, kept, Some(&sender)).await {
             Ok(found) => reply::event(&found).event("end"),
             Err(error) => reply::event(&Problem::from(error)).event("problem"),
         };
@@ -250,10 +255,11 @@ pub(crate) async fn verify_all(State(app): State<App>, uri: Uri, headers: Header
 
 /// Verifies every run and the list of seals. It stops if the client that watches it has left.
 async fn verify_log(
-    log: &dyn Log,
+    app: &App,
     kept: Option<Hash>,
     progress: Option<&mpsc::Sender<Event>>,
 ) -> MynahResult<Value> {
+    let log = app.log.as_ref();
     let (mut auditor, mut tally) = (Auditor::new(log), Tally::default());
     let mut filter = RunFilter::new();
     'pages: loop {
@@ -263,7 +269,7 @@ async fn verify_log(
             let found = match auditor.verify_run(run).await {
                 // It was there when it was listed.
                 Err(error) if error.kind() == ErrorKind::Log(LogReason::Pruned) => continue,
-                found => verified(run, found)?,
+                found => verified(app, run, found)?,
             };
             tally.runs += 1;
             if let Some(progress) = progress

@@ -27,7 +27,7 @@ fn describe(routes: &[Route]) -> Value {
         "paths": paths,
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Problem": {
+            "schemas": {"Message": message(), "Problem": {
                 "type": "object",
                 "required": ["type", "title", "status", "code", "detail"],
                 "properties": {
@@ -41,6 +41,46 @@ fn describe(routes: &[Route]) -> Value {
             }}
         },
         "security": [{}, {"token": []}]
+    })
+}
+
+/// A message that a run begins with.
+fn message() -> Value {
+    let text = json!({
+        "type": "object",
+        "required": ["type", "text"],
+        "properties": {"type": {"const": "text"}, "text": {"type": "string"}}
+    });
+    let source = json!({
+        "type": "object",
+        "required": ["type", "value"],
+        "properties": {
+            "type": {"enum": ["base64", "url"]},
+            "value": {"type": "string", "description": "the bytes in base64, or an address"}
+        }
+    });
+    let image = json!({
+        "type": "object",
+        "required": ["type", "image"],
+        "properties": {"type": {"const": "image"}, "image": {
+            "type": "object",
+            "required": ["source"],
+            "properties": {
+                "source": source,
+                "mime_type": {"type": "string", "examples": ["image/png"]}
+            }
+        }}
+    });
+    json!({
+        "type": "object",
+        "required": ["role", "content"],
+        "properties": {
+            "role": {"enum": ["system", "user", "assistant", "tool"]},
+            "content": {"oneOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"anyOf": [text, image, {"type": "object"}]}}
+            ]}
+        }
     })
 }
 
@@ -111,7 +151,7 @@ fn schema_of(name: &str) -> Value {
     match name {
         "input" => json!({"oneOf": [
             {"type": "string"},
-            {"type": "array", "items": {"type": "object"}, "minItems": 1}
+            {"type": "array", "items": {"$ref": "#/components/schemas/Message"}, "minItems": 1}
         ]}),
         "cancel" | "resume" | "raw" | "rerun_tools" | "allow_changed_agent" => {
             json!({"type": "boolean"})
@@ -128,9 +168,16 @@ fn schema_of(name: &str) -> Value {
         "on_uncertain" => texts(&["suspend", "rerun", "fail"]),
         "order" => texts(&["newest", "oldest"]),
         "format" => texts(&["bundle", "html"]),
-        "status" => {
-            texts(&["running", "suspended", "completed", "failed", "cancelled", "abandoned"])
-        }
+        "status" => texts(&[
+            "running",
+            "suspended",
+            "completed",
+            "failed",
+            "cancelled",
+            "abandoned",
+            "queued",
+            "sleeping",
+        ]),
         _ => json!({"type": "string"}),
     }
 }

@@ -5,11 +5,10 @@ use std::num::NonZeroU64;
 use axum::{extract::State, http::Uri};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use mynah::{
-    ErrorKind, LogReason,
-    log::{Body, Log, Record, RecordView},
+    ErrorKind, LogReason, Result as MynahResult,
+    log::{Body, Log, Record},
 };
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     App,
@@ -18,33 +17,34 @@ use crate::{
     reply, runs,
 };
 
-/// A record, with its bytes if they are wanted.
-#[derive(Serialize)]
-struct Shown {
-    #[serde(flatten)]
-    view: RecordView,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    raw: Option<Raw>,
+/// A record that the log has, or why it cannot be read.
+struct Place {
+    seq: u64,
+    record: std::result::Result<Record, String>,
 }
 
-/// The bytes of a record in base64.
-#[derive(Serialize)]
-struct Raw {
-    envelope: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    salt: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    payload: Option<String>,
-}
-
-impl Raw {
-    fn of(record: &Record) -> Self {
-        let text = |bytes: &[u8]| BASE64_STANDARD.encode(bytes);
-        Self {
-            envelope: text(record.envelope_bytes()),
-            salt: record.body().map(|Body { salt, .. }| text(salt)),
-            payload: record.body().map(|Body { payload, .. }| text(payload)),
+impl Place {
+    /// As JSON, with the bytes in base64 if they are wanted.
+    fn shown(&self, run: &str, raw: bool) -> Value {
+        let record = match &self.record {
+            Ok(record) => record,
+            Err(what) => {
+                return json!({
+                    "run_id": run, "seq": self.seq, "ts": null, "kind": null, "prev": null, "hash": null,
+                    "fact": null, "unreadable": what,
+                });
+            }
+        };
+        let mut shown = json!(record.view());
+        if raw {
+            let text = |bytes: &[u8]| BASE64_STANDARD.encode(bytes);
+            shown["raw"] = json!({"envelope": text(record.envelope_bytes())});
+            if let Some(Body { salt, payload, .. }) = record.body() {
+                shown["raw"]["salt"] = text(salt).into();
+                shown["raw"]["payload"] = text(payload).into();
+            }
         }
+        shown
     }
 }
 
@@ -57,28 +57,58 @@ pub(crate) async fn list(State(app): State<App>, Id(id): Id, uri: Uri) -> Result
     let raw = query.flag("raw")?;
     query.end()?;
     let run = runs::found(&app, &id).await?;
-    let records = sound(app.log.as_ref(), &id, from, limit).await?;
-    let last = records.last().map_or(from.saturating_sub(1), Record::seq);
-    let next = (last < run.records && !records.is_empty()).then_some(last + 1);
-    let shown = records
-        .iter()
-        .map(|record| Shown { view: record.view(), raw: raw.then(|| Raw::of(record)) });
-    let shown: Vec<Shown> = shown.collect();
+    let places = places(app.log.as_ref(), &id, from, limit).await?;
+    let last = places.last().map_or(from.saturating_sub(1), |place| place.seq);
+    let next = (last < run.records && !places.is_empty()).then_some(last + 1);
+    let shown: Vec<Value> = places.iter().map(|place| place.shown(&id, raw)).collect();
     Ok(reply::ok(&json!({"records": shown, "next": next})))
 }
 
-/// Records up to the first that is damaged. That one is the error of the next page.
-async fn sound(log: &dyn Log, run: &str, from: u64, limit: usize) -> Result<Vec<Record>> {
-    match log.read(run, from, limit).await {
-        Err(error) if is_damage(error.kind()) => match error.seq() {
-            Some(seq) if seq > from => {
-                let before = usize::try_from(seq - from).unwrap_or(limit).min(limit);
-                Ok(log.read(run, from, before).await?)
+/// The records of a run that can be read.
+pub(crate) async fn readable(
+    log: &dyn Log,
+    run: &str,
+    from: u64,
+    limit: usize,
+) -> MynahResult<Vec<Record>> {
+    let places = places(log, run, from, limit).await?;
+    Ok(places.into_iter().filter_map(|place| place.record.ok()).collect())
+}
+
+/// The records of a run. A damaged one is in its place.
+async fn places(log: &dyn Log, run: &str, from: u64, limit: usize) -> MynahResult<Vec<Place>> {
+    let (mut places, mut from, mut wanted) = (Vec::new(), from, limit);
+    while wanted > 0 {
+        let (damaged, error) = match log.read(run, from, wanted).await {
+            Err(error) if is_damage(error.kind()) => match error.seq() {
+                Some(seq) if seq >= from => (seq, error),
+                _ => return Err(error),
+            },
+            records => {
+                places.extend(records?.into_iter().map(of));
+                return Ok(places);
             }
-            _ => Err(error.into()),
-        },
-        records => Ok(records?),
+        };
+        let before = usize::try_from(damaged - from).unwrap_or(wanted).min(wanted);
+        if before > 0 {
+            let records = log.read(run, from, before).await?;
+            let is_short = records.len() < before;
+            places.extend(records.into_iter().map(of));
+            // So many are read at once. The next page begins there.
+            if is_short {
+                return Ok(places);
+            }
+        }
+        let what = error.damage().unwrap_or_default().to_owned();
+        places.push(Place { seq: damaged, record: Err(what) });
+        from = damaged + 1;
+        wanted = wanted.saturating_sub(before + 1);
     }
+    Ok(places)
+}
+
+fn of(record: Record) -> Place {
+    Place { seq: record.seq(), record: Ok(record) }
 }
 
 /// Whether something is wrong with what was read.

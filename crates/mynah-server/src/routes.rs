@@ -33,9 +33,9 @@ pub(crate) struct Described {
 }
 
 const FILTER: [(&str, &str); 6] = [
-    ("status", "running, suspended, completed, failed, cancelled or abandoned"),
-    ("model", "the model of the runs"),
-    ("session", "the session of the runs"),
+    ("status", "running, suspended, completed, failed, cancelled, abandoned, queued or sleeping"),
+    ("model", "the model of the runs, its whole name or the part after the provider"),
+    ("session", "the session of the runs, its whole id"),
     ("since", "started at this time or later, in nanoseconds since 1970"),
     ("before", "started before this time, in nanoseconds since 1970"),
     ("prefix", "how the ids of the runs begin"),
@@ -158,7 +158,7 @@ fn of_runs() -> Vec<Route> {
             .query(&WAIT)
             .body(&[
                 AGENT,
-                ("input", "a text, or messages"),
+                ("input", "a text, or messages, which may have images"),
                 ("key", "the id of the run"),
                 ("session", "the session that it is a turn of"),
                 (

@@ -10,6 +10,7 @@ use mynah::{
         Corrupt, End, Fact, Kind, Log, Parent, Previous, Record, Removals, RunFilter, RunStatus,
         RunSummary, Totals, agents_totals,
     },
+    next_id,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -18,12 +19,13 @@ use crate::{
     App, now,
     problem::{Problem, Result},
     query::{Id, Query},
-    records::is_damage,
+    records::{is_damage, readable},
     reply,
     search::{Found, Match, Search},
 };
 
-const ABANDONED: &str = "abandoned";
+/// Words for the status of runs that the index does not distinguish.
+const WORDS: [&str; 5] = ["running", "suspended", "abandoned", "queued", "sleeping"];
 
 /// The largest page of anything.
 pub(crate) const LARGEST: usize = 1000;
@@ -34,6 +36,12 @@ pub(crate) struct Listed {
     #[serde(flatten)]
     summary: RunSummary,
     abandoned: bool,
+    /// Whether it is a fork that has only the records of its parent.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    not_started: bool,
+    /// Whether it is known to be damaged.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    damaged: bool,
     /// What the runs of its agents used, where there are some.
     #[serde(skip_serializing_if = "Option::is_none")]
     agents: Option<Totals>,
@@ -58,6 +66,8 @@ impl From<RunSummary> for Listed {
         Self {
             abandoned,
             summary,
+            not_started: false,
+            damaged: false,
             agents: None,
             caller: None,
             input: None,
@@ -88,15 +98,23 @@ impl Listed {
         Ok(())
     }
 
+    /// A fork that nothing was added to has not started.
+    fn set_parent(&mut self, parent: Option<&Parent>) {
+        let is_copy = parent.is_some_and(|parent| parent.seq == self.summary.records);
+        self.not_started = self.abandoned && is_copy;
+    }
+
     /// Reads the first words of the run's input, and whether it is a fork.
     async fn read_input(&mut self, log: &dyn Log) -> mynah::Result<()> {
         const LONGEST: usize = 160;
         let first = readable(log, &self.summary.run_id, 1, 2).await?;
+        self.damaged |= (first.len() as u64) < self.summary.records.min(2);
         if let Some(Fact::Resumed { about: Some(about), .. }) = first.get(1).and_then(fact) {
             self.tried = about.answering_run().is_some();
         }
         if let Some(Fact::RunStarted { thread, about, .. }) = first.first().and_then(fact) {
             let parent = about.and_then(|about| about.parent);
+            self.set_parent(parent.as_ref());
             let parent = parent.filter(|parent| parent.continues.is_none());
             self.fork_of = parent.map(|parent| parent.run_id);
             let said = thread.messages.iter().rfind(|message| message.role() == Role::User);
@@ -108,32 +126,23 @@ impl Listed {
     }
 }
 
-/// Records of a run, for lists that a damaged one must not keep from being shown: none of its records.
-pub(crate) async fn readable(
-    log: &dyn Log,
-    run: &str,
-    from: u64,
-    limit: usize,
-) -> mynah::Result<Vec<Record>> {
-    match log.read(run, from, limit).await {
-        Err(error) if error.kind() == ErrorKind::Log(LogReason::Corrupt) => Ok(Vec::new()),
-        read => read,
-    }
-}
-
-/// Reads which runs are wanted.
-pub(crate) fn filter(query: &mut Query) -> Result<RunFilter> {
+/// Reads which runs are wanted: by the index, and by the word for their status where the index does not tell.
+pub(crate) fn filter(query: &mut Query) -> Result<(RunFilter, Option<&'static str>)> {
     let mut filter = RunFilter::new();
-    match query.take("status")?.as_deref() {
+    let name = query.take("status")?;
+    let word = WORDS.into_iter().find(|word| name.as_deref() == Some(word));
+    match name.as_deref() {
         None => {}
-        Some(ABANDONED) => filter.abandoned = Some(now()),
+        Some("abandoned" | "queued") => filter.abandoned = Some(now()),
+        Some("sleeping") => filter.status = Some(RunStatus::Suspended),
         Some(name) => {
             let status = RunStatus::ALL.iter().copied().find(|status| status.as_str() == name);
             let names: Vec<&str> = RunStatus::ALL.iter().map(|status| status.as_str()).collect();
             filter.status = Some(status.ok_or_else(|| {
                 Problem::bad(format!(
-                    "status={name}: give one of {}, {ABANDONED}",
-                    names.join(", ")
+                    "status={name}: give one of {}, {}",
+                    names.join(", "),
+                    WORDS[2..].join(", ")
                 ))
             })?);
         }
@@ -142,20 +151,21 @@ pub(crate) fn filter(query: &mut Query) -> Result<RunFilter> {
     filter.session = query.take("session")?;
     filter.prefix = query.take("prefix")?;
     (filter.since, filter.before) = (query.time("since")?, query.time("before")?);
-    Ok(filter)
+    Ok((filter, word))
 }
 
 /// `GET /v1/runs`
 pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result {
     let mut query = Query::of(&uri);
-    let mut filter = filter(&mut query)?.limit(query.count("limit", 100, LARGEST)?);
+    let (filter, word) = filter(&mut query)?;
+    let mut filter = filter.limit(query.count("limit", 100, LARGEST)?);
     filter.oldest_first = match query.take("order")?.as_deref() {
         None | Some("newest") => false,
         Some("oldest") => true,
         Some(order) => return Err(Problem::bad(format!("order={order}: give newest or oldest"))),
     };
     filter.after = query.take("after")?;
-    let search = Search::of(&mut query, &app.agents)?;
+    let search = Search::of(&mut query, &app.agents, word)?;
     let with_input = query.flag("input")?;
     query.end()?;
     let after = filter.after.clone();
@@ -172,6 +182,9 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result {
     if with_input {
         let reads = page.runs.iter_mut().map(|run| run.read_input(app.log.as_ref()));
         try_join_all(reads).await?;
+    }
+    for run in &mut page.runs {
+        run.damaged |= app.is_damaged(&run.summary.run_id);
     }
     let damaged: Vec<Value> = page.damaged.iter().map(damaged).collect();
     let mut list = json!({"runs": page.runs, "damaged": damaged, "next": page.next});
@@ -214,6 +227,8 @@ pub(crate) struct Described {
     parent: Option<Link>,
     previous: Option<Previous>,
     end: Option<Ended>,
+    resumable: Option<bool>,
+    continued_in: Option<RunId>,
     error: Option<Error>,
     waiting: Option<Waiting>,
     agent: Option<String>,
@@ -235,12 +250,25 @@ struct Ended {
     end: End,
 }
 
+impl Ended {
+    /// Whether a resume asks the model again whose call failed; false if it does so only with a changed agent. None if the run did not
+    /// fail on a model call.
+    fn resumable(&self) -> Option<bool> {
+        let error = self.end.error().filter(|_| self.kind == "failed")?;
+        let of_model = matches!(error.kind(), ErrorKind::Adapter(_) | ErrorKind::Stream(_));
+        (of_model && self.end.reason == HaltReason::Error).then(|| error.is_resumable())
+    }
+}
+
 /// What a run waits for.
 #[derive(Serialize)]
 #[serde(tag = "for", rename_all = "snake_case")]
 enum Waiting {
     Answer {
         question: Option<String>,
+        /// The answers that it offers.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        choices: Vec<Value>,
         /// The calls that the question is about, if an agent beneath the run asks.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         calls: Vec<ToolCall>,
@@ -263,14 +291,13 @@ enum Waiting {
 impl Described {
     pub(crate) async fn read(app: &App, run: RunSummary) -> Result<Self> {
         let log = app.log.as_ref();
-        let first = log.read(&run.run_id, 1, 1).await?.first().and_then(fact);
+        let first = readable(log, &run.run_id, 1, 1).await?.first().and_then(fact);
         let agent = app.agents.name_of(first.as_ref()).map(str::to_owned);
         let about = match first {
             Some(Fact::RunStarted { about, .. }) => about.map(|about| *about).unwrap_or_default(),
             _ => mynah::log::About::default(),
         };
         let parent = about.parent;
-        let parent = parent.map(|Parent { run_id, seq, hash, .. }| Link { run_id, seq, hash });
         let end = last_end(log, &run).await?;
         let waiting = match &end {
             Some(Ended { kind: "suspended", seq, end }) => {
@@ -280,10 +307,17 @@ impl Described {
         };
         let mut listed = Listed::from(run);
         listed.read_agents(log).await?;
+        listed.set_parent(parent.as_ref());
         let run = &listed.summary;
+        let continued_in = match end.is_some() {
+            true => log.run(&next_id(&run.run_id)).await?.map(|next| next.run_id),
+            false => None,
+        };
         Ok(Self {
             fingerprint: run.seal.map(|_| run.hash),
-            parent,
+            parent: parent.map(|Parent { run_id, seq, hash, .. }| Link { run_id, seq, hash }),
+            resumable: end.as_ref().and_then(Ended::resumable),
+            continued_in,
             previous: about.session.and_then(|session| session.previous),
             error: match &end {
                 Some(ended) => ended.end.error(),
@@ -308,7 +342,7 @@ async fn last_end(log: &dyn Log, run: &RunSummary) -> Result<Option<Ended>> {
     if run.status == RunStatus::Running || last == 0 {
         return Ok(None);
     }
-    let record = log.read(&run.run_id, last, 1).await?.into_iter().next();
+    let record = readable(log, &run.run_id, last, 1).await?.into_iter().next();
     let Some(record) = record.filter(|record| record.seq() == last) else { return Ok(None) };
     let (kind, seq) = (record.kind().as_str(), record.seq());
     Ok(match fact(&record) {
@@ -359,7 +393,9 @@ async fn waiting(log: &dyn Log, run: &RunSummary, seq: u64, end: &End) -> Result
             let about = hint("for").and_then(|about| about.as_str().map(str::to_owned));
             let calls = hint("calls").filter(|_| about.is_some());
             let calls = calls.and_then(|calls| serde_json::from_value(calls).ok());
+            let choices = hint("choices").and_then(|all| serde_json::from_value(all).ok());
             Waiting::Answer {
+                choices: choices.unwrap_or_default(),
                 question: question.and_then(Value::as_str).map(str::to_owned),
                 calls: calls.unwrap_or_default(),
                 about,
@@ -374,7 +410,7 @@ async fn last_answer(log: &dyn Log, run: &RunSummary, mut seq: u64) -> Result<Op
     while seq > 1 {
         let from = seq.saturating_sub(PORTION).max(1);
         let wanted = usize::try_from(seq - from).unwrap_or(usize::MAX);
-        let records = log.read(&run.run_id, from, wanted).await?;
+        let records = readable(log, &run.run_id, from, wanted).await?;
         let answer = records
             .iter()
             .rev()

@@ -14,9 +14,11 @@ use serde::Serialize;
 use crate::{
     App,
     agents::Agents,
+    now,
     problem::{Problem, Result},
     query::Query,
-    runs::{Listed, readable},
+    records::readable,
+    runs::Listed,
 };
 
 /// What one request reads at most: runs of the index, portions of records, records, and bytes of them.
@@ -45,6 +47,8 @@ pub(crate) struct Search {
     agent: Option<String>,
     min_cost: Option<f64>,
     min_seconds: Option<f64>,
+    /// The word for the status.
+    word: Option<&'static str>,
 }
 
 /// Where a text was found.
@@ -95,7 +99,11 @@ impl Spent {
 
 impl Search {
     /// Reads what is searched for; none if the index alone can answer.
-    pub(crate) fn of(query: &mut Query, agents: &Agents) -> Result<Option<Self>> {
+    pub(crate) fn of(
+        query: &mut Query,
+        agents: &Agents,
+        word: Option<&'static str>,
+    ) -> Result<Option<Self>> {
         let text = query.take("text")?.map(|text| text.trim().to_lowercase());
         if text.as_ref().is_some_and(|text| text.chars().count() > LONGEST) {
             return Err(Problem::bad(format!("text: give at most {LONGEST} characters")));
@@ -105,11 +113,13 @@ impl Search {
             agent: query.take("agent")?,
             min_cost: query.amount("min_cost", "US dollars")?,
             min_seconds: query.amount("min_seconds", "a number of seconds")?,
+            word,
         };
         let is_any = search.text.is_none()
             && search.agent.is_none()
             && search.min_cost.is_none()
-            && search.min_seconds.is_none();
+            && search.min_seconds.is_none()
+            && search.word.is_none();
         search.agent.as_deref().map(|agent| agents.named(agent)).transpose()?;
         Ok((!is_any).then_some(search))
     }
@@ -145,7 +155,10 @@ impl Search {
         run: &RunSummary,
         spent: &mut Spent,
     ) -> MynahResult<Option<Option<Match>>> {
-        let seconds = (i128::from(run.updated) - i128::from(run.started)) as f64 / 1e9;
+        if self.word.is_some_and(|word| run.status_word(now()) != word) {
+            return Ok(None);
+        }
+        let seconds = duration(run) as f64 / 1e9;
         if self.min_seconds.is_some_and(|least| seconds < least) {
             return Ok(None);
         }
@@ -169,6 +182,12 @@ impl Search {
     }
 }
 
+/// From a run's start to its end, or to now if it has not ended, in nanoseconds.
+fn duration(run: &RunSummary) -> i64 {
+    let end = if run.status.is_ended() { run.updated } else { run.updated.max(now()) };
+    end.saturating_sub(run.started)
+}
+
 /// The first place of a text in a run, among the records that one request may read.
 async fn find_in_run(
     log: &dyn Log,
@@ -183,7 +202,7 @@ async fn find_in_run(
         spent.count(&records);
         let found = records.iter().find_map(|record| find_in_record(record, text));
         match records.last() {
-            Some(last) if found.is_none() && records.len() == PORTION => from = last.seq() + 1,
+            Some(last) if found.is_none() && last.seq() < run.records => from = last.seq() + 1,
             _ => return Ok(found),
         }
     }

@@ -41,7 +41,8 @@ impl Bucket {
 /// `GET /v1/stats`
 pub(crate) async fn stats(State(app): State<App>, uri: Uri) -> Result {
     let mut query = Query::of(&uri);
-    let mut filter = runs::filter(&mut query)?.limit(runs::LARGEST);
+    let (filter, word) = runs::filter(&mut query)?;
+    let mut filter = filter.limit(runs::LARGEST);
     let count = query.count("buckets", 48, runs::LARGEST)?;
     query.end()?;
     let before = *filter.before.get_or_insert_with(|| now().saturating_add(1));
@@ -51,7 +52,8 @@ pub(crate) async fn stats(State(app): State<App>, uri: Uri) -> Result {
     let mut runs = Vec::new();
     let complete = loop {
         let page = app.log.runs(filter.clone()).await?;
-        runs.extend(page.runs);
+        let is_wanted = |run: &RunSummary| word.is_none_or(|word| run.status_word(now()) == word);
+        runs.extend(page.runs.into_iter().filter(is_wanted));
         match page.next {
             None => break true,
             Some(_) if runs.len() >= MOST => break false,

@@ -399,6 +399,88 @@ async fn a_run_is_tried_with_another_prompt_and_model_and_no_tool_runs() {
 }
 
 #[tokio::test]
+async fn a_fork_that_was_not_continued_has_not_started_and_is_not_running() {
+    let (server, _) = serving().await;
+    let body = json!({"at": 2, "key": "copy"});
+    let forked = json_of(server.post("/v1/runs/done/fork", &body).await).await;
+    assert_eq!((&forked["not_started"], &forked["abandoned"]), (&json!(true), &json!(true)));
+    let ids = async |query: &str| {
+        let list = server.json(&format!("/v1/runs?input=true&{query}")).await;
+        let runs = list["runs"].as_array().unwrap().iter();
+        runs.map(|run| run["run_id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids("status=running").await, [""; 0]);
+    assert_eq!(ids("status=abandoned").await, ["copy"]);
+    assert_eq!(
+        server.json("/v1/runs?input=true&prefix=copy").await["runs"][0]["not_started"],
+        true
+    );
+    let counted = async |query: &str| {
+        let stats = server.json(&format!("/v1/stats?buckets=1&{query}")).await;
+        stats["buckets"][0]["runs"].as_u64().unwrap()
+    };
+    assert_eq!((counted("status=running").await, counted("status=abandoned").await), (0, 1));
+    // The time of a run that has not ended passes.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    assert!(ids("min_seconds=1").await.contains(&"copy".to_owned()));
+    assert!(!ids("min_seconds=1").await.contains(&"done".to_owned()));
+}
+
+#[tokio::test]
+async fn a_failed_run_tells_whether_a_resume_asks_the_model_again() {
+    let log = Arc::new(MemoryLog::new());
+    let agent = |name: &str, reason: &str| {
+        Agent::new(name, engine([json!([{"error": reason}]), says("Back.")]))
+    };
+    let server = Server::new(Arc::clone(&log)).agent(agent("down", "rate_limited"));
+    let server = server.agent(agent("bad", "invalid_request"));
+    let server = Running::start(server).await;
+    for (name, resumable) in [("down", true), ("bad", false)] {
+        let body = json!({"agent": name, "input": "Hi", "key": name});
+        let run = json_of(server.post("/v1/runs?wait=30", &body).await).await;
+        assert_eq!(run["status"], "failed", "{run}");
+        assert_eq!(
+            (&run["resumable"], &run["continued_in"]),
+            (&json!(resumable), &Value::Null),
+            "{run}"
+        );
+        let body = json!({"agent": name, "resume": true, "allow_changed_agent": !resumable});
+        let again = server.post(&format!("/v1/runs/{name}/signals?wait=30"), &body).await;
+        assert_eq!(json_of(again).await["run_id"], format!("{name}~2"));
+        let run = server.json(&format!("/v1/runs/{name}")).await;
+        assert_eq!(run["continued_in"], format!("{name}~2"));
+    }
+    assert_eq!(server.json("/v1/runs/bad~2").await["resumable"], Value::Null);
+}
+
+#[tokio::test]
+async fn another_model_is_one_of_the_agents_provider_and_recorded_with_it() {
+    let log = Arc::new(MemoryLog::new());
+    let engine = engine([says("Hello."), says("Hi."), says("Hey.")]).model(("near", "small"));
+    let agent = Agent::new("greeter", engine);
+    let server = Running::start(Server::new(Arc::clone(&log)).agent(agent)).await;
+    server.post("/v1/runs?wait=30", &json!({"input": "Hi", "key": "one"})).await;
+    let body = |key: &str, model: &str| json!({"at": 1, "key": key, "resume": true, "recorded_tools": true, "model": model});
+    for model in ["far:large", "near:"] {
+        let refused = server.post("/v1/runs/one/fork", &body("no", model)).await;
+        assert_eq!(refused.status(), 400);
+        let said = json_of(refused).await["detail"].as_str().unwrap().to_owned();
+        assert!(said.starts_with("model: agent greeter calls near"), "{said}");
+    }
+    assert!(log.run("no").await.unwrap().is_none(), "nothing was forked");
+    for (key, model, recorded) in
+        [("two", "large", "near:large"), ("three", "near:a:b", "near:a:b")]
+    {
+        let forked = server.post("/v1/runs/one/fork", &body(key, model)).await;
+        assert_eq!(forked.status(), 201, "{model}");
+        server.stream(&format!("/v1/runs/{key}/events")).await;
+        let run = server.json(&format!("/v1/runs/{key}")).await;
+        assert_eq!((&run["model"], &run["status"]), (&json!(recorded), &json!("completed")));
+        assert_eq!(facts(&server, key).await[1]["about"]["model"], recorded);
+    }
+}
+
+#[tokio::test]
 async fn a_tried_run_did_not_spend_what_the_recorded_agents_did() {
     let log = Arc::new(MemoryLog::new());
     let front = || {

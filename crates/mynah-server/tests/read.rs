@@ -42,6 +42,7 @@ async fn runs_are_filtered_and_paged() {
     };
     assert_eq!(listed("status=suspended").await, ["pays", "asks"]);
     assert_eq!(listed("status=abandoned").await, [""; 0]);
+    assert_eq!(listed("status=sleeping").await, [""; 0]);
     assert_eq!(listed("prefix=do").await, ["done"]);
     assert_eq!(listed("session=s").await.len(), 2);
     assert_eq!(listed("model=scripted-1&limit=1000").await.len(), 6);

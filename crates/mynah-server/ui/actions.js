@@ -24,8 +24,14 @@ export function confirmed({ title, words, fields = [], button, danger = false, a
             announce(`${title}: done`);
             dialog.close();
           } catch (error) {
-            failure.replaceChildren(...say(error.message));
+            // An error that begins with the name of a field stands beside it.
+            const [, field, words] = /^(\w+): ([\s\S]*)$/u.exec(error.message) ?? [];
+            const at = fields.find(({ name }) => name === field)?.input;
+            failure.replaceChildren(...say(at ? words : error.message));
             failure.hidden = false;
+            if (at) at.after(failure);
+            else send.parentNode.before(failure);
+            at?.focus();
             send.disabled = false;
           }
         },
@@ -47,9 +53,9 @@ const signal = (run, body) => post(runPath(run, "/signals"), body);
 const select = (agents, none = null, chosen = null) => h("select", {}, none ? h("option", { value: "" }, none) : null, agents.map(({ name, model }) => h("option", { value: name, selected: name === chosen }, say(model ? `${name} (${model})` : name))));
 
 /** Which agent continues a run; and whether it may be another than the run began with. */
-const agentFields = (agents) => [
+const agentFields = (agents, isChanged = false) => [
   ...(agents.length > 1 ? [{ name: "agent", label: "Agent", input: select(agents, "the one that fits the run") }] : []),
-  { name: "allow_changed_agent", label: "Even if its model, tools or params are not those of the run", input: h("input", { type: "checkbox" }) },
+  { name: "allow_changed_agent", label: "Even if its model, tools or params are not those of the run", input: h("input", { type: "checkbox", checked: isChanged }) },
 ];
 
 /** What is sent of these fields. */
@@ -59,14 +65,15 @@ export const cancel = (run) => confirmed({
   title: "Cancel the run", words: "The run ends here. It is sealed and cannot be continued, only forked.", button: "Cancel the run", danger: true, act: () => signal(run, { cancel: true }),
 });
 
-export const resume = (run, agents) => confirmed({
+/** `resumable` is false if a model call failed for a reason that does not pass by itself. `isUncertain` tells whether calls ran when the process died. */
+export const resume = (run, agents, { resumable = null, isUncertain = false } = {}) => confirmed({
   title: "Resume the run",
-  words: "Another process continues where the records end. Completed model calls and tools are not repeated.",
-  fields: [{
+  words: resumable === null ? "Another process continues where the records end. Completed model calls and tools are not repeated." : ["The model call that failed is made again, in a new run. ", resumable ? "" : "It failed for a reason that does not pass by itself: change the agent or its provider first, or it fails again. ", "Completed model calls and tools are not repeated."],
+  fields: [...(isUncertain ? [{
     name: "on_uncertain", label: "Calls whose outcome is unknown", hint: "Calls that ran when the process died, of tools that are not idempotent.",
     input: h("select", {}, h("option", { value: "suspend" }, "wait for a person"), h("option", { value: "rerun" }, "run them again"), h("option", { value: "fail" }, "report them to the model as failed")),
-  }, ...agentFields(agents)],
-  button: "Resume", act: (values) => signal(run, { resume: true, on_uncertain: values.on_uncertain, ...agentOf(values) }),
+  }] : []), ...agentFields(agents, resumable === false)],
+  button: "Resume", act: (values) => signal(run, { resume: true, ...(isUncertain ? { on_uncertain: values.on_uncertain } : {}), ...agentOf(values) }),
 });
 
 export const message = (run, agents) => confirmed({
@@ -145,14 +152,15 @@ export function waitingForm(run, waiting, agents, done) {
   const ofAgent = waiting.for === "answer" && Boolean(waiting.calls?.length);
   if (waiting.for === "answer" && !ofAgent) {
     const text = h("textarea", { "aria-label": "Answer", name: "answer", required: true });
+    const offered = (waiting.choices ?? []).map((choice) => h("button", { type: "button", onclick: () => { text.value = String(choice); text.form.requestSubmit(); } }, say(choice)));
     return h("form", { class: "waiting", onsubmit: (event) => { event.preventDefault(); sent("Send the answer", ["The run continues with this answer: ", h("q", {}, say(text.value))], () => ({ answer: text.value })); } },
-      h("h2", {}, icon("pause"), "Waits for an answer"), h("p", { class: "question" }, say(waiting.question ?? "")), text, h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, "Answer")));
+      h("h2", {}, icon("pause"), "Waits for an answer"), h("p", { class: "question" }, say(waiting.question ?? "")), offered.length ? h("div", { class: "buttons choices", role: "group", "aria-label": "Offered answers" }, offered) : null, text, h("div", { class: "buttons" }, h("button", { class: "primary", type: "submit" }, "Answer")));
   }
   if (waiting.for === "resume") {
     return h("div", { class: "waiting" }, h("h2", {}, icon("pause"), "Waits to be resumed"), h("p", {}, "Its process died several times without progress."), h("div", { class: "buttons" }, h("button", { class: "primary", type: "button", onclick: async () => { const result = await resume(run, agents); if (result) done(result); } }, "Resume")));
   }
   const isOutcome = waiting.for === "outcome" || waiting.about === "outcome";
-  const choices = isOutcome && ofAgent ? [["result", "It ran; this is its result"], ["reject", "It did not run"], ["approve", "Run it again"]] : isOutcome ? [["result", "It ran; this is its result"], ["reject", "It did not run"]] : [["approve", "Approve"], ["edit", "Approve with other arguments"], ["reject", "Reject"], ["result", "Give a result instead"]];
+  const choices = isOutcome ? [["result", "It ran; this is its result"], ["reject", "It did not run"], ["approve", "Run it again"]] : [["approve", "Approve"], ["edit", "Approve with other arguments"], ["reject", "Reject"], ["result", "Give a result instead"]];
   const rows = (waiting.calls ?? []).map((call) => {
     // Nothing is decided before a person did: a form that is sent as it was opened approves nothing.
     const choice = h("select", { "aria-label": `Decision about ${call.name}`, "data-call": call.id, required: true }, h("option", { value: "" }, "Choose a decision"), choices.map(([value, words]) => h("option", { value }, words)));

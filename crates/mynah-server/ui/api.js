@@ -46,19 +46,14 @@ export async function recordsOf(id, parameters) {
   return parseJson(await response.text());
 }
 
-/** The bytes of a run's records as those of a bundle, up to the first that the server cannot read. */
+/** The bytes of a run's records as those of a bundle; null for one that the server cannot read. */
 export async function rawRecords(id) {
   const entries = [];
   const bytes = (text) => Array.from(atob(text), (letter) => letter.charCodeAt(0).toString(16).padStart(2, "0")).join("");
   for (let next = 1; next !== null;) {
-    try {
-      const page = await get(runPath(id, "/records"), { from: next, limit: 1000, raw: true });
-      for (const { raw } of page.records) entries.push(Object.fromEntries(Object.entries(raw).filter(([, text]) => text !== null).map(([name, text]) => [name, bytes(text)])));
-      next = page.next;
-    } catch (error) {
-      if (!error.problem?.metadata?.seq) throw error;
-      return entries;
-    }
+    const page = await get(runPath(id, "/records"), { from: next, limit: 1000, raw: true });
+    for (const { raw = null } of page.records) entries.push(raw && Object.fromEntries(Object.entries(raw).map(([name, text]) => [name, bytes(text)])));
+    next = page.next;
   }
   return entries;
 }

@@ -27,9 +27,18 @@ function pageOf(query) {
 async function show() {
   const query = new URLSearchParams(location.search);
   const turn = shown += 1;
+  const make = pageOf(query);
+  // A page that can show another address stays, and with it the focus.
+  if (page?.make === make && page.update) {
+    try {
+      return await page.update(query);
+    } catch (error) {
+      if (turn !== shown) return;
+      console.error(error);
+    }
+  }
   page?.close();
   page = null;
-  const make = pageOf(query);
   for (const link of links) {
     const isHere = (make === runsPage && link === links[0]) || (make === verifyPage && link === links[1]);
     if (isHere) link.setAttribute("aria-current", "page");
@@ -41,7 +50,7 @@ async function show() {
   try {
     const made = await make(place, query, go);
     if (turn !== shown) return made.close();
-    page = made;
+    page = { ...made, make };
     document.title = `${made.title} · Mynah`;
   } catch (error) {
     if (turn !== shown) return;

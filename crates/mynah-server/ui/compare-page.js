@@ -3,7 +3,7 @@
 import { get, post, recordsOf, runPath, withQuery } from "./api.js";
 import { compact, count, h, icon, money, plural, say, shortId, statusChip } from "./dom.js";
 import { isBranch, jsonText } from "./exact.js";
-import { callsOf, fromApi, summary, textOf, totalsOf } from "./facts.js";
+import { callsOf, fromApi, subRun, summary, textOf, totalsOf } from "./facts.js";
 import { common, jsonDiff, wordDiff } from "./json.js";
 import { toneOf } from "./records.js";
 import { runHref, shownStatus } from "./runs-page.js";
@@ -31,27 +31,33 @@ function essence(value, calls, key = "", isSaid = false) {
   if (typeof value === "string") return calls.get(value) ?? value;
   if (Array.isArray(value)) return value.map((item) => essence(item, calls, key, isSaid));
   if (!isBranch(value)) return value;
-  const counts = ([name, item]) => isSaid || (!IGNORED.has(name) && item !== null && !(key === "response" && name === "id"));
+  const counts = ([name, item]) => isSaid || (!IGNORED.has(name) && item !== null && !(name === "id" && (key === "response" || "raw_arguments" in value)));
   return Object.fromEntries(Object.entries(value).filter(counts).map(([name, item]) => [name, essence(item, calls, name, isSaid || SAID.has(name))]));
 }
 
-/** Gives each record what is compared of it. Ids of calls become their numbers: providers invent them. */
+/** Gives each record what is compared of it, and shown. Ids of calls become the tool and its arguments: providers invent ids, and use them again. */
 function prepared(records) {
   const calls = new Map();
   const names = new Map();
-  const learn = (id, name) => {
-    if (typeof id !== "string") return;
-    if (!calls.has(id)) calls.set(id, `call ${calls.size + 1}`);
-    if (name) names.set(id, name);
+  const learn = (id, name, text = "") => {
+    names.set(id, name);
+    calls.set(id, `${name} ${text}`.trim());
   };
   return records.map((record) => {
-    const { kind, fact } = record;
-    for (const { id, name } of [...callsOf(fact?.response?.message), ...(fact?.thread?.messages ?? []).flatMap(callsOf)]) learn(id, name);
-    learn(fact?.call_id, fact?.call?.name);
-    // The estimate of a prompt follows from what was said before, and so do the sums of a seal.
-    const compared = kind === "turn_started" ? { turn: fact?.turn } : kind === "sealed" ? {} : fact;
-    return { ...record, names, essence: essence(compared, calls) };
+    const { fact } = record;
+    for (const { id, name, raw_arguments: text } of [...callsOf(fact?.response?.message), ...(fact?.thread?.messages ?? []).flatMap(callsOf)]) learn(id, name, text);
+    if (fact?.call) learn(fact.call_id, fact.call.name, fact.call.arguments);
+    const shown = { ...record, fact: compared(record) };
+    return { ...record, says: summary(shown, (id) => names.get(id) ?? id), essence: essence(shown.fact, calls) };
   });
+}
+
+/** A fact without what follows from other records: the estimate of a prompt, the root and sums of a seal, the id of an agent's run. */
+function compared({ kind, fact }) {
+  if (!fact) return fact;
+  if (kind === "turn_started") return { turn: fact.turn };
+  if (kind === "sealed") return {};
+  return subRun(kind, fact) ? { ...fact, effect: { done: { ...fact.effect.done, run_id: undefined } } } : fact;
 }
 
 const nameOf = ({ kind, fact }) => `${kind} ${kind === "tool_scheduled" ? fact?.attempt : kind === "side_effect" ? fact?.name : ""}`;
@@ -220,7 +226,7 @@ async function drawn(root, query) {
   const kindOf = (kind) => h("span", { class: "kind" }, h("span", { class: `dot tone-${toneOf(kind)}`, "aria-hidden": "true" }), say(kind));
   const cell = (record, side, made) => {
     if (!record) return h("span", { class: "compare-cell nothing" }, made ? kindOf(made) : "–");
-    const content = [h("span", { class: "number" }, `#${record.seq}`), kindOf(record.kind), h("span", { class: "says" }, say(summary(record, (id) => record.names?.get(id) ?? id)))];
+    const content = [h("span", { class: "number" }, `#${record.seq}`), kindOf(record.kind), h("span", { class: "says" }, say(record.says ?? summary(record)))];
     return ids[side] ? h("a", { class: "compare-cell", href: runHref(ids[side], { view: "records", record: record.seq }) }, content) : h("span", { class: "compare-cell" }, content);
   };
   const words = { same: "same", differs: "differs", "only-left": "only left", "only-right": "only right", "not-reached": "not reached" };
@@ -244,7 +250,7 @@ async function drawn(root, query) {
   };
   draw(Math.max(SHOWN_AT_ONCE, first + 50));
   const place = first < 0 ? null : rows[first];
-  const told = replay ? replayWords(replay) : `${first < 0 ? "" : `The first is at record ${place.one?.seq ?? "–"} on the left, ${place.two?.seq ?? "–"} on the right. `}Ids, times and hashes are not compared.${isLong ? ` A run has over ${count(MAX_ALIGNED)} records, so records are paired by their number.` : ""}`;
+  const told = replay ? replayWords(replay) : `${first < 0 ? "" : `The first is at record ${place.one?.seq ?? "–"} on the left, ${place.two?.seq ?? "–"} on the right. `}Ids, times, hashes and estimates are not compared.${isLong ? ` A run has over ${count(MAX_ALIGNED)} records, so records are paired by their number.` : ""}`;
   root.replaceChildren(h("div", { class: "page-head" }, h("h1", {}, replay ? "Compare with a replay" : "Compare"), h("div", { class: "buttons" }, replay ? null : h("a", { class: "button", href: withQuery("/", { compare: ids[1], with: ids[0] }) }, "Swap"), first >= 0 ? h("button", { type: "button", onclick: () => goTo(first) }, "First difference") : null)),
     h("div", { class: "compare-heads" }, heads),
     h("p", { class: `banner ${first < 0 ? "ok" : "warn"}` }, icon(first < 0 ? "check" : "fork"), h("span", {}, h("strong", {}, first < 0 ? "No difference. " : replay ? "The replay differs. " : `${plural(differing.length, "difference")}. `), told)),

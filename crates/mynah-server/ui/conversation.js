@@ -188,7 +188,7 @@ export class Conversation {
     };
     return h("details", { class: `call state-${state === "asks" && isWaiting ? "open" : state}`, "data-key": `call ${call.id}`, ontoggle: fill },
       h("summary", {}, icon("chevron"), h("span", { class: "call-name" }, icon("tool"), say(call.name)), h("code", { class: "call-brief" }, say(text.length > 120 ? `${text.slice(0, 119)}…` : text)),
-        h("span", { class: `call-state` }, call.verdict ? say(`${call.verdict}${call.edited === undefined ? "" : " with edited arguments"} · `) : null, words, last?.duration != null && ["ok", "failed"].includes(state) ? ` · ${last.duration ? span(last.duration) : "< 1 ms"}` : null, call.attempts.length > 1 ? ` · ${call.attempts.length} attempts` : null)),
+        h("span", { class: `call-state` }, call.verdict && call.verdict !== words ? say(`${call.verdict}${call.edited === undefined ? "" : " with edited arguments"} · `) : null, words, last?.duration != null && ["ok", "failed"].includes(state) ? ` · ${last.duration ? span(last.duration) : "< 1 ms"}` : null, call.attempts.length > 1 ? ` · ${call.attempts.length} attempts` : null)),
       body);
   }
 
@@ -280,7 +280,7 @@ const isLost = (attempt, isAbandoned = false) => attempt?.state === "running" &&
 /** What a call came to. What a person decided after its process died counts, and not what was unknown before. */
 function shownState(call, isAbandoned) {
   const last = call.attempts.at(-1);
-  if (!last) return call.given !== undefined ? "ok" : call.verdict === "rejected" ? "failed" : "open";
+  if (!last) return call.given !== undefined ? "ok" : call.verdict === "rejected" ? "rejected" : "open";
   if (isLost(last, isAbandoned)) return call.given !== undefined ? "given" : ["rejected", "given up"].includes(call.verdict) ? "not-run" : "lost";
   return last.state === "asks" && call.isAnswered ? "answered" : last.state;
 }

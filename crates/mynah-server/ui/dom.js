@@ -208,17 +208,21 @@ export function when(ms) {
   return element;
 }
 
+/** How long something lasts: from a moment to another, or to now if it has not ended. */
+export function lasting(from, to) {
+  return h("span", { class: "lasting", "data-since": to === null ? from : null }, span((to ?? Date.now()) - from));
+}
+
 setInterval(() => {
-  for (const element of document.querySelectorAll("time[data-ms]")) {
-    const text = ago(Number(element.dataset.ms), Date.now());
-    if (element.textContent !== text) element.textContent = text;
-  }
-}, 5000);
+  const renew = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+  for (const element of document.querySelectorAll("time[data-ms]")) renew(element, ago(Number(element.dataset.ms), Date.now()));
+  for (const element of document.querySelectorAll("[data-since]")) renew(element, span(Date.now() - Number(element.dataset.since)));
+}, 1000);
 
 export const STATUS_WORDS = {
-  running: "Running", suspended: "Waiting", completed: "Completed", failed: "Failed", cancelled: "Cancelled", abandoned: "Abandoned", pruned: "Pruned",
+  running: "Running", suspended: "Waiting", completed: "Completed", failed: "Failed", cancelled: "Cancelled", abandoned: "Abandoned", queued: "Queued", sleeping: "Sleeping", not_started: "Not started", pruned: "Pruned",
 };
-const STATUS_ICONS = { running: "bolt", suspended: "pause", completed: "check", failed: "cross", cancelled: "cross", abandoned: "cross" };
+const STATUS_ICONS = { running: "bolt", suspended: "pause", completed: "check", failed: "cross", cancelled: "cross", abandoned: "cross", queued: "clock", sleeping: "clock", not_started: "more" };
 
 /** A run's status: a drawing, a colour and a word. */
 export function statusChip(status) {

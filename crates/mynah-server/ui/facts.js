@@ -51,10 +51,11 @@ export function fromEntry(entry, place) {
   return record;
 }
 
-/** A record of the API. */
+/** A record of the API. One that the log cannot read has a place, and nothing else. */
 export function fromApi(record) {
   const { kind: _, ...fact } = record.fact ?? {};
-  return { seq: record.seq, kind: record.kind, ts: Number(record.ts) / 1e6, ns: String(record.ts), hash: record.hash, prev: record.prev ?? null, fact: record.fact ? fact : null, redacted: !record.fact, raw: null };
+  const { seq, hash, prev, unreadable } = record;
+  return { seq, kind: record.kind ?? "unreadable", ts: record.ts === null ? null : Number(record.ts) / 1e6, ns: String(record.ts), hash, prev, fact: record.fact ? fact : null, redacted: !record.fact && !unreadable, unreadable, raw: null };
 }
 
 // What people look for in a fact, and what only the machinery reads.

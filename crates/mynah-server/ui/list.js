@@ -5,19 +5,20 @@ import { h } from "./dom.js";
 const SPARE = 8;
 
 export class RowList {
-  /** `row(index)` makes the content of a row; `choose(index)` is called when one is selected. */
-  constructor({ label, height, row, choose }) {
+  /** `row(index)` makes the content of a row; `choose(index)` is called when one is selected. `head` stays above the rows. */
+  constructor({ label, height, row, choose, head = "" }) {
     Object.assign(this, { height, row, choose, length: 0, selected: -1, drawn: new Map() });
     this.id = `rows-${RowList.made += 1}`;
     this.canvas = h("div", { class: "rows-canvas", role: "presentation" });
-    this.element = h("div", { class: "rows", role: "listbox", tabindex: "0", "aria-label": label, onscroll: () => this.draw(), onkeydown: (event) => this.key(event) }, this.canvas);
+    this.element = h("div", { class: "rows", role: "listbox", tabindex: "0", "aria-label": label, onscroll: () => this.draw(), onkeydown: (event) => this.key(event) }, head, this.canvas);
+    this.above = head ? height : 0;
     new ResizeObserver(() => this.draw()).observe(this.element);
   }
 
   resize(length) {
     this.length = length;
     this.canvas.style.setProperty("height", `${length * this.height}px`);
-    this.element.style.setProperty("--content", `${Math.max(1, length) * this.height + 2}px`);
+    this.element.style.setProperty("--content", `${Math.max(1, length) * this.height + this.above + 2}px`);
     this.redraw();
   }
 
@@ -72,7 +73,7 @@ export class RowList {
       const top = index * this.height;
       const { scrollTop, clientHeight } = this.element;
       if (top < scrollTop) this.element.scrollTop = top - this.height;
-      else if (clientHeight > 0 && top + this.height > scrollTop + clientHeight) this.element.scrollTop = top + 2 * this.height - clientHeight;
+      else if (clientHeight > 0 && top + this.height + this.above > scrollTop + clientHeight) this.element.scrollTop = top + this.above + 2 * this.height - clientHeight;
       this.draw();
     }
     this.point();

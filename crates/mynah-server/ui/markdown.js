@@ -105,8 +105,8 @@ function table(lines, at, nodes) {
   return at;
 }
 
-// What is between two marks is bounded: a text of nothing but opening marks takes no longer than any other.
-const INLINE = /(?<escape>\\[\\`*_{}[\]()#+.!|~<>-])|(?<ticks>`+)(?<code>[\s\S]{1,2000}?)\k<ticks>(?!`)|!\[(?<alt>[^\]]{0,300})\]\((?<source>[^()\s]{0,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200}){0,4})(?:\s{1,9}"[^"]{0,300}")?\)|\[(?<label>(?:[^[\]]|\[[^[\]]{0,100}\]){0,300})\]\((?<target>[^()\s]{0,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200}){0,4})(?:\s{1,9}"[^"]{0,300}")?\)|<(?<auto>https?:\/\/[^\s<>]{1,2000})>|(?<bare>\bhttps?:\/\/[^\s<>"'`)\]]{0,2000}[^\s<>"'`)\].,;:!?])|(?<strong>\*\*|__)(?=\S)(?<bold>[\s\S]{0,1000}?\S)\k<strong>|~~(?=\S)(?<gone>[\s\S]{0,1000}?\S)~~|(?<![\w*])\*(?=[^\s*])(?<starred>[\s\S]{0,1000}?[^\s*])\*(?!\*)|(?<![\w_])_(?=[^\s_])(?<lined>[\s\S]{0,1000}?[^\s_])_(?![\w_])|(?<br> {2,}\n|\\\n)/gu;
+// Underscores inside a word are no marks. What is between two marks is bounded: a text of nothing but opening marks takes no longer than any other.
+const INLINE = /(?<escape>\\[\\`*_{}[\]()#+.!|~<>-])|(?<ticks>`+)(?<code>[\s\S]{1,2000}?)\k<ticks>(?!`)|!\[(?<alt>[^\]]{0,300})\]\((?<source>[^()\s]{0,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200}){0,4})(?:\s{1,9}"[^"]{0,300}")?\)|\[(?<label>(?:[^[\]]|\[[^[\]]{0,100}\]){0,300})\]\((?<target>[^()\s]{0,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200}){0,4})(?:\s{1,9}"[^"]{0,300}")?\)|<(?<auto>https?:\/\/[^\s<>]{1,2000})>|(?<bare>\bhttps?:\/\/[^\s<>"'`)\]]{0,2000}[^\s<>"'`)\].,;:!?])|\*\*(?=\S)(?<bold>[\s\S]{0,1000}?\S)\*\*|(?<![\p{L}\p{N}_])__(?=[^\s_])(?<heavy>(?:(?!(?<![\p{L}\p{N}_])__[^\s_])[\s\S]){0,1000}?[^\s_])__(?![\p{L}\p{N}_])|~~(?=\S)(?<gone>[\s\S]{0,1000}?\S)~~|(?<![\w*])\*(?=[^\s*])(?<starred>[\s\S]{0,1000}?[^\s*])\*(?!\*)|(?<![\p{L}\p{N}_])_(?=[^\s_])(?<lined>[\s\S]{0,1000}?[^\s_])_(?![\p{L}\p{N}_])|(?<br> {2,}\n|\\\n)/gu;
 
 function inline(text, depth = 0) {
   if (depth > MAX_DEPTH) return say(text);
@@ -115,14 +115,14 @@ function inline(text, depth = 0) {
   for (const match of text.matchAll(INLINE)) {
     nodes.push(...say(text.slice(from, match.index)));
     from = match.index + match[0].length;
-    const { escape, code: literal, alt, source, label, target, auto, bare, bold, gone, starred, lined } = match.groups;
+    const { escape, code: literal, alt, source, label, target, auto, bare, bold, heavy, gone, starred, lined } = match.groups;
     const deeper = (inner) => inline(inner, depth + 1);
     if (escape) nodes.push(...say(escape.slice(1)));
     else if (literal !== undefined) nodes.push(h("code", {}, say(literal.replace(/^ (.+) $/u, "$1"))));
     else if (source !== undefined) nodes.push(link(source, ["image: ", ...say(alt || source)]));
     else if (target !== undefined) nodes.push(link(target, deeper(label)));
     else if (auto ?? bare) nodes.push(link(auto ?? bare, null));
-    else if (bold !== undefined) nodes.push(h("strong", {}, deeper(bold)));
+    else if ((bold ?? heavy) !== undefined) nodes.push(h("strong", {}, deeper(bold ?? heavy)));
     else if (gone !== undefined) nodes.push(h("del", {}, deeper(gone)));
     else if ((starred ?? lined) !== undefined) nodes.push(h("em", {}, deeper(starred ?? lined)));
     else nodes.push(h("br"));

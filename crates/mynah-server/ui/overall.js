@@ -4,10 +4,10 @@ import { count, h, say, span } from "./dom.js";
 import { beginOf } from "./story.js";
 
 /** The time that spans cover together: what ran at once is counted once. */
-function covered(spans, until) {
+function covered(spans, endOf) {
   let [sum, reach] = [0, -Infinity];
   for (const one of spans.toSorted((left, right) => beginOf(left) - beginOf(right))) {
-    const end = one.to ?? until;
+    const end = endOf(one);
     sum += Math.max(0, end - Math.max(beginOf(one), reach));
     reach = Math.max(reach, end);
   }
@@ -21,14 +21,14 @@ export function overall(story) {
   const { first, spans, until } = story;
   if (!first || spans.length === 0) return [];
   const whole = Math.max(until - first.ts, 0.001);
-  const parts = KINDS.map(([kind, words]) => ({ kind, words, ms: covered(spans.filter((one) => one.kind === kind && one.state !== "lost" && one.state !== "cancelled" || one.kind === "crash" && kind === "crash"), until) }));
+  const parts = KINDS.map(([kind, words]) => ({ kind, words, ms: covered(spans.filter((one) => one.kind === kind), (one) => story.endOf(one)) }));
   const rest = Math.max(0, whole - parts.reduce((sum, { ms }) => sum + ms, 0));
-  const shown = [...parts, { kind: "turn", words: "Between them", ms: rest }].filter(({ ms }) => ms > 0);
+  const shown = [...parts, { kind: "turn", words: "Between calls", hint: "The engine and the log, between model calls, tools and waits", ms: rest }].filter(({ ms }) => ms > 0);
   const share = (ms) => `${Math.round(100 * ms / whole)}%`;
   return [
     h("section", {}, h("h2", {}, "Where the time went"),
       h("div", { class: "shares", "aria-hidden": "true" }, shown.map(({ kind, ms }) => h("span", { class: `share span-${kind}`, style: { "flex-grow": 1000 * ms / whole } }))),
-      h("table", { class: "amounts" }, h("tbody", {}, shown.map(({ kind, words, ms }) => h("tr", {}, h("th", { scope: "row" }, h("span", { class: `swatch span-${kind}`, "aria-hidden": "true" }), words), h("td", {}, span(ms)), h("td", {}, share(ms))))))),
+      h("table", { class: "amounts" }, h("tbody", {}, shown.map(({ kind, words, ms, hint }) => h("tr", { title: hint }, h("th", { scope: "row" }, h("span", { class: `swatch span-${kind}`, "aria-hidden": "true" }), words), h("td", {}, span(ms)), h("td", {}, share(ms))))))),
     ...tools(story)];
 }
 

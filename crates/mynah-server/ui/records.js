@@ -17,9 +17,9 @@ export const toneOf = (kind) => Object.hasOwn(TONES, kind) ? TONES[kind] : "mute
 export class Records {
   constructor(story, { select }) {
     Object.assign(this, { story, select, shown: null, words: "" });
-    this.list = new RowList({ label: "Records", height: 34, row: (index) => this.row(index), choose: (index) => select(this.visible()[index].seq) });
-    this.element = h("div", { class: "records" },
-      h("div", { class: "record-row head", "aria-hidden": "true" }, h("span", {}, "#"), h("span", {}, "Kind"), h("span", {}, "After"), h("span", { class: "says" }, "Says"), h("span", { class: "hash" }, "Hash")), this.list.element);
+    const head = h("div", { class: "record-row head", "aria-hidden": "true" }, h("span", {}, "#"), h("span", {}, "Kind"), h("span", {}, "After"), h("span", { class: "says" }, "Says"), h("span", { class: "hash" }, "Hash"));
+    this.list = new RowList({ label: "Records", height: 34, head, row: (index) => this.row(index), choose: (index) => select(this.visible()[index].seq) });
+    this.element = h("div", { class: "records" }, this.list.element);
     this.refresh();
   }
 

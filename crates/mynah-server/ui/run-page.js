@@ -11,8 +11,6 @@ import { ownWords } from "./verify-page.js";
 import { canVerify, hashOf, hex, readLines, verifyLines, verifyRecords } from "./verify.js";
 
 const PORTION = 1000;
-/** Codes of problems with a record itself. */
-const DAMAGE = ["log_error/corrupt", "log_error/too_new"];
 /** Runs up to this size are verified when they are opened. */
 const SMALL = 2000;
 
@@ -27,23 +25,15 @@ export async function runPage(root, query) {
   let isDamaged = false;
 
   const load = async () => {
-    const from = story.records.length + 1;
-    try {
-      const page = await recordsOf(id, { from, limit: PORTION });
-      for (const record of page.records) if (record.seq === story.records.length + 1) story.add(fromApi(record));
-      return page.next;
-    } catch (error) {
-      // A damaged record is shown in its place, and so is what follows it.
-      const { seq = from, what = error.message } = error.problem?.metadata ?? {};
-      if (!DAMAGE.includes(error.code) || Number(seq) !== from) throw error;
-      story.add({ seq: from, kind: "unreadable", ts: null, hash: null, prev: null, fact: null, unreadable: what });
-      return from < run.records ? from + 1 : null;
-    }
+    const page = await recordsOf(id, { from: story.records.length + 1, limit: PORTION });
+    for (const record of page.records) if (record.seq === story.records.length + 1) story.add(fromApi(record));
+    return page.next;
   };
   let next = await load();
 
   const raw = async (record) => {
     const page = await get(runPath(id, "/records"), { from: record.seq, limit: 1, raw: true });
+    if (!page.records[0].raw) throw new Error("The server cannot read this record.");
     return Object.fromEntries(Object.entries(page.records[0].raw).map(([name, text]) => [name, hex(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)))]));
   };
   const changed = ({ view: name, record }) => {
@@ -61,12 +51,13 @@ export async function runPage(root, query) {
     },
     links: () => [
       run.session_id ? relation("Session", withQuery("/", { session: run.session_id }), run.session_id) : null,
-      run.parent ? relation("Fork of", runHref(run.parent.run_id, { record: run.parent.seq }), run.parent.run_id) : null,
+      run.parent ? relation(story.about.parent?.continues ? "Continues" : "Fork of", runHref(run.parent.run_id, { record: run.parent.seq }), run.parent.run_id) : null,
       run.caller ? relation("Agent of", runHref(run.caller), run.caller) : null,
+      run.continued_in ? relation("Continued in", runHref(run.continued_in), run.continued_in) : null,
       run.previous ? relation("Turn before", runHref(run.previous.run_id), run.previous.run_id) : null,
       run.agent ? h("div", { class: "fact" }, h("dt", {}, "Agent"), h("dd", {}, say(run.agent))) : null],
   });
-  Object.assign(story, { isHeld: run.status === "running" && !run.abandoned, isAbandoned: run.abandoned });
+  story.followProcess(run.abandoned);
   root.replaceChildren(view.element);
 
   const canContinue = rights.actions && rights.agents.length > 0;
@@ -84,7 +75,8 @@ export async function runPage(root, query) {
   const callerLink = () => h("a", { href: runHref(run.caller) }, say(run.caller));
   const drawNotices = () => {
     const notices = [];
-    if (run.abandoned) notices.push(h("p", { class: "banner warn" }, icon("bolt"), h("span", {}, h("strong", {}, "Abandoned. "), "It has not ended, and no process holds it.", run.caller ? [" Resume the run that called it: ", callerLink()] : canContinue ? "" : [" ", h("code", {}, "mynah resume"), " continues it."])));
+    const [left, why] = run.not_started ? ["Not started. ", "It has only the records of the run that it was forked from."] : run.queue ? ["Queued. ", "It continues when a server or worker takes it that has its agent."] : ["Abandoned. ", "It has not ended, and no process holds it."];
+    if (run.abandoned) notices.push(h("p", { class: `banner ${run.not_started ? "" : "warn"}` }, icon(run.not_started ? "more" : "bolt"), h("span", {}, h("strong", {}, left), why, run.caller ? [" Resume the run that called it: ", callerLink()] : canContinue ? "" : [" ", h("code", {}, "mynah resume"), " continues it."])));
     if (run.waiting?.for === "time") notices.push(h("p", { class: "banner wait" }, icon("clock"), h("span", {}, h("strong", {}, "Sleeps. "), run.waiting.wake_at_ms ? ["It continues ", when(run.waiting.wake_at_ms), ", where a worker has its agent."] : "It continues at its time.")));
     else if (run.waiting && run.caller) notices.push(h("p", { class: "banner wait" }, icon("pause"), h("span", {}, h("strong", {}, "Waits for a decision. "), "This is the run of a subagent. Decide in the run that called it: ", callerLink())));
     else if (run.waiting && canContinue) notices.push(waitingForm(id, run.waiting, rights.agents, acted));
@@ -93,6 +85,8 @@ export async function runPage(root, query) {
     const isWriting = run.waiting && view.notices.contains(document.activeElement) && document.activeElement.matches("textarea, select");
     if (!isWriting) view.notices.replaceChildren(...notices);
   };
+  /** Whether calls ran when the process died. */
+  const isUncertain = () => run.abandoned && [...story.calls.values()].some(({ attempts }) => attempts.at(-1)?.state === "running");
   const act = async (what) => {
     const result = await what;
     if (result) acted(result);
@@ -112,7 +106,7 @@ export async function runPage(root, query) {
     const ended = ["completed", "failed", "cancelled"].includes(run.status);
     const button = (words, what, kind = "") => h("button", { type: "button", class: kind, onclick: what }, words);
     view.buttons.replaceChildren(...[
-      canContinue && !run.caller && (run.abandoned || run.status === "failed") ? button("Resume", () => act(resume(id, rights.agents)), "primary") : null,
+      canContinue && !run.caller && !run.continued_in && (run.abandoned || run.resumable !== null) ? button("Resume", () => act(resume(id, rights.agents, { resumable: run.resumable, isUncertain: isUncertain() })), run.resumable === false ? "" : "primary") : null,
       canContinue && !run.caller && !ended && !run.waiting ? button("Message", () => said(story.records.length)) : null,
       rights.actions && !ended ? button("Cancel", () => act(cancel(id)), "danger") : null,
       canContinue && !run.caller && run.fingerprint && saidIn(story.records[0]) ? button("Run again", () => opened(start(rights.agents, run, saidIn(story.records[0])))) : null,
@@ -133,7 +127,7 @@ export async function runPage(root, query) {
   const refresh = async (known = null) => {
     run = known?.run_id === id ? known : await get(runPath(id));
     Object.assign(view, { status: shownStatus(run), agents: run.agents });
-    Object.assign(story, { isHeld: run.status === "running" && !run.abandoned, isAbandoned: run.abandoned });
+    story.followProcess(run.abandoned);
     drawButtons();
     drawNotices();
     view.drawHeader();
@@ -148,6 +142,8 @@ export async function runPage(root, query) {
     next = await load();
     view.grew();
   }
+  story.followProcess(run.abandoned);
+  view.grew();
   // The run may have stopped after it was described and before its records were read.
   if (story.status !== run.status) await refresh();
   const wanted = Number(query.get("record"));
@@ -160,8 +156,8 @@ export async function runPage(root, query) {
     isDamaged = Boolean(err);
     drawButtons();
     if (!err) return view.verified({ ...report, by: "the server" });
-    const own = canVerify() ? await rawRecords(id).then((entries) => verifyRecords(id, entries)).catch(() => null) : null;
-    view.verified({ status: report.status, what, seq: Number(seq), own: canVerify() ? ownWords(own, Number(seq)) : null });
+    const own = canVerify() ? ownWords(await rawRecords(id).then((entries) => verifyRecords(id, entries)).catch(() => null)) : null;
+    view.verified({ status: report.status, what, seq: Number(seq), own });
   };
   const verify = async () => {
     if (closed) return;
@@ -173,7 +169,8 @@ export async function runPage(root, query) {
       if (lines[0].bundle.run_id !== id) return view.verified({ status: "corrupt", what: "the server sent the records of another run" });
       // What is shown is what was verified.
       if (found.status === "verified" || found.status === "in_progress") view.adopt(await recordsIn(lines));
-      view.verified(found);
+      const isIntact = found.status === "corrupt" && !found.seq && found.checked === found.records;
+      view.verified({ ...found, own: isIntact ? ownWords({ intact: found.records, unread: 0, wrong: [] }) : null });
     } catch (error) {
       await ask();
     }
@@ -241,12 +238,13 @@ export async function runPage(root, query) {
   // A lease that ends is no change in the log: the server is asked whether a process still has the run.
   let seconds = 0;
   const clock = setInterval(() => {
+    if (!["running", "suspended"].includes(story.status)) return;
+    view.tick();
     if (story.status !== "running") return;
-    if (story.isHeld) view.tick();
     seconds += 1;
     if (seconds % 5 === 0) get(runPath(id)).then((now) => now.abandoned === run.abandoned && now.status === run.status && now.agents?.turns === run.agents?.turns ? null : refresh(now)).catch(() => {});
   }, 1000);
-  return { title: `Run ${shortId(id)}`, close: () => { closed = true; clearInterval(clock); stop(); }, key: (event) => view.key(event), keys: RUN_KEYS };
+  return { title: view.title(60), close: () => { closed = true; clearInterval(clock); stop(); }, key: (event) => view.key(event), keys: RUN_KEYS };
 }
 
 /** What the user says in a record. */

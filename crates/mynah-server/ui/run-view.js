@@ -1,7 +1,7 @@
 // One run: its header, and three linked views of the same records.
 
 import { Conversation, callDetail } from "./conversation.js";
-import { compact, copyButton, count, exactly, h, icon, idChip, money, plural, say, shortId, span, statusChip, when } from "./dom.js";
+import { brief, compact, copyButton, count, exactly, h, icon, idChip, lasting, money, plural, say, shortId, span, statusChip, when } from "./dom.js";
 import { isBranch } from "./exact.js";
 import { endDetail, subRun, textOf } from "./facts.js";
 import { jsonDiff } from "./json.js";
@@ -36,6 +36,8 @@ export class RunView {
     };
     this.views = {};
     this.header = h("div", { class: "run-facts" });
+    this.chip = h("span", { class: "run-status" });
+    this.asked = h("h1", {});
     this.proof = h("div", { class: "proof" });
     this.failure = h("div", { class: "notices" });
     this.notices = h("div", { class: "notices" });
@@ -47,7 +49,7 @@ export class RunView {
     this.overall = h("aside", { class: "overall", "aria-label": "What the run adds up to" });
     this.buttons = h("div", { class: "buttons" }, buttons);
     this.element = h("div", { class: "run" },
-      h("div", { class: "run-head" }, h("div", { class: "run-title" }, h("h1", {}, "Run ", idChip(id, "run id")), this.buttons), this.header, this.proof, this.failure, this.notices),
+      h("div", { class: "run-head" }, h("div", { class: "run-title" }, h("div", { class: "run-name" }, this.chip, this.asked, h("span", { class: "run-of" }, idChip(id, "run id"))), this.buttons), this.header, this.proof, this.failure, this.notices),
       h("div", { class: "run-bar" }, h("div", { role: "tablist", "aria-label": "Views of the run", class: "tabs" }, this.tabs), h("div", { class: "search" }, icon("search"), this.search, this.matches)),
       h("div", { class: "run-body" }, this.stage, this.overall, this.panel));
     this.drawHeader();
@@ -60,22 +62,33 @@ export class RunView {
     const ofAgents = this.agents ? ` with ${plural(this.agents.turns, "turn")} of agents` : "";
     const fact = (name, value, hint, title) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", { title }, value, hint ? h("small", {}, hint) : null));
     const active = end?.duration_ms;
+    const isOver = !story.isLive || ["completed", "failed", "cancelled"].includes(story.status);
     const wall = first ? story.until - first.ts : 0;
-    this.duration = h("span", {}, span(wall));
-    header.replaceChildren(statusChip(this.status ?? story.status),
+    const status = this.status ?? story.status;
+    this.chip.replaceChildren(statusChip(status));
+    header.replaceChildren(
       h("dl", { class: "facts-list" },
         first ? fact("Started", when(first.ts)) : null,
-        fact("Duration", this.duration, active != null && Math.abs(active - wall) > 1000 ? `${span(active)} active` : null, last ? `until ${exactly(last.ts)}` : null),
+        fact("Duration", first && status !== "not_started" ? lasting(first.ts, isOver ? story.until : null) : "–", active != null && Math.abs(active - wall) > 1000 ? `${span(active)} active` : null, `From the start to ${isOver && last ? `the end, ${exactly(story.until)}` : "now"}. Waits are included.`),
         fact("Turns", count(totals.turns), null, ofAgents ? `${count(totals.turns)},${ofAgents}` : null), fact("Tool calls", count(totals.calls)),
         fact("Input", compact(totals.input), totals.cached ? `${compact(totals.cached)} cached` : "tokens", `${count(totals.input)} tokens`),
         fact("Output", compact(totals.output), totals.reasoning ? `${compact(totals.reasoning)} reasoning` : "tokens", `${count(totals.output)} tokens`),
         fact("Cost", totals.priced ? money(totals.cost) : "–", null, totals.priced ? `$${totals.cost}` : "no price is known"),
-        fact("Model", h("span", { class: "models" }, say([...story.models].join(", ") || "–"))),
+        fact("Model", h("span", { class: "models", title: [...story.models].join(", ") }, say([...story.models].join(", ") || "–"))),
         fact("Records", count(story.records.length)), this.links()));
     this.overall.replaceChildren(...overall(story));
     this.overall.hidden = this.selected !== null || this.overall.childNodes.length === 0;
+    this.asked.replaceChildren(...say(this.title()));
+    this.asked.title = this.title(400);
     this.drawFailure();
     this.drawProof();
+  }
+
+  /** What was asked; the run's id if that is not known. */
+  title(length = 120) {
+    const said = this.story.items.find(({ seq, role }) => seq > 1 || role === "user");
+    const asked = this.story.items.findLast(({ seq, role }) => seq === 1 && role === "user") ?? (said?.role === "user" ? said : null);
+    return brief(textOf(asked?.message), length) || `Run ${shortId(this.id)}`;
   }
 
   /** What the run used, with the runs of its agents. */
@@ -125,10 +138,8 @@ export class RunView {
 
   /** Time passes in a run that a process has. */
   tick() {
-    const { first, until } = this.story;
-    if (first) this.duration.textContent = span(until - first.ts);
     this.overall.replaceChildren(...overall(this.story));
-    if (this.view === "timeline") this.current.refresh();
+    if (this.view === "timeline" && this.story.status === "running") this.current.refresh();
   }
 
   /** Shows records whose bytes were verified. The views are made anew only if those that are shown say something else. */
@@ -142,9 +153,10 @@ export class RunView {
       for (const [place, shown] of story.records.entries()) Object.assign(shown, { text: undefined }, records[place]);
       return;
     }
-    const { isHeld, isAbandoned } = story;
-    Object.assign(story, new Story(), { isHeld, isAbandoned });
+    const { isLive, isAbandoned } = story;
+    Object.assign(story, new Story());
     for (const record of records) story.add(record);
+    if (isLive) story.followProcess(isAbandoned);
     this.views = {};
     const { view } = this;
     this.view = null;
@@ -171,6 +183,8 @@ export class RunView {
     const hash = this.story.sealed ? this.story.last.hash : null;
     const print = hash ? [h("span", { class: "muted" }, "fingerprint"), h("code", { class: "fingerprint", title: hash }, hash), copyButton(hash, "Copy fingerprint")] : [];
     const state = (tone, drawing, words, ...more) => this.proof.replaceChildren(h("div", { class: `proof-line tone-${tone}`, role: "status", "data-status": tone === "bad" && found.status === "verified" ? "agent_damaged" : found?.status ?? "unchecked" }, icon(drawing), h("strong", {}, words), h("span", { class: "proof-more" }, more)));
+    // What is damaged is not shown as if all were well.
+    this.chip.classList.toggle("is-damaged", found?.status === "corrupt");
     const here = this.story.records.length;
     if (here < this.expected) state("muted", "clock", `Loading ${count(here)} of ${plural(this.expected, "record")}`, h("progress", { max: this.expected, value: here, "aria-label": "Records" }));
     else if (!found) state("muted", "seal", hash ? "Not verified yet" : "In progress", ...print, hash && this.verify ? h("button", { type: "button", class: "small", onclick: this.verify }, "Verify now") : null);

@@ -3,9 +3,9 @@
 import { abilities, get, listen, post, recordsOf, runPath, withQuery } from "./api.js";
 import { confirmed } from "./actions.js";
 import { Conversation } from "./conversation.js";
-import { compact, count, h, icon, money, plural, say, shortId, span, statusChip, when } from "./dom.js";
+import { compact, count, h, icon, lasting, money, say, shortId, statusChip, when } from "./dom.js";
 import { fromApi, totalsOf } from "./facts.js";
-import { runHref, shownStatus } from "./runs-page.js";
+import { endOf, runHref, shownStatus } from "./runs-page.js";
 import { Story } from "./story.js";
 
 export async function sessionPage(root, query) {
@@ -36,7 +36,7 @@ export async function sessionPage(root, query) {
     target.lastElementChild.replaceWith(view.element);
   };
   const turnOf = (run, place) => h("section", { class: "turn", "data-place": place, "aria-label": `Turn ${place + 1}` },
-      h("header", { class: "turn-head" }, h("strong", {}, `Turn ${place + 1}`), h("a", { href: runHref(run.run_id), title: run.run_id }, h("code", {}, say(shortId(run.run_id)))), statusChip(shownStatus(run)), h("span", { class: "muted" }, when(run.started / 1e6), ` · ${span((run.updated - run.started) / 1e6)} · ${compact(totalsOf(run).input_tokens + totalsOf(run).output_tokens)} tokens${totalsOf(run).cost ? ` · ${money(totalsOf(run).cost)}` : ""}`)),
+      h("header", { class: "turn-head" }, h("strong", {}, `Turn ${place + 1}`), h("a", { href: runHref(run.run_id), title: run.run_id }, h("code", {}, say(shortId(run.run_id)))), statusChip(shownStatus(run)), h("span", { class: "muted" }, when(run.started / 1e6), ` · `, lasting(run.started / 1e6, endOf(run)), ` · ${compact(totalsOf(run).input_tokens + totalsOf(run).output_tokens)} tokens${totalsOf(run).cost ? ` · ${money(totalsOf(run).cost)}` : ""}`)),
       h("div", { class: "skeleton", style: { height: "120px" } }));
   const turns = runs.map(turnOf);
   const list = h("div", { class: "turns" }, turns);

@@ -1,7 +1,7 @@
 // What a run's records tell: the conversation, and the spans of time of the timeline. A fold, so that records can be added as they come.
 
 import { isBranch, jsonText } from "./exact.js";
-import { answersOf, breachText, callsOf, endDetail, errorText, partsOf, subRun, textOf } from "./facts.js";
+import { answersOf, breachText, callsOf, endDetail, errorText, parsed, partsOf, subRun, textOf } from "./facts.js";
 
 export class Story {
   constructor() {
@@ -18,8 +18,9 @@ export class Story {
     this.turn = null;
     this.waiting = null;
     this.end = null;
-    /** Whether a process has the run now, or none has although it has not ended; only a page that follows it knows. */
-    this.isHeld = false;
+    /** Whether the page follows the run: then the time of a run without an end passes. */
+    this.isLive = false;
+    /** Whether no process has the run, although it has not ended. */
     this.isAbandoned = false;
   }
 
@@ -31,10 +32,26 @@ export class Story {
   /** The end that a suspended run waits after; null if it does not wait. */
   get pending() { return this.status === "suspended" ? this.end : null; }
 
-  /** The time that spans reach to that have no end yet: now, while a process has the run. */
+  /** The time of the last record that can be read. */
+  get lastTime() { return this.records.findLast((record) => record.ts !== null)?.ts ?? 0; }
+
+  /** The end of the run; or now, if it has not ended. */
   get until() {
-    const last = this.records.findLast((record) => record.ts !== null)?.ts ?? 0;
-    return this.isHeld && this.status === "running" ? Math.max(last, Date.now()) : last;
+    const isOver = !this.isLive || ["completed", "failed", "cancelled"].includes(this.status);
+    return isOver ? this.lastTime : Math.max(this.lastTime, Date.now());
+  }
+
+  /** The end of a span. What ran when its process died did not run on. */
+  endOf(one) {
+    return one.to ?? (this.isAbandoned && one.kind !== "crash" ? this.lastTime : this.until);
+  }
+
+  /** Tells whether a process has the run; while none has, a span shows it. */
+  followProcess(isAbandoned) {
+    Object.assign(this, { isLive: true, isAbandoned });
+    this.spans = this.spans.filter((one) => one !== this.gap);
+    this.gap = isAbandoned && this.records.length ? { kind: "crash", label: "No process has it", from: this.lastTime, to: null, seq: this.last.seq, last: this.last.seq, depth: 0, state: "open" } : null;
+    if (this.gap) this.spans.push(this.gap);
   }
 
   add(record) {
@@ -95,7 +112,7 @@ export class Story {
     this.learn(fact.about);
     const session = fact.about?.session;
     if (session?.previous?.messages > 0) this.note(record, "muted", `Continues ${session.previous.messages} earlier messages of its session`, "", { run: session.previous.run_id, at: session.previous.seq });
-    if (fact.about?.parent) this.note(record, "muted", "Forked from another run", "", { run: fact.about.parent.run_id, at: fact.about.parent.seq });
+    if (fact.about?.parent) this.note(record, "muted", fact.about.parent.continues ? "Continues a run that failed or reached a limit" : "Forked from another run", "", { run: fact.about.parent.run_id, at: fact.about.parent.seq });
     for (const message of fact.thread?.messages ?? []) this.adopt(record, message);
   }
 
@@ -130,6 +147,7 @@ export class Story {
     this.close(waited, record);
     this.waiting = null;
     const after = fact.after ?? "crash";
+    if (this.gap) this.followProcess(false);
     if (before && isSeam && this.status === "running" && after === "crash") {
       for (const one of this.spans) if (one.to === null && one.kind !== "turn") Object.assign(one, { to: before.ts, last: before.seq, state: "lost" });
       this.spans.push({ kind: "crash", label: "Process died, resumed", from: before.ts, to: record.ts, seq: record.seq, last: record.seq, depth: 0, state: "lost" });
@@ -158,7 +176,22 @@ export class Story {
     for (const id of fact.given_up ?? []) this.give(record, id, { verdict: "given up" });
     const asked = fact.message ? this.calls.get(waitedFor?.metadata?.pending_tool_call_id) : null;
     if (asked) asked.isAnswered = true;
-    if (fact.message) this.adopt(record, fact.message);
+    if (fact.message && !this.decide(record, waitedFor, textOf(fact.message))) this.adopt(record, fact.message);
+  }
+
+  /** Shows an answer that decides about the calls of an agent. Returns whether it is one. */
+  decide(record, end, text) {
+    const hints = end?.metadata?.ask_user_opts;
+    const decisions = hints?.for && Array.isArray(hints.calls) ? parsed(text) : null;
+    if (!isBranch(decisions) || Array.isArray(decisions)) return false;
+    for (const [id, decision] of Object.entries(decisions)) {
+      const call = hints.calls.find((one) => one.id === id);
+      const name = `${call?.name ?? id}, a call of an agent`;
+      const [words, detail] = decision === true ? [hints.for === "outcome" ? "Run again" : "Approved", ""] : decision?.arguments !== undefined ? ["Approved", `with other arguments: ${jsonText(decision.arguments)}`]
+        : decision?.result !== undefined ? ["Result given for", typeof decision.result === "string" ? decision.result : jsonText(decision.result)] : ["Rejected", decision || ""];
+      this.note(record, words === "Rejected" ? "wait" : "muted", `${words}${words.endsWith("for") ? " " : ": "}${name}`, detail);
+    }
+    return true;
   }
 
   give(record, id, more, detail = more.why ?? more.given ?? "") {
@@ -200,7 +233,8 @@ export class Story {
   on_assistant_completed(fact, record) {
     const { response = {} } = fact;
     this.usage(response.usage);
-    if (response.model) this.models.add(String(response.model));
+    // The model that answered is told if it is not the one that was asked for.
+    if (response.model && ![...this.models].some((known) => known === response.model || known.endsWith(`:${response.model}`))) this.models.add(String(response.model));
     const failed = response.finish_reason === "error";
     if (this.turn?.model.to === null) {
       this.close(this.turn.model, record, failed ? "failed" : "ok");
@@ -254,9 +288,18 @@ export class Story {
   on_side_effect(fact, record) {
     const attempt = fact.inside ? this.attempt(fact.inside.call_id, fact.inside.attempt) : null;
     const failed = "failed" in (fact.effect ?? {});
-    this.spans.push({ kind: "effect", label: fact.name, from: record.ts, to: record.ts, seq: record.seq, last: record.seq, depth: fact.inside ? 2 : 1, state: failed ? "failed" : "ok" });
     const run = subRun("side_effect", fact);
-    if (attempt && run) this.calls.get(fact.inside.call_id).run = run;
+    const call = attempt ? this.calls.get(fact.inside.call_id) : null;
+    if (call && run) call.run = run;
+    if (run && attempt?.agent?.run === run) this.close(attempt.agent, record);
+    else {
+      const one = { kind: "effect", label: fact.name, from: record.ts, to: record.ts, seq: record.seq, last: record.seq, depth: fact.inside ? 2 : 1, state: failed ? "failed" : "ok" };
+      // The work of an agent has a beginning and an end.
+      if (run && attempt) attempt.agent = Object.assign(one, { kind: "agent", label: `Agent ${call.name}`, run, ...(fact.name === "sub_run_started" ? { to: null, state: "open" } : {}) });
+      // The rows of a call stand under it.
+      const rows = attempt ? attempt.rows = (attempt.rows ?? 0) + 1 : 0;
+      this.spans.splice(attempt ? this.spans.indexOf(attempt.span) + rows : this.spans.length, 0, one);
+    }
     if (attempt) attempt.effects.push({ seq: record.seq, name: fact.name, effect: fact.effect });
     else if (fact.name === "summary_started") this.note(record, "muted", "The model is asked for a summary of what is left out");
     else this.note(record, "muted", `Side effect: ${fact.name}`, failed ? fact.effect.failed : jsonText(fact.effect?.done ?? null));

@@ -7,7 +7,7 @@ import { beginOf } from "./story.js";
 const ROW = 28;
 /** The part of the axis that a wait takes where waits are shortened. */
 const SHORT = 0.06;
-const KINDS = { turn: "Turn", model: "Model call", tool: "Tool", effect: "Side effect", wait: "Wait", crash: "Crash" };
+const KINDS = { turn: "Turn", model: "Model call", tool: "Tool", agent: "Agent", effect: "Side effect", wait: "Wait", crash: "Crash" };
 
 export class Timeline {
   constructor(story, { select }) {
@@ -33,7 +33,7 @@ export class Timeline {
     const { spans, first, until } = this.story;
     const begin = first?.ts ?? 0;
     const end = Math.max(until, begin + 0.001);
-    const pauses = spans.filter((one) => one.kind === "wait" || one.kind === "crash").map((one) => [one.from, one.to ?? end]).filter(([from, to]) => to > from);
+    const pauses = spans.filter((one) => one.kind === "wait" || one.kind === "crash").map((one) => [one.from, this.story.endOf(one)]).filter(([from, to]) => to > from);
     const paused = pauses.reduce((sum, [from, to]) => sum + to - from, 0);
     const active = Math.max(end - begin - paused, 0.001);
     this.toggle.hidden = paused < active * SHORT;
@@ -74,7 +74,7 @@ export class Timeline {
 
   row(index) {
     const one = this.story.spans[index];
-    const to = one.to ?? this.end;
+    const to = this.story.endOf(one);
     const [left, right] = [this.fraction(beginOf(one)), this.fraction(to)];
     const inside = right >= 0 && left <= 1;
     const from = Math.max(0, left);
@@ -84,11 +84,13 @@ export class Timeline {
     const silent = one.firstToken != null && to > one.from ? Math.min(1, one.firstToken / (to - one.from)) : 0;
     const words = `${KINDS[one.kind]}: ${one.label}${took ? `, ${took}` : ""}${one.firstToken != null ? `, first token after ${one.firstToken ? span(one.firstToken) : "< 1 ms"}` : ""}${one.state === "failed" ? ", failed" : one.state === "lost" || one.state === "cancelled" ? `, ${one.state}` : one.to === null ? ", not ended" : ""}`;
     const bar = inside ? h("span", { class: `bar span-${one.kind} state-${one.state}${one.to === null ? " open" : ""}`, style: { left: `${100 * from}%`, width: `${100 * width}%` }, title: `${words}\n${exactly(one.from)}` }, silent * (right - left) > 0.002 ? h("span", { class: "silent", style: { width: `${100 * Math.max(0, Math.min(1, left + silent * (right - left)) - from) / Math.max(width, 1e-9)}%` } }) : null) : null;
-    const tail = from + width > 0.85 ? { right: `${100 * (1 - from)}%` } : { left: `${100 * (from + width)}%` };
+    // Beside the bar; on its end, if there is no room on either side.
+    const isFull = from + width > 0.85 && from < 0.15;
+    const tail = isFull ? { right: `${100 * (1 - from - width)}%` } : from + width > 0.85 ? { right: `${100 * (1 - from)}%` } : { left: `${100 * (from + width)}%` };
     return h("div", { class: `span-row depth-${one.depth}` },
       h("span", { class: "span-label" }, h("span", { class: `swatch span-${one.kind}`, "aria-hidden": "true" }), h("span", { class: "visually-hidden" }, `${KINDS[one.kind]}, record ${one.seq}: `), h("span", { class: "span-words", title: one.label }, say(one.label))),
       h("span", { class: "span-took" }, took),
-      h("span", { class: "track" }, bar, inside && one.state !== "ok" && one.state !== "open" && one.kind !== "crash" ? h("span", { class: `bar-note state-${one.state}`, style: tail }, one.state) : null));
+      h("span", { class: "track" }, bar, inside && one.state !== "ok" && one.state !== "open" && one.kind !== "crash" ? h("span", { class: `bar-note state-${one.state}${isFull ? " on-bar" : ""}`, style: tail }, one.state) : null));
   }
 
   draw() {
@@ -131,14 +133,14 @@ export class Timeline {
     pen.scale(scale, scale);
     const style = getComputedStyle(this.element);
     const colour = (kind) => style.getPropertyValue(`--span-${kind}`).trim() || "#888";
-    const rows = { turn: [2, 4], model: [9, 9], tool: [21, 9], effect: [33, 5], wait: [9, 21], crash: [2, 36] };
+    const rows = { turn: [2, 4], model: [9, 9], tool: [21, 9], agent: [31, 3], effect: [33, 5], wait: [9, 21], crash: [2, 36] };
     for (const kind of Object.keys(rows)) {
       pen.fillStyle = colour(kind);
       pen.globalAlpha = kind === "wait" || kind === "crash" ? 0.45 : 1;
       for (const one of this.story.spans) {
         if (one.kind !== kind) continue;
         const x = this.at(beginOf(one)) / this.length * width;
-        pen.fillRect(x, rows[kind][0], Math.max(1.5, (this.at(one.to ?? this.end) / this.length * width) - x), rows[kind][1]);
+        pen.fillRect(x, rows[kind][0], Math.max(1.5, (this.at(this.story.endOf(one)) / this.length * width) - x), rows[kind][1]);
       }
     }
     this.brush.style.setProperty("left", `${100 * this.window[0]}%`);

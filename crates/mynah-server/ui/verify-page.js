@@ -17,12 +17,12 @@ const step = (words) => {
   };
 };
 
-/** What this browser found out about a run in which the server found a record damaged. */
-export function ownWords(own, seq) {
-  const intact = (count, more) => `${plural(count, "record")}${more} ${count === 1 ? "is" : "are"} intact, as this browser computed`;
-  if (own === null) return "This browser could not read the records.";
-  if (own.seq) return `This browser finds record ${own.seq} damaged too: ${own.what}.`;
-  return own.checked < seq ? `${intact(own.checked, " before it")}.` : `The bytes of ${intact(own.checked, "")}; what the log says of them is not.`;
+/** What this browser computed of a run in which the server found damage. */
+export function ownWords(own) {
+  if (own === null) return "This browser could not load the records.";
+  const { intact, unread, wrong: [first] } = own;
+  const isPart = first || unread > 0;
+  return [first ? `This browser finds record ${first.seq} damaged: ${first.what}.` : "", `${isPart ? "The other " : "All "}${plural(intact, "record")} ${intact === 1 ? "is" : "are"} intact, as this browser computed.`].filter(Boolean).join(" ");
 }
 
 const isHash = (text) => /^[0-9a-f]{64}$/u.test(text);
@@ -81,7 +81,7 @@ async function verifyLog(root) {
     let [checked, bad] = [0, 0];
     const report = (found = bad === 0 ? ", nothing wrong so far" : "") => {
       bar.value = Math.min(checked, bar.max);
-      state.textContent = `${plural(checked, "run")} checked${bad === 0 ? found : `, ${count(bad)} ${bad === 1 ? "is not what it was" : "are not what they were"}`}`;
+      state.textContent = `${plural(checked, "run")} checked${bad === 0 ? found : `, ${plural(bad, "problem")} found`}`;
     };
     stop = listen(withQuery("/v1/log/verify", { root: wanted }), {
       run: ({ data }) => {
@@ -97,14 +97,16 @@ async function verifyLog(root) {
         source.close();
         const found = JSON.parse(data);
         begin.disabled = false;
-        report("");
-        bar.value = bar.max;
         const ok = found.wrong.length === 0 && !found.err;
         const { leaves = null } = found.kept ?? {};
         const told = found.kept ? [h("p", { class: `banner ${leaves === null ? "bad" : "ok"}`, "data-kept": leaves === null ? "other" : "same" }, icon(leaves === null ? "cross" : "check"), h("span", {}, h("strong", {}, leaves === null ? "The kept root is not in this log. " : "The kept root fits. "), leaves === null ? "The log does not begin with what had it: it is another log, or something was changed or taken away." : `The log had it at leaf ${count(leaves)} of ${count(found.leaves)}.`))] : [];
         // What is intact in itself may be another log than the one that was kept.
         const isOther = found.kept && leaves === null;
-        result.replaceChildren(...told, h("p", { class: `banner ${ok ? isOther ? "" : "ok" : "bad"}`, "data-status": ok ? "verified" : "corrupt" }, icon(ok ? "seal" : "cross"), h("span", {}, h("strong", {}, ok ? isOther ? "Intact in itself. " : "Verified. " : "Not what it was. "), `${plural(found.runs, "run")}, ${plural(found.seals, "seal")}, ${plural(found.removals, "removal")}.`, found.err ? [" ", say(found.err.message)] : null)), h("dl", { class: "pairs card" }, hashLine("root", found.root)), h("p", { class: "muted" }, `The root is over ${plural(found.leaves, "leaf", "leaves")}: every run that ended, and everything that was taken away. Keep it elsewhere, and nothing can be changed or taken away unseen.`));
+        bad += Number(Boolean(found.err)) + Number(Boolean(isOther));
+        report("");
+        bar.value = bar.max;
+        now.hidden = Boolean(found.err);
+        result.replaceChildren(...told, h("p", { class: `banner ${ok ? isOther ? "" : "ok" : "bad"}`, "data-status": ok ? "verified" : "corrupt" }, icon(ok ? "seal" : "cross"), h("span", {}, h("strong", {}, ok ? isOther ? "Intact in itself. " : "Verified. " : "Not what it was. "), found.err ? ["The list of seals is damaged. ", found.err.metadata?.run_id ? ["Run ", say(found.err.metadata.run_id), ": "] : null, say(found.err.metadata?.what ?? found.err.message), ". So the log has no root to rely on."] : `${plural(found.runs, "run")}, ${plural(found.seals, "seal")}, ${plural(found.removals, "removal")}.`)), ...found.err ? [] : [h("dl", { class: "pairs card" }, hashLine("root", found.root)), h("p", { class: "muted" }, `The root is over ${plural(found.leaves, "leaf", "leaves")}: every run that ended, and everything that was taken away. Keep it elsewhere, and nothing can be changed or taken away unseen.`)]);
       },
       problem: ({ data }, source) => {
         source.close();
@@ -121,7 +123,8 @@ async function verifyLog(root) {
   });
   kept.input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !begin.disabled) begin.click(); });
   bar.hidden = true;
-  root.replaceChildren(h("div", { class: "narrow" }, h("div", { class: "page-head" }, h("h1", {}, "Verification"), h("div", { class: "buttons" }, begin)), state, kept.element, bar, result, wrong, h("dl", { class: "pairs card" }, hashLine("root now", log.root)), h("p", { class: "muted" }, "To verify one run, open it and choose Verify.")));
+  const now = h("dl", { class: "pairs card" }, hashLine("root now", log.root));
+  root.replaceChildren(h("div", { class: "narrow" }, h("div", { class: "page-head" }, h("h1", {}, "Verification"), h("div", { class: "buttons" }, begin)), state, kept.element, bar, result, wrong, now, h("p", { class: "muted" }, "To verify one run, open it and choose Verify.")));
   return { title: "Verification", close: () => stop(), key: () => false, keys: [] };
 }
 
@@ -131,45 +134,46 @@ async function verifyRun(root, id) {
   root.replaceChildren(h("div", { class: "narrow" }, h("div", { class: "page-head" }, h("h1", {}, "Verification of ", h("a", { href: runHref(id) }, h("code", {}, say(shortId(id))))), h("div", { class: "buttons" }, h("a", { class: "button", href: withQuery("/", { verify: "log" }) }, "Verify the log"))), found, h("ol", { class: "steps" }, steps.map(({ element }) => element))));
   let closed = false;
   const bad = [];
-  const fail = (seq, what) => bad.push(h("p", { class: "banner bad", "data-status": "corrupt" }, icon("cross"), h("span", {}, h("strong", {}, seq ? `Record ${seq} is damaged: ` : "Damaged: "), say(what)), seq ? h("a", { class: "button", href: runHref(id, { view: "records", record: seq }) }, "Show it") : null));
+  const fail = (seq, what, words = seq ? `Record ${seq} is damaged: ` : "Damaged: ") => bad.push(h("p", { class: "banner bad", "data-status": "corrupt" }, icon("cross"), h("span", {}, h("strong", {}, words), say(what)), seq ? h("a", { class: "button", href: runHref(id, { view: "records", record: seq }) }, "Show it") : null));
   const work = async () => {
     steps[0].working(" …");
     const report = await get(runPath(id, "/verify"));
     const { seq, what } = report.err?.metadata ?? {};
     const sound = report.status === "verified" || report.status === "in_progress";
     steps[0].done(sound, sound ? ` ${plural(report.records, "record")}, chain, totals, index and tombstones${report.redacted ? `; ${count(report.redacted)} redacted` : ""}` : h("span", {}, " ", say(what ?? report.err?.message ?? "")));
-    if (!sound) fail(seq, what ?? report.err?.message ?? "");
     let { fingerprint } = report;
+    let own = null;
     if (!canVerify()) steps[1].done(null, " Browsers offer SHA-256 to pages from this machine and over HTTPS only.");
-    else {
+    else if (!sound) {
+      // A damaged run is not exported; the records that can be read are here.
+      own = await rawRecords(id).then((entries) => verifyRecords(id, entries)).catch(() => null);
+      steps[1].done(own && own.unread + own.wrong.length === 0, " ", ...say(ownWords(own)));
+      fingerprint = own?.fingerprint;
+    } else {
       try {
         const lines = readLines(await bundleOf(id));
         demand(lines[0].bundle.run_id === id, "the server sent the records of another run");
-        const own = await verifyLines(lines, (done, total) => steps[1].working(` ${count(done)} of ${count(total)} `, h("progress", { max: total, value: done, "aria-label": "Records checked" })));
+        own = await verifyLines(lines, (done, total) => steps[1].working(` ${count(done)} of ${count(total)} `, h("progress", { max: total, value: done, "aria-label": "Records checked" })));
         const isSound = own.status === "verified" || own.status === "in_progress";
         steps[1].done(isSound, isSound ? ` ${plural(own.records, "record")} from their bytes, with SHA-256 of the browser` : h("span", {}, " ", say(own.what)));
-        if (!isSound && sound) fail(own.seq, own.what);
+        if (!isSound) fail(own.seq, own.what);
         fingerprint = own.fingerprint;
       } catch (error) {
-        if (sound) {
-          steps[1].done(false, " ", ...say(error.message));
-          fail(0, error.message);
-        } else {
-          // A damaged run is not exported; the records that can be read are here.
-          const own = await rawRecords(id).then((entries) => verifyRecords(id, entries)).catch(() => null);
-          steps[1].done(own === null ? null : false, " ", ...say(ownWords(own, Number(seq))));
-        }
+        steps[1].done(false, " ", ...say(error.message));
+        fail(0, error.message);
       }
     }
+    // The records may be intact, and the log be wrong about them.
+    if (!sound) fail(seq, what ?? report.err?.message ?? "", own?.wrong.length === 0 && own.unread === 0 ? "The records are intact, the log around them is damaged: " : undefined);
     let proof = null;
-    if (report.fingerprint) {
-      proof = await get(runPath(id, "/proof"));
+    if (fingerprint) {
       try {
+        proof = await get(runPath(id, "/proof"));
         if (canVerify()) await checkInclusion(fingerprint, proof);
         steps[2].done(canVerify() ? true : null, ` leaf ${count(proof.index + 1)} of ${count(proof.size)}, ${plural(proof.proof.length, "hash", "hashes")} to the root`);
       } catch (error) {
         steps[2].done(false, " ", ...say(error.message));
-        fail(0, error.message);
+        if (sound) fail(0, error.message);
       }
     } else steps[2].done(null, sound ? " not yet: the run has no seal" : " not checked");
     if (closed) return;

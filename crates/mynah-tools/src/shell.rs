@@ -112,8 +112,7 @@ impl Shell {
     /// The tool. A person must approve its calls, and a replay answers from the record.
     pub fn tool(self) -> Tool {
         let description = format!(
-            "Runs a command with sh and returns its exit code and output. It has no input and {} seconds. \
-             The user is asked before it runs.",
+            "Runs a command with sh and returns its exit code and output. It has no input and {} seconds.",
             self.timeout.as_secs()
         );
         // The tool's own limit reports the output so far.

@@ -11,6 +11,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::{
     call::awaited,
+    linked::after_end,
     loaded::{Loaded, VerifiedRun},
 };
 
@@ -148,7 +149,8 @@ pub(crate) fn released(run: &RunId) -> Error {
 /// # Ok(()) }
 /// ```
 ///
-/// A run that a process on another machine holds is watched for three seconds, and refused if that process lives.
+/// A run that a process on another machine holds is watched for three seconds, and refused if that process lives. If another run
+/// [continues](crate::Engine::resume) this one, that run is ended.
 pub fn cancel_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Cancel {
     let (log, run) = (Arc::new(log.clone()), run.as_ref().to_owned());
     Cancel { log, run: run.into(), world: Arc::new(SystemWorld) }
@@ -179,9 +181,16 @@ impl Cancel {
         self
     }
 
-    async fn end(self) -> Result<RunStatus> {
-        match self.end_as_read().await {
+    async fn end(mut self) -> Result<RunStatus> {
+        let ended = match self.end_as_read().await {
             Err(error) if error.kind() == HAS_MOVED => self.end_as_read().await,
+            ended => ended,
+        };
+        match ended {
+            Err(error) if error.kind() == ErrorKind::Log(LogReason::Sealed) => {
+                self.run = after_end(&*self.log, &self.run, error).await?;
+                self.end_as_read().await
+            }
             ended => ended,
         }
     }

@@ -18,6 +18,7 @@ use crate::{
     loaded::Loaded,
     options::Options,
     resume::Resume,
+    stream::EventStream,
 };
 
 /// A recorded run that has ended or waits; see [`Chat::start_or_resume`].
@@ -28,6 +29,8 @@ pub struct Run {
     options: Options,
     run_id: RunId,
     result: ChatResult,
+    /// The run's last record when it had this result.
+    at: Option<u64>,
 }
 
 /// What a run waits for.
@@ -120,8 +123,9 @@ impl Chat {
             return Err(unnamed());
         }
         let (engine, options) = self.settings();
-        let result = self.await.map_err(advised)?;
-        let run = Run::new(engine, options, result)?;
+        let mut stream = self.stream();
+        let result = chatted(&mut stream).await.map_err(advised)?;
+        let run = Run::new(engine, options, result)?.at(&stream);
         if run.waiting().is_some() {
             // Before a person is asked for what this engine could not use.
             run.resumption()?.check_engine().await?;
@@ -146,7 +150,13 @@ fn advised(error: Error) -> Error {
 impl Run {
     pub(crate) fn new(engine: Engine, options: Options, result: ChatResult) -> Result<Self> {
         let run_id = result.run_id.clone().ok_or_else(unnamed)?;
-        Ok(Self { engine, options, run_id, result })
+        Ok(Self { engine, options, run_id, result, at: None })
+    }
+
+    /// Remembers how far the run had come at the end of this stream.
+    fn at(mut self, stream: &EventStream) -> Self {
+        self.at = stream.last_record();
+        self
     }
 
     /// The id of the run in its log. A run that [continues](Engine::resume) another has its own.
@@ -206,7 +216,8 @@ impl Run {
     ///
     /// # Errors
     /// As [`Engine::resume`]. A run that waits for an answer is refused, and so is one whose processes died too often. If a tool changed since
-    /// the run asked (`approval_stale`), [`Resume::approve_digest`] approves the call with the new one.
+    /// the run asked (`approval_stale`), [`Resume::approve_digest`] approves the call with the new one. If the run has continued since it was
+    /// returned, the decision may be about something else than what it waits for now, and is refused (`session_moved`).
     ///
     /// After an error, [`Chat::start_or_resume`] with the same id returns the run as it is then.
     pub async fn decide(self, decide: impl FnMut(&ToolCall) -> Decision) -> Result<Self> {
@@ -230,8 +241,8 @@ impl Run {
     /// Continues the run with the answer to its question, until it ends or waits again.
     ///
     /// # Errors
-    /// As [`Engine::resume`]. A run that waits for something else is refused. After an error, [`Chat::start_or_resume`] with the same id
-    /// returns the run as it is then.
+    /// As [`Engine::resume`]. A run that waits for something else is refused, and so is one that has continued since (`session_moved`). After
+    /// an error, [`Chat::start_or_resume`] with the same id returns the run as it is then.
     pub async fn answer(self, text: impl Into<String>) -> Result<Self> {
         let resume = self.resumption()?.answer(text);
         self.continued(resume).await
@@ -260,19 +271,22 @@ impl Run {
     pub(crate) fn resumption(&self) -> Result<Resume> {
         let mut options = self.options.clone();
         let log: Arc<dyn Log> = options.log.take().ok_or_else(unnamed)?;
-        let resume = Resume::new(self.engine.clone(), log, self.run_id.clone());
+        let mut resume = Resume::new(self.engine.clone(), log, self.run_id.clone());
+        if let Some(at) = self.at.filter(|_| self.waiting().is_some()) {
+            resume = resume.at(at);
+        }
         Ok(resume.options(options))
     }
 
     async fn continued(self, resume: Resume) -> Result<Self> {
         let mut stream = resume.stream();
         let result = chatted(&mut stream).await?;
-        Ok(self.with_result(result))
+        Ok(self.with_result(result).at(&stream))
     }
 
     pub(crate) fn with_result(self, result: ChatResult) -> Self {
         let run_id = result.run_id.clone().unwrap_or(self.run_id);
-        Self { run_id, result, ..self }
+        Self { run_id, result, at: None, ..self }
     }
 }
 

@@ -46,6 +46,8 @@ pub use follow::{Follow, follow};
 pub use fork::{Fork, Forked, fork_run};
 pub use handle::{Decision, Run, Waiting};
 pub use in_flight::InFlight;
+#[doc(hidden)]
+pub use linked::next_id;
 #[doc(inline)]
 pub use mynah_adapters as adapters;
 #[doc(hidden)]
@@ -89,6 +91,8 @@ pub use mynah_step::{schema_of, schemars};
 pub use mynah_tools as tools;
 pub use options::Options;
 pub use recorded_tools::RecordedTools;
+#[doc(hidden)]
+pub use recorded_tools::UnknownCall;
 pub use replay::{Replay, ReplayStatus, Replayed, Tools, replay_run};
 pub use restore::{RecordedCall, Restored, recorded_call, restore_session, restore_turn};
 pub use resume::Resume;

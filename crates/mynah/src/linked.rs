@@ -154,6 +154,35 @@ async fn link(log: &Arc<dyn Log>, engine: &Engine, run: &Loaded, outage: Outage)
     }
 }
 
+/// Reads a run, or the newest one that continues it.
+pub(crate) async fn current(log: &dyn Log, run: &RunId) -> Result<Loaded> {
+    let loaded = Loaded::read(log, run).await?;
+    let Some(root) = Outage::of(&loaded).map(|outage| outage.link.root) else { return Ok(loaded) };
+    let Some(next) = newest(log, run).await? else { return Ok(loaded) };
+    let next = Loaded::read(log, &next).await?;
+    Ok(if next.link().is_some_and(|link| link.root == root) { next } else { loaded })
+}
+
+/// The run as a call would continue it. Makes no run.
+pub(crate) async fn continuable(
+    log: &dyn Log,
+    engine: &Engine,
+    run: &RunId,
+    options: &Options,
+) -> Result<Loaded> {
+    let loaded = current(log, run).await?;
+    match Outage::of(&loaded) {
+        Some(outage) if outage.is_over(engine, options, &loaded)? => Ok(loaded.cut(outage.at)),
+        _ => Ok(loaded),
+    }
+}
+
+/// The run that continues one which has ended; the error of that if there is none.
+pub(crate) async fn after_end(log: &dyn Log, run: &RunId, ended: Error) -> Result<RunId> {
+    let current = current(log, run).await?.run;
+    if current == *run { Err(ended) } else { Ok(current) }
+}
+
 pub(crate) async fn newest(log: &dyn Log, run: &RunId) -> Result<Option<RunId>> {
     let mut newest = None;
     let mut next = next_id(run);
@@ -177,7 +206,8 @@ async fn check_session(log: &dyn Log, run: &Loaded) -> Result<()> {
 }
 
 /// The id of the run that continues another: `invoice-17`, `invoice-17~2`, `invoice-17~3`.
-fn next_id(run: &RunId) -> RunId {
+#[doc(hidden)]
+pub fn next_id(run: &RunId) -> RunId {
     let (id, count) = counted(run).unwrap_or((run, 1));
     format!("{id}~{}", count.saturating_add(1)).into()
 }

@@ -172,6 +172,13 @@ impl Options {
         &self.values.provider
     }
 
+    /// How long the log may take to append records: with a deadline, not much longer than the call itself.
+    pub(crate) fn log_timeout(&self, engine: &Self) -> Option<Duration> {
+        const LEAST: Duration = Duration::from_secs(5);
+        let deadline = self.values.deadline.or(engine.values.deadline).map(Duration::from_millis);
+        self.emit_timeout.or(deadline.map(|limit| limit.max(LEAST)))
+    }
+
     /// Makes the call's own cancel handle, which the caller's handle ends too.
     pub(crate) fn own_cancel(&mut self) -> CancelHandle {
         let cancel = self.cancel_handle.take().map_or_else(CancelHandle::new, |all| all.child());
@@ -324,7 +331,8 @@ macro_rules! setters_of {
             /// ```
             budget_note(on: bool) = Some(on);
 
-            /// The time limit of the whole call. The messages and results until then are kept.
+            /// The time limit of the whole call. The messages and results until then are kept. If the log of a recorded
+            /// call is unavailable then, the call fails; see `emit_timeout`.
             deadline(limit: std::time::Duration) = Some($crate::options::millis(limit));
 
             /// The longest that one model call may take, with all its attempts and the pauses between them.
@@ -637,8 +645,9 @@ macro_rules! setters_of {
             durability(durability: mynah_log::Durability) = Some(durability);
 
             /// How long the log may take to append records of this call, failed attempts included. A
-            /// run whose log takes longer ends with an `Err`. If not set, an append has no time limit,
-            /// and an unavailable log is retried for five minutes.
+            /// run whose log takes longer ends with an `Err`, and can be resumed. If not set, the log has the time of the
+            /// call's deadline, at least five seconds. Without a deadline an append has no time limit, and an unavailable
+            /// log, such as one on a full disk, is retried for five minutes.
             emit_timeout(limit: std::time::Duration) = Some(limit);
         }
     };

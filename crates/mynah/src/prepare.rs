@@ -102,7 +102,7 @@ pub(crate) fn prepare(
             let recorder = Recorder::new(log, Arc::clone(world), run_id);
             let recorder = recorder
                 .with_durability(options.durability)
-                .with_emit_timeout(options.emit_timeout)
+                .with_emit_timeout(options.log_timeout(&engine.0.options))
                 .with_queue(options.queue.take())
                 .not_before(origin.since.unwrap_or(i64::MIN))
                 .with_new_lease();

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use mynah_data::{ChatResult, HaltReason, Message, Result, RunId, ToolCall};
+use mynah_data::{ChatResult, HaltReason, Message, Messages, Result, RunId, ToolCall};
 use mynah_log::{Effect, Fact, Log, RECORDED_TOOLS, SUB_RUN};
 use mynah_step::{BoxFuture, Tool, ToolContext, ToolExecutor, ToolOutcome};
 use serde_json::Value;
@@ -45,7 +45,11 @@ pub struct RecordedTools {
     /// The name of the executor, with the run.
     name: String,
     book: Arc<Mutex<Book>>,
+    read_as: ReadAs,
 }
+
+/// A value of a run as the recorded run has it, after these messages.
+type ReadAs = Arc<dyn Fn(&Messages, &Value) -> Value + Send + Sync>;
 
 mynah_data::partial_debug! { RecordedTools { name } }
 
@@ -58,7 +62,18 @@ struct Book {
     /// What a person answered, by the tool and its question.
     answers: BTreeMap<String, VecDeque<Arc<Message>>>,
     /// The calls that were asked for and are not in the run.
-    unknown: Vec<String>,
+    unknown: Vec<UnknownCall>,
+}
+
+/// A call that the recorded run does not have.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct UnknownCall {
+    /// The tool and its arguments.
+    pub call: String,
+    /// Whether it needs approval, and was rejected.
+    pub is_rejected: bool,
 }
 
 /// How a call came out.
@@ -182,7 +197,18 @@ impl RecordedTools {
     #[doc(hidden)]
     pub fn of_facts<'f>(run: &str, facts: impl IntoIterator<Item = &'f Fact>) -> Self {
         let book = Arc::new(Mutex::new(Book::of(facts)));
-        Self { name: format!("{RECORDED_TOOLS}{run}"), book }
+        let read_as: ReadAs = Arc::new(|_, value| value.clone());
+        Self { name: format!("{RECORDED_TOOLS}{run}"), book, read_as }
+    }
+
+    /// Changes arguments and questions into those of the recorded run, in which texts were replaced. The function also gets the conversation.
+    #[doc(hidden)]
+    pub fn read_as(
+        mut self,
+        read_as: impl Fn(&Messages, &Value) -> Value + Send + Sync + 'static,
+    ) -> Self {
+        self.read_as = Arc::new(read_as);
+        self
     }
 
     /// The run whose records answer the calls of another, as the first records of that say; none if its tools run.
@@ -212,15 +238,16 @@ impl RecordedTools {
     fn outcome(&self, name: &str, arguments: &Value) -> Option<Outcome> {
         let book = &mut *self.book();
         let Some(known) = book.outcomes.get_mut(&key(name, arguments)) else {
-            book.unknown.push(format!("{name} {arguments}"));
+            let call = format!("{name} {arguments}");
+            book.unknown.push(UnknownCall { call, is_rejected: false });
             return None;
         };
         if known.len() > 1 { known.pop_front() } else { known.front().cloned() }
     }
 
-    /// The calls so far that the recorded run does not have, as a tool and its arguments.
+    /// The calls so far that the recorded run does not have.
     #[doc(hidden)]
-    pub fn unknown(&self) -> Vec<String> {
+    pub fn unknown(&self) -> Vec<UnknownCall> {
         self.book().unknown.clone()
     }
 
@@ -232,7 +259,7 @@ impl RecordedTools {
         arguments: &Value,
         context: ToolContext,
     ) -> BoxFuture<ToolOutcome> {
-        let known = self.outcome(tool, arguments);
+        let known = self.outcome(tool, &(self.read_as)(context.conversation(), arguments));
         Box::pin(async move {
             let Some(Outcome { outcome, sub_run }) = known else {
                 return ToolOutcome::error(UNKNOWN);
@@ -257,11 +284,13 @@ impl RecordedTools {
         result: &ChatResult,
         mut resume: Resume,
     ) -> std::result::Result<Option<Resume>, String> {
+        let read_as = |value: &Value| (self.read_as)(&result.thread.messages, value);
         match result.halted_reason {
             HaltReason::ManualToolCalls => {
                 for call in result.manual_tool_calls() {
                     // A decision is used once: a person who approved a call did not approve a second one.
-                    let key = key(&call.name, &call.arguments);
+                    let arguments = read_as(&call.arguments);
+                    let key = key(&call.name, &arguments);
                     let book = &mut *self.book();
                     resume = match book.decisions.get_mut(&key).and_then(VecDeque::pop_front) {
                         Some(Decision::Approve) => resume.approve(&call.id),
@@ -269,7 +298,8 @@ impl RecordedTools {
                         Some(Decision::Result(result)) => resume.tool_result(&call.id, result),
                         Some(Decision::Reject(why)) => resume.reject(&call.id, why),
                         None => {
-                            book.unknown.push(format!("{} {}", call.name, call.arguments));
+                            let unknown = format!("{} {arguments}", call.name);
+                            book.unknown.push(UnknownCall { call: unknown, is_rejected: true });
                             resume.reject(&call.id, UNKNOWN)
                         }
                     };
@@ -278,7 +308,9 @@ impl RecordedTools {
             }
             HaltReason::AskUser => {
                 let id = result.pending_tool_call_id.as_deref().unwrap_or_default();
-                let question = result.pending_question.as_deref().unwrap_or_default();
+                let question =
+                    read_as(&result.pending_question.as_deref().unwrap_or_default().into());
+                let question = question.as_str().unwrap_or_default();
                 let calls = result.thread.messages.iter().flat_map(|message| message.tool_calls());
                 let tool = calls.filter(|call| call.id == id).last().map(|call| &call.name);
                 let answers = &mut self.book().answers;

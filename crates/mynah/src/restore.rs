@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use mynah_data::{ChatResult, Error, Result, RunId, Session, SessionReason, Thread};
 use mynah_log::{Extent, Hash, Log, RunFilter};
 
-use crate::loaded::{EngineSegment, Loaded};
+use crate::{
+    linked::current,
+    loaded::{EngineSegment, Loaded},
+};
 
 /// A session, restored from its records.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,6 +100,10 @@ pub async fn restore_turn<L: Log>(log: &L, run: impl AsRef<str>) -> Result<Resto
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RecordedCall {
+    /// The run that was read: the one that was asked for, or the newest that [continues](crate::Engine::resume) it.
+    pub run_id: RunId,
+    /// The number of its last record; see [`Resume::at`](crate::Resume::at).
+    pub last_record: u64,
     /// How far it goes.
     pub extent: Extent,
     /// The whole conversation with which it began, whichever runs hold it.
@@ -114,7 +121,7 @@ pub struct RecordedCall {
 }
 
 /// Reads a run's request and what it waits for, from its records and those of earlier turns of its
-/// session.
+/// session. If another run [continues](crate::Engine::resume) it, that one is read.
 ///
 /// A process that did not start the run can thus ask the person who decides:
 ///
@@ -139,10 +146,11 @@ pub struct RecordedCall {
 /// # Errors
 /// A run that is missing or corrupt, lacks what was removed, or was written by a custom loop.
 pub async fn recorded_call(log: &dyn Log, run: impl AsRef<str>) -> Result<RecordedCall> {
-    let run = run.as_ref();
-    let loaded = Loaded::read(log, run).await?;
+    let loaded = current(log, &run.as_ref().into()).await?;
     let (_, EngineSegment { extent, .. }) = loaded.stretches();
     Ok(RecordedCall {
+        run_id: loaded.run.clone(),
+        last_record: loaded.records.len() as u64,
         extent,
         waiting: loaded.waiting(),
         digests: loaded.digests(),

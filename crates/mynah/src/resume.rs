@@ -11,6 +11,7 @@ use crate::{
     Decision,
     call::{awaited, chatted},
     engine::Engine,
+    linked::continuable,
     loaded::Loaded,
     mailbox::Mailbox,
     options::{Options, option_setters},
@@ -52,6 +53,8 @@ pub struct Resume {
     decisions: Vec<(String, Decision)>,
     /// The digests of calls that were approved by it.
     digests: Vec<(String, Hash)>,
+    /// The last record of the run that it continues.
+    at: Option<u64>,
     on_uncertain: OnUncertain,
     /// The turn of a session that continues the run.
     turn: Option<TurnCall>,
@@ -123,6 +126,7 @@ impl Resume {
             is_answer: false,
             decisions: Vec::new(),
             digests: Vec::new(),
+            at: None,
             on_uncertain: OnUncertain::default(),
             turn: None,
             claimed: None,
@@ -247,6 +251,33 @@ impl Resume {
         self.decide(id, Decision::Reject(reason.into()))
     }
 
+    /// Continues the run only if this is its last record, so that an answer or a decision is about what a person was shown. If the run has
+    /// continued since, it is refused (`session_moved`). [`recorded_call`](crate::recorded_call) returns the number.
+    ///
+    /// ```
+    /// use mynah::{Engine, Tool, ToolOutcome, testing::Scripted};
+    /// use serde_json::json;
+    /// use mynah::log::MemoryLog;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let ask = |id: &str| json!([{"tool_call": {"id": id, "name": "ask"}}, {"finish": "tool_calls"}]);
+    /// # let engine = Engine::new(Scripted::new([ask("c0"), ask("c1"), json!([{"text": "Done."}, {"finish": "stop"}])])?)
+    /// #     .tool(Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("How many?")));
+    ///
+    /// let log = MemoryLog::new();
+    /// let run = engine.chat("order").record(&log).await?.run_id.unwrap();
+    /// let shown = mynah::recorded_call(&log, &*run).await?;
+    ///
+    /// engine.resume(&log, &*run).answer("two").at(shown.last_record).await?;
+    /// // The run asks again, and this answer was meant for the first question.
+    /// let late = engine.resume(&log, &*run).answer("three").at(shown.last_record).await;
+    /// assert_eq!(late.unwrap_err().reason(), "session_moved");
+    /// # Ok(()) }
+    /// ```
+    pub fn at(mut self, last_record: u64) -> Self {
+        self.at = Some(last_record);
+        self
+    }
+
     pub(crate) fn decide(mut self, id: impl Into<String>, decision: Decision) -> Self {
         self.decisions.push((id.into(), decision));
         self
@@ -307,7 +338,8 @@ impl Resume {
     /// # Errors
     /// As the resumed run, apart from another process that holds the run.
     pub async fn check(&self) -> Result<()> {
-        self.fit(&Loaded::read(&*self.log, &self.run).await?).map(drop)
+        let run = continuable(&*self.log, &self.engine, &self.run, &self.options).await?;
+        self.fit(&run).map(drop)
     }
 
     /// Checks that a [fork](crate::fork_run) of the run at this record could be resumed so, before it is made.

@@ -126,6 +126,12 @@ impl EventStream {
         self.driver()?.compared()
     }
 
+    /// The last record of a run that was polled to its end: written, or compared with.
+    pub(crate) fn last_record(&self) -> Option<u64> {
+        let driver = self.driver()?;
+        driver.stopped().map(|(_, head, _)| head.seq).or_else(|| driver.compared())
+    }
+
     /// The result of the last step so far. A chat that ended has moved its steps into its result.
     pub fn last_step(&self) -> Option<&StepResult> {
         self.driver()?.last_step()

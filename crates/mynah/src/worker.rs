@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::{CancelHandle, Chat, Engine, InFlight, Options, mailbox::Mailbox};
+use crate::{CancelHandle, Chat, Engine, InFlight, Options, linked::after_end, mailbox::Mailbox};
 
 mod perform;
 
@@ -93,19 +93,30 @@ impl Signal {
 ///
 /// A [`Worker`] takes it in the same commit as the fact that it becomes, so it counts once, even if a process dies. A run that is cancelled while a
 /// worker performs it stops within about a second. A message of the user is read before the next model call, and before the run ends. Answers
-/// and decisions are read when the run waits for them; those that it does not wait for then are dropped.
+/// and decisions are read when the run waits for them; those that it does not wait for then are dropped. If another run
+/// [continues](crate::Engine::resume) this one, the message is delivered to that run.
+///
+/// Workers read the messages of runs that have a queue. In another run they stay until a program continues it with
+/// [`Resume::inbox`](crate::Resume::inbox).
 ///
 /// # Errors
 /// `sealed` if the run has ended, `run_not_found` if there is none.
-pub async fn deliver<L: Log + ?Sized>(
-    log: &L,
+pub async fn deliver(
+    log: &dyn Log,
     run: impl AsRef<str>,
     message_id: impl AsRef<str>,
     signal: &Signal,
 ) -> Result<bool> {
     let payload = serde_json::to_vec(signal)
         .map_err(|why| Error::invalid_option("signal", "not_json").with_message(why.to_string()))?;
-    log.deliver(run.as_ref(), message_id.as_ref(), payload).await
+    let (run, id) = (RunId::from(run.as_ref()), message_id.as_ref());
+    match log.deliver(&run, id, payload.clone()).await {
+        Err(error) if error.kind() == ErrorKind::Log(LogReason::Sealed) => {
+            let next = after_end(log, &run, error).await?;
+            log.deliver(&next, id, payload).await
+        }
+        delivered => delivered,
+    }
 }
 
 impl Chat {

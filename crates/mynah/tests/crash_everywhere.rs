@@ -458,7 +458,9 @@ async fn an_adapter_that_rewrites_schemas_or_needs_a_second_pass_is_no_violation
     let report = crash_everywhere(agent, "go").options(form.clone()).await;
     assert!(report.records > 8, "{report:?}");
     // A lost model call uses up the turns, and the second pass comes earlier.
-    crash_everywhere(agent, "go").options(form.max_turns(2)).await;
+    crash_everywhere(agent, "go").options(form.clone().max_turns(2)).await;
+    // It uses up the budget, which ends the second pass.
+    crash_everywhere(agent, "go").options(form.budget(Budget::new().max_turns(3))).await;
 }
 
 #[tokio::test]

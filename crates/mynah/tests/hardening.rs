@@ -82,6 +82,18 @@ async fn a_log_that_hangs_ends_a_call_after_its_emit_timeout() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_log_that_hangs_keeps_no_call_for_much_longer_than_its_deadline() -> Result<()> {
+    for (deadline, limit) in [(2, 5), (60, 60)] {
+        let engine = Engine::new(Scripted::says(["hi"]));
+        let call = engine.chat("go").record(&Stuck).deadline(Duration::from_secs(deadline));
+        let began = tokio::time::Instant::now();
+        assert_eq!(call.await.map(drop).map_err(|error| error.reason()), Err("unavailable"));
+        assert_eq!(began.elapsed(), Duration::from_secs(limit));
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_answer_that_begins_with_a_refusal_is_refused_whatever_the_retry_policy() {
     for policy in [RetryPolicy::never(), RetryPolicy::attempts(2)] {

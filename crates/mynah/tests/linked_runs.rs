@@ -9,10 +9,10 @@ use std::{
 };
 
 use mynah::{
-    AdapterReason, BoxFuture, Budget, Engine, Error, OnToolError, Result, Session, Tool,
-    ToolContext, ToolExecutor, ToolOutcome, fork_run,
-    log::{Log, MemoryLog},
-    restore_session,
+    AdapterReason, BoxFuture, Budget, Engine, Error, OnToolError, Result, Session, Signal, Tool,
+    ToolContext, ToolExecutor, ToolOutcome, cancel_run, deliver, fork_run,
+    log::{Log, MemoryLog, RunStatus},
+    recorded_call, restore_session,
     testing::Scripted,
 };
 use serde_json::{Value, json};
@@ -325,5 +325,41 @@ async fn a_run_of_another_kind_under_the_next_id_is_not_taken_for_a_continuation
     engine.chat("go").record(&log).run_id("k").await?;
     let error = engine.resume(&log, "k").await.expect_err("an id that is taken");
     assert_eq!((error.reason(), &error.metadata()["run_id"]), ("run_exists", &json!("k~2")));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_id_of_a_failed_run_leads_to_the_run_that_continues_it() -> Result<()> {
+    for ends in ["approved", "delivered", "cancelled"] {
+        let pay = Tool::new("pay", "", json!({})).manual().handler(async |_, _| "paid");
+        let scripts = [json!([{"error": "overloaded"}]), calls("pay"), says("Paid.")];
+        let engine = Engine::new(Scripted::new(scripts)?).tool(pay);
+        let log = MemoryLog::new();
+        let failed = engine.chat("pay").record(&log).run_id("k").await?;
+        assert!(failed.error().is_some());
+        engine.resume(&log, "k").check().await?;
+        let waiting = engine.resume(&log, "k").await?;
+        assert_eq!(waiting.run_id.as_deref(), Some("k~2"));
+
+        let call = recorded_call(&log, "k").await?;
+        assert_eq!((&*call.run_id, call.waiting.is_some()), ("k~2", true));
+        engine.resume(&log, "k").approve("c0").check().await?;
+        match ends {
+            "approved" => {
+                let done = engine.resume(&log, "k").approve("c0").at(call.last_record).await?;
+                assert_eq!(done.text(), "Paid.");
+            }
+            "delivered" => {
+                let approve = Signal::Approve { call_id: "c0".to_owned(), arguments: None };
+                assert!(deliver(&log, "k", "m0", &approve).await?);
+                assert_eq!(log.inbox("k~2", 2).await?.len(), 1);
+            }
+            _ => {
+                assert_eq!(cancel_run(&log, "k").await?, RunStatus::Cancelled);
+                let ended = cancel_run(&log, "k").await.expect_err("nothing is left");
+                assert_eq!(ended.reason(), "sealed", "{ended}");
+            }
+        }
+    }
     Ok(())
 }

@@ -264,3 +264,42 @@ async fn a_run_that_its_budget_ended_continues_with_a_larger_one() -> Result<()>
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn an_answer_to_an_earlier_question_is_not_taken_for_the_next() -> Result<()> {
+    let scripts = [calls("c0", "ask"), calls("c1", "ask"), says("Done.")];
+    let (log, model) = (MemoryLog::new(), Scripted::new(scripts)?);
+    let engine = clerk(&model, &Arc::default());
+    let (first, second) = (start(&engine, &log).await?, start(&engine, &log).await?);
+    let asks_again = first.answer("red").await?;
+    let late = second.answer("yes, red").await.expect_err("a stale answer");
+    assert_eq!((late.reason(), late.run_id()), ("session_moved", Some("k".into())), "{late}");
+    assert_eq!(asks_again.answer("blue").await?.result().text(), "Done.");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_approval_from_before_a_crash_does_not_run_the_call_again() -> Result<()> {
+    let (log, paid) = (MemoryLog::new(), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&paid);
+    let pay = Tool::new("pay", "", json!({})).manual().handler(move |_, _| {
+        count.fetch_add(1, Ordering::Relaxed);
+        std::future::pending::<Value>()
+    });
+    let engine = Engine::new(Scripted::new([calls("c0", "pay"), says("Done.")])?).tool(pay);
+    let (first, second) = (start(&engine, &log).await?, start(&engine, &log).await?);
+    let mut dies = Box::pin(first.decide(|_| Decision::Approve));
+    while paid.load(Ordering::Relaxed) == 0 {
+        assert!(futures_util::poll!(&mut dies).is_pending());
+        tokio::task::yield_now().await;
+    }
+    drop(dies);
+    let uncertain = start(&engine, &log).await?;
+    assert!(matches!(uncertain.waiting(), Some(Waiting::Uncertain(_))));
+    assert!(matches!(second.waiting(), Some(Waiting::Approval(_))));
+    let late = second.decide(|_| Decision::Approve).await.expect_err("a stale approval");
+    assert_eq!(late.reason(), "session_moved", "{late}");
+    let done = uncertain.decide(|_| Decision::Result(json!("paid"))).await?;
+    assert_eq!((&*done.result().text(), paid.load(Ordering::Relaxed)), ("Done.", 1));
+    Ok(())
+}

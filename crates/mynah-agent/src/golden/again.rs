@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mynah::{Engine, Options, RecordedTools, Tool, ToolContext, log::MemoryLog};
+use mynah::{Engine, Options, RecordedTools, Tool, ToolContext, UnknownCall, log::MemoryLog};
 use serde_json::Value;
 
 use super::{Done, Finding, Golden, GoldenError};
@@ -15,7 +15,16 @@ impl Golden {
         live: bool,
     ) -> Result<(Made, Vec<Finding>), GoldenError> {
         let facts = self.done.facts.iter().map(|(_, fact)| fact);
-        let recorded = RecordedTools::of_facts(&self.done.summary.run_id, facts);
+        let names = self.done.names.afresh();
+        let given = names.clone();
+        let recorded = RecordedTools::of_facts(&self.done.summary.run_id, facts).read_as(
+            move |messages, value| {
+                let (mut names, mut value) = (given.clone(), value.clone());
+                messages.iter().for_each(|message| drop(names.message(message)));
+                names.free(&mut value);
+                value
+            },
+        );
         // Only handlers are replaced, so that the record of the run is one of this agent.
         let tools = if live { Vec::new() } else { answered(&recorded, engine) };
         let (log, mut findings) = (MemoryLog::new(), Vec::new());
@@ -37,7 +46,7 @@ impl Golden {
             }
         }
         let run = result.run_id.map(|run| run.to_string()).unwrap_or_default();
-        let done = Done::read(&log, &run).await?;
+        let done = Done::read(&log, &run).await?.named(names);
         Ok((Made { log, run, done, unrecorded: recorded.unknown() }, findings))
     }
 }
@@ -48,7 +57,7 @@ pub(super) struct Made {
     pub(super) run: String,
     pub(super) done: Done,
     /// The calls that the check answered itself, because the golden does not have them.
-    pub(super) unrecorded: Vec<String>,
+    pub(super) unrecorded: Vec<UnknownCall>,
 }
 
 /// The same tools, whose records answer.

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    Done, Finding, GoldenError,
+    Done, Finding, GoldenError, Judges,
     judge::Judge,
-    redact::{Rules, Table},
+    redact::{Names, Rules, Table},
     unusable,
 };
 use crate::{
@@ -62,19 +62,19 @@ struct ExpectedCall {
 
 impl Expect {
     /// Reads a file; one that is missing expects nothing.
-    pub(super) fn read(file: &Path) -> Result<Self, GoldenError> {
+    pub(super) fn read(file: &Path, judges: Option<&Judges>) -> Result<Self, GoldenError> {
         let text = match place::read(file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             read => read.map_err(|error| unusable(file, error))?,
         };
         let source = Source::new(file, text);
         let expect: Self = toml::from_str(&source.text).map_err(|error| source.misfit(&error))?;
-        expect.check(&source)?;
+        expect.check(&source, judges)?;
         Ok(expect)
     }
 
     /// What cannot be checked would otherwise be found only when a run is judged.
-    fn check(&self, source: &Source) -> Result<(), GoldenError> {
+    fn check(&self, source: &Source, judges: Option<&Judges>) -> Result<(), GoldenError> {
         let wrong = |path: &[&str], pattern: &str| match Regex::new(pattern) {
             Ok(_) => Ok(()),
             Err(error) => Err(source.error(path, error.to_string().replace('\n', " "))),
@@ -97,7 +97,7 @@ impl Expect {
         if let Some(Err((name, why))) = self.redact.as_ref().map(|it| Rules::none().with(it)) {
             return Err(source.error(&["redact", &name], why).into());
         }
-        if let Some(Err(why)) = self.judge.as_ref().map(Judge::check) {
+        if let Some(Err(why)) = self.judge.as_ref().map(|judge| judge.check(judges)) {
             return Err(source.error(&["judge", "model"], why).into());
         }
         if self.pass_rate.is_some_and(|rate| !(0.0..=1.0).contains(&rate)) {
@@ -133,10 +133,13 @@ impl Expect {
         let (text, mut find) = (&done.text, |key: &str, what: String| {
             findings.push(Finding::new(key, format!("{key}: {what}")));
         });
-        for part in self.contains.iter().filter(|part| !text.contains(&**part)) {
+        let names = &done.names;
+        let has = |part: &&String| text.contains(&**part) || matches(&names.pattern(part), text);
+        for part in self.contains.iter().filter(|part| !has(part)) {
             find("contains", format!("the answer has no {part:?}: {text:?}"));
         }
-        for part in self.lacks.iter().filter(|part| text.contains(&**part)) {
+        let has = |part: &&String| text.contains(&names.clone().text(part));
+        for part in self.lacks.iter().filter(has) {
             find("lacks", format!("the answer has {part:?}: {text:?}"));
         }
         if let Some(pattern) = self.matches.as_ref().filter(|pattern| !matches(pattern, text)) {
@@ -162,7 +165,7 @@ impl Expect {
                 format!("the price of {model} is not known, so the limit cannot be checked"),
             );
         }
-        findings.extend(self.of_json(text));
+        findings.extend(self.of_json(text, names));
         findings
     }
 
@@ -188,7 +191,7 @@ impl Expect {
         findings
     }
 
-    fn of_json(&self, text: &str) -> Vec<Finding> {
+    fn of_json(&self, text: &str, names: &Names) -> Vec<Finding> {
         if self.json.is_empty() && self.schema.is_none() {
             return Vec::new();
         }
@@ -198,7 +201,13 @@ impl Expect {
         let mut findings = Vec::new();
         for (path, expected) in &self.json {
             let found = pointer(path).and_then(|pointer| answer.pointer(&pointer));
-            if found != Some(expected) {
+            let fits = |found: &Value| match (found, expected) {
+                (Value::String(found), Value::String(expected)) => {
+                    matches(&format!("^(?s:{})$", names.pattern(expected)), found)
+                }
+                _ => found == expected,
+            };
+            if !found.is_some_and(fits) {
                 let found = found.map_or("not there".to_owned(), Value::to_string);
                 let what = format!("json: {path} is {found}, expected {expected}");
                 findings.push(Finding::new("json", what));

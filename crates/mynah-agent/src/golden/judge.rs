@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{Done, Finding, Judges};
-use crate::file::Model;
+use crate::file::{Model, nearest_adapter};
 
 /// Who judges, and by what.
 #[derive(Clone, Debug, Deserialize)]
@@ -33,11 +33,17 @@ const SYSTEM: &str = "You judge the work of an assistant by a rubric. You get a 
     be met, it is not met.";
 
 impl Judge {
-    /// Refuses a server or price that cannot be used. A name alone may be one that only the caller knows.
-    pub(super) fn check(&self) -> Result<(), String> {
+    /// Refuses a model that cannot be called. A name alone may be one that only these judges know.
+    pub(super) fn check(&self, judges: Option<&Judges>) -> Result<(), String> {
         match &self.model {
             Model::Table(_) => self.model.adapter().map(drop),
-            Model::Short(_) => Ok(()),
+            Model::Short(name) => {
+                let unknown = |error: mynah::Error| {
+                    let near = nearest_adapter(name);
+                    near.map_or(error.to_string(), |near| format!("no adapter is named{near}"))
+                };
+                judges.map_or(Ok(()), |judges| judges(name).map(drop).map_err(unknown))
+            }
         }
     }
 

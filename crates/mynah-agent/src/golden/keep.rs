@@ -45,7 +45,7 @@ pub async fn add(
         return Err(unusable(&file, "it exists; choose another name, or remove it"));
     }
     let expectations = file.with_extension("toml");
-    let (expect, own) = (Expect::read(&expectations)?, rules.since(&folder_rules(folder)?));
+    let (expect, own) = (Expect::read(&expectations, None)?, rules.since(&folder_rules(folder)?));
     let rules = match &expect.redact {
         Some(_) if !own.is_empty() => {
             let why = "it has rules under [redact]; add yours there";
@@ -55,7 +55,7 @@ pub async fn add(
     };
     fs::create_dir_all(folder).map_err(|error| unusable(folder, error))?;
     let (bytes, redacted) = exported(log, run, &rules).await?;
-    let golden = Golden::read(&file, io::Cursor::new(&bytes), Expect::default()).await?;
+    let golden = Golden::read(&file, io::Cursor::new(&bytes), Expect::default(), rules).await?;
     if let Some(error) = golden.done.misfit() {
         let why = format!("it did not do what it was asked for: {error}");
         return Err(GoldenError::Unfit { run: run.to_owned(), why });

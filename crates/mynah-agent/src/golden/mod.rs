@@ -22,7 +22,7 @@ use std::{
 use futures_util::{StreamExt as _, stream};
 use mynah::{
     ChatResult, Engine, Event, HaltReason, Message, Role, SystemWorld, Thread, ToolCall,
-    World as _,
+    UnknownCall, World as _,
     log::{Fact, Log, MemoryLog, RunStatus, RunSummary, Totals, bundle},
     replay_run, testing,
 };
@@ -32,6 +32,7 @@ use self::{
     again::Made,
     expect::Expect,
     keep::{exported, folder_rules},
+    redact::Names,
 };
 pub use self::{
     finding::{Change, Finding},
@@ -202,7 +203,8 @@ impl Check {
     pub async fn of_run(engine: &Engine, log: &dyn Log, run: &str) -> Result<Self, GoldenError> {
         let (bytes, _) = exported(log, run, &Rules::none()).await?;
         let golden =
-            Golden::read(Path::new(run), io::Cursor::new(bytes), Expect::default()).await?;
+            Golden::read(Path::new(run), io::Cursor::new(bytes), Expect::default(), Rules::none())
+                .await?;
         Ok(Self { given: Some(golden), ..Self::new(engine, "") })
     }
 
@@ -286,10 +288,12 @@ impl Check {
         let advice = |error| format!("{error}; `mynah golden add RUN --name NAME` makes a golden");
         let entries =
             fs::read_dir(&self.folder).map_err(|error| unusable(&self.folder, advice(error)))?;
-        let mut files: Vec<PathBuf> = entries
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| path.extension().is_some_and(|extension| extension == "ndjson"))
-            .collect();
+        let paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        let of_type = |wanted: &'static str| {
+            let is = move |path: &&PathBuf| path.extension().is_some_and(|it| it == wanted);
+            paths.iter().filter(is).cloned()
+        };
+        let mut files: Vec<PathBuf> = of_type("ndjson").collect();
         files.sort();
         if files.is_empty() {
             return Err(unusable(
@@ -297,7 +301,17 @@ impl Check {
                 "it has no goldens (*.ndjson); `mynah golden add RUN --name NAME` makes one",
             ));
         }
-        let (mut goldens, mut unread) = (Vec::new(), Vec::new());
+        let is_orphan = |file: &PathBuf| {
+            !file.with_extension("ndjson").exists()
+                && !file.ends_with(RULES)
+                && Expect::read(file, None).is_ok()
+        };
+        let orphan = |file: PathBuf| {
+            let why = "it has no run beside it, so nothing is checked; `mynah golden add RUN --name NAME` makes one";
+            Checked::unread(&file, &unusable(&file, why))
+        };
+        let mut unread: Vec<Checked> = of_type("toml").filter(is_orphan).map(orphan).collect();
+        let mut goldens = Vec::new();
         for file in files {
             match self.golden(&file).await {
                 Ok(golden) => goldens.push(golden),
@@ -308,15 +322,10 @@ impl Check {
     }
 
     async fn golden(&self, file: &Path) -> Result<Golden, GoldenError> {
-        let expectations = file.with_extension("toml");
-        let expect = Expect::read(&expectations)?;
-        if let Some(judge) = &expect.judge {
-            let unusable =
-                |error: mynah::Error| unusable(&expectations, format!("judge.model: {error}"));
-            drop(judge.engine(&self.judges).map_err(unusable)?);
-        }
+        let expect = Expect::read(&file.with_extension("toml"), Some(&self.judges))?;
         let input = File::open(file).map_err(|error| unusable(file, error))?;
-        Golden::read(file, BufReader::new(input), expect).await
+        let rules = expect.rules(folder_rules(&self.folder)?);
+        Golden::read(file, BufReader::new(input), expect, rules).await
     }
 
     /// Checks a golden once. A run that cannot be made is a finding, so that the others are still reported.
@@ -352,16 +361,16 @@ impl Check {
     /// Why a run must not become the golden: what [`add`] would refuse, and what is not the agent's doing. None also if there is no run.
     fn unfit(&self, attempt: &Attempt) -> Option<String> {
         let made = attempt.made.as_ref()?;
-        if let Some(call) = made.unrecorded.first() {
-            let how = match self.answers {
-                Answers::Live => {
-                    "make the run with `mynah run`, and keep it with `mynah golden add`"
-                }
-                _ => "use --live --update",
-            };
-            return Some(format!(
-                "the golden has no result for {call}, so the model read an error; {how}"
-            ));
+        if let Some(UnknownCall { call, is_rejected, .. }) = made.unrecorded.first() {
+            return Some(match is_rejected {
+                true => format!(
+                    "the golden has no decision about {call}, so the call was rejected; make the run with `mynah run`, decide there, and keep \
+                     it with `mynah golden add`"
+                ),
+                false => format!(
+                    "the golden has no result for {call}, so the model read an error; use --live --update"
+                ),
+            });
         }
         let unmet = attempt.findings.iter().any(Finding::is_expectation);
         let unmet = unmet.then(|| "the new run does not do what is expected".to_owned());
@@ -390,8 +399,7 @@ impl Check {
         };
         let kept = fit().find(differs).or_else(|| fit().next()).filter(|_| is_due);
         if let Some(made) = kept {
-            let rules = golden.expect.rules(folder_rules(&self.folder)?);
-            let (bytes, _) = exported(&made.log, &made.run, &rules).await?;
+            let (bytes, _) = exported(&made.log, &made.run, &golden.rules).await?;
             fs::write(&golden.file, bytes).map_err(|error| unusable(&golden.file, error))?;
         }
         let updated = kept.is_some();
@@ -442,11 +450,18 @@ struct Attempt {
     seconds: f64,
 }
 
+fn answer(messages: &[Arc<Message>]) -> String {
+    let said = messages.iter().rev().find(|message| message.role() == Role::Assistant);
+    said.map(|message| message.text().into_owned()).unwrap_or_default()
+}
+
 /// What a run did.
 struct Done {
     facts: Vec<(i64, Fact)>,
     messages: Vec<Arc<Message>>,
     text: String,
+    /// The names of texts in it.
+    names: Names,
     /// Why it ended.
     reason: HaltReason,
     /// What it and its agents spent.
@@ -475,12 +490,18 @@ impl Done {
         });
         let ChatResult { thread, halted_reason: reason, .. } = result.unwrap_or_default();
         let messages: Vec<Arc<Message>> = thread.messages.iter().cloned().collect();
-        let said = messages.iter().rev().find(|message| message.role() == Role::Assistant);
-        let text = said.map(|message| message.text().into_owned()).unwrap_or_default();
+        let text = answer(&messages);
         let facts = redact::facts(log, run).await?;
         let mut totals = summary.totals.clone();
         facts.iter().filter_map(|(_, fact)| fact.sub_run_totals()).for_each(|it| totals.add(&it));
-        Ok(Self { facts, messages, text, reason, totals, summary })
+        Ok(Self { facts, messages, text, names: Names::default(), reason, totals, summary })
+    }
+
+    /// The same conversation with texts replaced.
+    fn named(mut self, mut names: Names) -> Self {
+        self.messages = self.messages.iter().map(|message| names.message(message)).collect();
+        self.text = answer(&self.messages);
+        Self { names, ..self }
     }
 
     /// Why it cannot be a golden: it has no end, or ended because a model call failed.
@@ -516,7 +537,11 @@ impl Done {
         let Some((_, Fact::RunStarted { thread, about, .. })) = self.facts.first() else {
             return Thread::new();
         };
-        let has_prompt = about.as_ref().is_some_and(|about| about.prompts(&thread.messages));
+        let first = thread.messages.get(0).filter(|first| first.role() == Role::System);
+        let prompt = about.as_ref().and_then(|about| about.system_prompt());
+        let has_prompt = first.zip(prompt).is_some_and(|(first, prompt)| {
+            first.text() == prompt || first.text() == self.names.afresh().text(prompt)
+        });
         thread.messages.iter().skip(usize::from(has_prompt)).cloned().collect()
     }
 
@@ -539,6 +564,7 @@ struct Golden {
     log: MemoryLog,
     run: String,
     expect: Expect,
+    rules: Rules,
     done: Done,
 }
 
@@ -547,18 +573,20 @@ impl Golden {
         file: &Path,
         input: impl io::BufRead + io::Seek,
         expect: Expect,
+        rules: Rules,
     ) -> Result<Self, GoldenError> {
         let log = MemoryLog::new();
         let imported = bundle::import(&log, input).await;
         let run = imported.map_err(|error| unusable(file, error))?.run_id.to_string();
-        let done = Done::read(&log, &run).await.map_err(|error| match error {
+        let mut done = Done::read(&log, &run).await.map_err(|error| match error {
             GoldenError::Run(error) => unusable(file, error),
             unfit => unfit,
         })?;
         if let Some(why) = done.unfit() {
             return Err(GoldenError::Unfit { run, why });
         }
-        Ok(Self { file: file.to_owned(), log, run, expect, done })
+        done.names = Names::of_run(&rules, &done.messages);
+        Ok(Self { file: file.to_owned(), log, run, expect, rules, done })
     }
 
     fn name(&self) -> String {

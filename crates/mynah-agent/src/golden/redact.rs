@@ -1,16 +1,17 @@
 //! Secrets and personal data, replaced before a run is kept.
 //!
 //! Texts that match a rule are replaced in every fact, and the records are made anew: nothing of the old text is left in them. The agent itself
-//! (its prompt, tools and params) is not changed, so that it still equals the agent file.
+//! (its prompt, tools and params) is not changed, so that it still equals the agent file. Its texts are not replaced elsewhere either.
 
-use std::{collections::BTreeMap, fmt, io, path::Path};
+use std::{collections::BTreeMap, fmt, io, path::Path, sync::Arc};
 
 use mynah::{
-    Part, Response, SystemWorld, World as _,
-    log::{Append, Chain, Cut, Fact, Log, MemoryLog, Seal, Totals},
+    Message, Part, Response, SystemWorld, World as _,
+    log::{About, Append, Chain, Cut, Fact, Log, MemoryLog, Seal, Totals},
     recorded_call, replay_run,
 };
 use regex::{Captures, Regex};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::{GoldenError, unusable};
@@ -156,16 +157,67 @@ impl fmt::Display for Redacted {
     }
 }
 
-/// The texts that were replaced, and by what.
-struct Replacing<'a> {
-    rules: &'a Rules,
+/// The texts that were replaced, and by what. A text that is kept is known by itself.
+///
+/// Names are given in the order of the conversation. One that stands in it already is not given to another text. So a run that is made again from a
+/// golden has the same names, as long as it has the same texts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Names {
+    rules: Rules,
     known: BTreeMap<String, String>,
+    /// The last number of each rule.
+    last: BTreeMap<String, usize>,
     redacted: Redacted,
+    keeps: bool,
 }
 
-impl Replacing<'_> {
+impl Names {
+    pub(super) fn new(rules: &Rules) -> Self {
+        Self { rules: rules.clone(), ..Self::default() }
+    }
+
+    /// Keeps the texts of a value wherever they occur.
+    fn keep(&mut self, value: &impl Serialize) {
+        self.keeps = true;
+        serde_json::to_value(value).iter_mut().for_each(|value| self.free(value));
+        self.keeps = false;
+    }
+
+    /// The names in a run. The rules leave the texts that it has.
+    pub(super) fn of_run(rules: &Rules, messages: &[Arc<Message>]) -> Self {
+        let mut names = Self::new(rules);
+        messages.iter().for_each(|message| names.keep(message));
+        names
+    }
+
+    /// The names for a run that is made from this one.
+    pub(super) fn afresh(&self) -> Self {
+        Self { last: BTreeMap::new(), ..self.clone() }
+    }
+
+    /// The same message with texts replaced.
+    pub(super) fn message(&mut self, message: &Arc<Message>) -> Arc<Message> {
+        let replaced = serde_json::to_value(message).and_then(|mut value| {
+            self.value(&mut value);
+            serde_json::from_value(value)
+        });
+        replaced.map_or_else(|_| Arc::clone(message), Arc::new)
+    }
+
+    /// A pattern for an expected text. A text that the run does not have may have any name of its rule.
+    pub(super) fn pattern(&self, text: &str) -> String {
+        let mut names = self.clone();
+        let mut pattern = regex::escape(&names.plain(text));
+        for name in names.known.iter().filter(|(text, _)| !self.known.contains_key(*text)) {
+            let rule = name.1.trim_end_matches(|c: char| c.is_ascii_digit() || c == ']');
+            let any = format!(r"{}\d+\]", regex::escape(rule));
+            pattern = pattern.replace(&regex::escape(name.1), &any);
+        }
+        pattern
+    }
+
     /// Replaces in a text. One that is JSON stays JSON.
-    fn text(&mut self, text: &str) -> String {
+    pub(super) fn text(&mut self, text: &str) -> String {
         if text.trim_start().starts_with(['{', '['])
             && let Ok(value) = serde_json::from_str::<Value>(text)
         {
@@ -177,16 +229,23 @@ impl Replacing<'_> {
     }
 
     fn plain(&mut self, text: &str) -> String {
-        let (known, counts) = (&mut self.known, &mut self.redacted.0);
         let mut text = text.to_owned();
         for (name, pattern) in &self.rules.0 {
+            let last = self.last.entry(name.clone()).or_default();
+            for rest in text.split(&format!("[{name}-")).skip(1) {
+                let number = rest.split_once(']').and_then(|(number, _)| number.parse().ok());
+                *last = number.unwrap_or(0).max(*last);
+            }
             let replace = |found: &Captures<'_>| {
                 let next = || {
-                    let count = counts.entry(name.clone()).or_default();
-                    *count += 1;
-                    format!("[{name}-{count}]")
+                    if self.keeps {
+                        return found[0].to_owned();
+                    }
+                    *self.redacted.0.entry(name.clone()).or_default() += 1;
+                    *last += 1;
+                    format!("[{name}-{last}]")
                 };
-                known.entry(found[0].to_owned()).or_insert_with(next).clone()
+                self.known.entry(found[0].to_owned()).or_insert_with(next).clone()
             };
             text = pattern.replace_all(&text, replace).into_owned();
         }
@@ -194,7 +253,7 @@ impl Replacing<'_> {
     }
 
     /// Replaces everywhere in a value: in names and numbers too.
-    fn free(&mut self, value: &mut Value) {
+    pub(super) fn free(&mut self, value: &mut Value) {
         match value {
             Value::String(text) => *text = self.text(text),
             Value::Number(number) => {
@@ -343,6 +402,25 @@ async fn stands_alone(
     Ok(true)
 }
 
+/// The places of facts in the order of the conversation. Results of tools are recorded as they come, which may be in another order in the next run.
+fn in_order(facts: &[(i64, Fact)]) -> Vec<usize> {
+    let (mut answer, mut calls) = (0, Vec::new());
+    let place = |(place, (_, fact)): (usize, &(i64, Fact))| match fact {
+        Fact::AssistantCompleted { response, .. } => {
+            (answer, calls) = (place, response.tool_calls().map(|call| call.id.clone()).collect());
+            (place, 0, place)
+        }
+        Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
+            let call = calls.iter().position(|id| *id == **call_id);
+            call.map_or((place, 0, place), |call| (answer, call + 1, place))
+        }
+        _ => (place, 0, place),
+    };
+    let mut places: Vec<_> = facts.iter().enumerate().map(place).collect();
+    places.sort_unstable();
+    places.into_iter().map(|(.., place)| place).collect()
+}
+
 /// Copies a run into a log of its own: with texts replaced, and with the conversation before it. None if neither changes anything.
 ///
 /// # Errors
@@ -353,21 +431,29 @@ pub(super) async fn redacted(
     rules: &Rules,
 ) -> Result<Option<(MemoryLog, Redacted)>, GoldenError> {
     let refused = |why: String| GoldenError::Redact { run: run.to_owned(), why };
-    let mut replacing = Replacing { rules, known: BTreeMap::new(), redacted: Redacted::default() };
+    let mut names = Names::new(rules);
     let mut facts = facts(log, run).await?;
     let is_turn = stands_alone(log, run, &mut facts).await?;
-    for (_, fact) in &mut facts {
-        *fact = replacing.fact(fact.clone()).map_err(&refused)?;
+    for (_, fact) in &facts {
+        if let Fact::RunStarted { about: Some(about), .. }
+        | Fact::Resumed { about: Some(about), .. } = fact
+        {
+            names.keep(&About { session: None, ..About::clone(about) });
+        }
+    }
+    for place in in_order(&facts) {
+        let fact = &mut facts[place].1;
+        *fact = names.fact(fact.clone()).map_err(&refused)?;
     }
     // The seal is made anew.
     facts.retain(|(_, fact)| !matches!(fact, Fact::Sealed(_)));
-    if replacing.redacted.0.is_empty() && !is_turn {
+    if names.redacted.0.is_empty() && !is_turn {
         return Ok(None);
     }
     for _ in 0..=facts.len() {
         let copy = recorded(run, &facts).await?;
         let Err(error) = replay_run(&copy, run).await else {
-            return Ok(Some((copy, replacing.redacted)));
+            return Ok(Some((copy, names.redacted)));
         };
         let Some(mismatch) = error.mismatch() else { return Err(error.into()) };
         let place = usize::try_from(mismatch.seq).unwrap_or_default();
@@ -418,8 +504,7 @@ mod tests {
     fn values_of_tools_are_replaced_in_names_numbers_and_json_within_texts() {
         let rules = Rules::default().rule("account", r"\b\d{8}\b").unwrap();
         let rules = rules.rule("customer", r"C-\d{6}").unwrap();
-        let mut replacing =
-            Replacing { rules: &rules, known: BTreeMap::new(), redacted: Redacted::default() };
+        let mut names = Names::new(&rules);
         let mut fact = json!({
             "kind": "tool_completed",
             "call_id": "C-123456",
@@ -431,7 +516,7 @@ mod tests {
             }},
             "content": "C-123456 and C-654321",
         });
-        replacing.value(&mut fact);
+        names.value(&mut fact);
         let expected = json!({
             "kind": "tool_completed",
             "call_id": "C-123456",
@@ -444,6 +529,6 @@ mod tests {
             "content": "[customer-1] and [customer-2]",
         });
         assert_eq!(fact, expected);
-        assert_eq!(replacing.redacted.to_string(), "account (1), customer (2), email (1)");
+        assert_eq!(names.redacted.to_string(), "account (1), customer (2), email (1)");
     }
 }

@@ -4,7 +4,7 @@ use std::{env, process::Command};
 
 use anstyle::Style;
 use mynah::{
-    Message, RunId,
+    Message, Role, RunId,
     log::{Log as _, RunFilter, RunStatus, RunSummary},
 };
 
@@ -17,12 +17,16 @@ use crate::{
     agent::Answered,
     screen::used,
     store,
+    text::{self, folded},
     tty::{self, BAD, painted, wrapped},
     written,
 };
 
 /// Where the descriptions of the commands begin.
 const INDENT: usize = 10;
+
+/// How many lines of a message are shown that is taken back.
+const TAKEN: usize = 3;
 
 /// The commands, with what they do.
 const COMMANDS: [(&str, &str); 13] = [
@@ -156,6 +160,13 @@ impl Chat {
 
     /// Returns to before the last messages, so many. Returns the first of them.
     async fn undo(&mut self, count: usize) -> Result<Option<Message>, Failure> {
+        let messages = self.session.iter().flat_map(|session| session.messages().iter());
+        let all = messages.filter(|message| message.role() == Role::User).count();
+        if all > 0 && count > all {
+            let all = text::count(all as u64, "message");
+            self.screen.note(&format!("the conversation has {all}; nothing was taken back"));
+            return Ok(None);
+        }
         self.unsent = None;
         let mut first = None;
         for _ in 0..count {
@@ -170,7 +181,7 @@ impl Chat {
             // The conversation may have been forked since.
             self.session = session.map(|session| session.with_id(&*self.id));
             self.branches = true;
-            self.screen.note(&format!("took back: {}", message.text()));
+            self.screen.note(&format!("took back: {}", folded(&message.text(), TAKEN)));
             first = Some(message);
         }
         Ok(first)

@@ -17,13 +17,16 @@ pub(super) fn is_command(word: &str) -> bool {
 }
 
 /// A message with the files that it names: images are attached, texts follow it. Also says which files these are, and which names are none.
+///
+/// # Errors
+/// A name of something that cannot be attached. A name of nothing is a word like any other.
 pub(super) fn message(text: &str) -> Result<(Message, Vec<String>), Failure> {
     let (mut images, mut files, mut notes) = (Vec::new(), String::new(), Vec::new());
     for name in names(text) {
         let Some(path) = file(&name) else {
             let has_extension = Path::new(&name).extension().is_some_and(|end| end.len() <= 5);
-            if has_extension || name.contains('/') || Path::new(&name).is_dir() {
-                notes.push(format!("@{name} is not a file that can be attached"));
+            if has_extension || name.contains('/') {
+                notes.push(format!("there is no file {name}; the message is sent without it"));
             }
             continue;
         };
@@ -84,7 +87,7 @@ fn file(name: &str) -> Option<PathBuf> {
         Some(rest) => env::home_dir().unwrap_or_default().join(rest),
         None => PathBuf::from(name),
     });
-    paths.into_iter().find(|path| path.is_file())
+    paths.into_iter().find(|path| path.exists())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use mynah_agent::answer::misfit;
 use super::{Arguments, facts};
 use crate::{
     Failure,
-    describe::{detail, other_model},
+    describe::{detail, handoff, other_model},
     ledger::Ledger,
     model::cannot_go_on,
     play,
@@ -61,10 +61,13 @@ impl Arguments {
         if !matches!(status, Some(RunStatus::Suspended | RunStatus::Failed)) {
             return Ok(());
         }
-        if let Some((why, how)) = self.outage(log, run).await? {
-            return Err(Failure::finding(format!("run {run} failed: {why}; {how}")));
-        }
         let facts = facts(log, run).await?;
+        if let Some((why, how)) = self.outage(log, run).await? {
+            let failure = Failure::finding(format!("run {run} failed: {why}; {how}"));
+            let error = facts.iter().rev().find_map(|fact| fact.end()?.error());
+            let is_reached = error.is_none_or(|error| !error.is_unreachable());
+            return Err(if is_reached { failure } else { failure.unusable() });
+        }
         match facts.iter().rev().find(|fact| !matches!(fact, Fact::Sealed(_))) {
             Some(Fact::Failed(end)) => {
                 Err(Failure::finding(format!("run {run} failed: {}", reason(end))))
@@ -149,7 +152,9 @@ fn remarks(facts: &[Fact]) -> Vec<String> {
     });
     let is_done =
         |fact: &Fact| matches!(fact, Fact::Completed(end) if end.reason == HaltReason::Completed);
-    let Some(answer) = answer.filter(|_| facts.iter().any(is_done)) else { return Vec::new() };
+    let is_handoff = |fact: &Fact| matches!(fact, Fact::ToolCompleted { outcome, .. } if handoff(outcome).is_some());
+    let is_answer = facts.iter().any(is_done) && !facts.iter().any(is_handoff);
+    let Some(answer) = answer.filter(|_| is_answer) else { return Vec::new() };
     // The adapter of a model with fallbacks has the names of all of them.
     let may_fall_back = |about: &&About| about.adapter.contains('|');
     let other = other_model(about.filter(may_fall_back), answer);

@@ -2,7 +2,7 @@
 
 use anstyle::Style;
 use mynah::{ChatResult, Decision, Engine, HaltReason, Options, Resume, Tool, ToolCall};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{Screen, Stop, wording::legible};
 use crate::{
@@ -124,6 +124,11 @@ impl Screen {
             let Some(decision) = decision else { return Ok(None) };
             decisions.push(decision);
         }
+        // If the new arguments do not fit, only they are asked for again.
+        if decisions.iter().any(|decision| matches!(decision, Decision::ApproveWith(_))) {
+            let made = calls.iter().map(|call| call.id.clone()).zip(decisions.iter().cloned());
+            self.made.extend(made);
+        }
         Ok(Some(decisions))
     }
 
@@ -136,25 +141,41 @@ impl Screen {
         if self.always.contains(name) {
             return Ok(Some(Decision::Approve));
         }
+        let with = |arguments| match arguments == call.arguments {
+            true => Decision::Approve,
+            false => Decision::ApproveWith(arguments),
+        };
+        match self.made.remove(&call.id) {
+            Some(Decision::ApproveWith(tried)) => {
+                return Ok(self.edited_line(&tried, prompt).await?.map(with));
+            }
+            Some(made) => return Ok(Some(made)),
+            None => {}
+        }
         self.describe(&format!("{} asks for approval", line(name)), call);
         let choice = "approve? [y]es, [n]o, [e]dit, [a]lways, or why not: ";
-        let Some(said) = self.asked(choice, Reads::Answer, prompt).await? else {
-            return Ok(None);
-        };
-        Ok(Some(match said.trim() {
-            "y" | "Y" | "yes" | "ok" => Decision::Approve,
-            "a" | "always" => {
-                self.always.insert(name.to_owned());
-                Decision::Approve
-            }
-            "e" | "edit" => match self.edited(call, prompt).await? {
-                Some(arguments) if arguments == call.arguments => Decision::Approve,
-                Some(arguments) => Decision::ApproveWith(arguments),
-                None => return Ok(None),
-            },
-            "n" | "N" | "no" => Decision::Reject(String::new()),
-            why => Decision::Reject(why.to_owned()),
-        }))
+        loop {
+            let Some(said) = self.asked(choice, Reads::Answer, prompt).await? else {
+                return Ok(None);
+            };
+            let why = match said.trim() {
+                "y" | "Y" | "yes" | "ok" => return Ok(Some(Decision::Approve)),
+                "a" | "always" => {
+                    self.always.insert(name.to_owned());
+                    return Ok(Some(Decision::Approve));
+                }
+                "e" | "edit" => return Ok(self.edited(call, prompt).await?.map(with)),
+                "n" | "N" | "no" => "",
+                // Other arguments, which a model would read as a reason.
+                json if serde_json::from_str::<Map<String, Value>>(json).is_ok() => {
+                    self.remark(BAD, "to run the call with other arguments, answer e");
+                    continue;
+                }
+                why => why,
+            };
+            self.rejected(name, why);
+            return Ok(Some(Decision::Reject(why.to_owned())));
+        }
     }
 
     /// Asks again about tools that were approved for all of a session: another one begins.

@@ -1,9 +1,10 @@
 //! Values, calls and totals as a person reads them.
 
-use mynah::{Catalog, ChatResult, ModelRef, ToolCall, log::Totals};
+use mynah::{Catalog, ChatResult, Engine, ToolCall, log::Totals};
+use mynah_agent::default_context;
 use serde_json::Value;
 
-use crate::text::{count, line, short, width};
+use crate::text::{cost, count, line, short, width};
 
 /// A value for a person: the fields of an object below each other, and texts as they are.
 pub(super) fn legible(value: &Value) -> String {
@@ -75,7 +76,7 @@ pub(super) fn reached(progress: f64, total: Option<f64>, message: Option<&str>) 
 
 /// What was used, in a few words.
 pub(crate) fn used(totals: &Totals) -> String {
-    let cost = if totals.cost > 0.0 { format!(", ${:.4}", totals.cost) } else { String::new() };
+    let cost = cost(totals.cost, "$").map(|cost| format!(", {cost}")).unwrap_or_default();
     format!(
         "{}, {}, {} + {} tokens{cost}",
         count(totals.turns, "turn"),
@@ -85,9 +86,18 @@ pub(crate) fn used(totals: &Totals) -> String {
     )
 }
 
-/// The share of the context window that the last request and its answer take, if it is known.
-pub(crate) fn context_use(model: Option<&ModelRef>, result: &ChatResult) -> Option<String> {
-    let window = Catalog::built_in().inform(model?.clone()).limits.get("context")?.as_u64()?;
+/// How many tokens a request may have: as the agent says, or the context window of the model. None if neither is known.
+pub(crate) fn context_room(engine: &Engine) -> Option<u64> {
+    let catalog = Catalog::built_in();
+    let (model, params) = (engine.get_model(), engine.get_params());
+    let set = params.get("context_policy").and_then(|policy| policy["max_tokens"].as_u64());
+    let own = set.filter(|own| *own != default_context(&catalog, model).max_tokens);
+    own.or_else(|| catalog.inform(model?.clone()).limits.get("context")?.as_u64())
+}
+
+/// The share of that room that the last request and its answer take.
+pub(crate) fn context_use(engine: &Engine, result: &ChatResult) -> Option<String> {
+    let window = context_room(engine)?;
     let usage = &result.final_response.as_ref()?.usage;
     let tokens = usage.input_tokens? + usage.output_tokens.unwrap_or_default();
     Some(format!("context {}% of {}k", tokens * 100 / window.max(1), window / 1000))

@@ -75,7 +75,7 @@ impl Resume {
         let Loaded { chain, totals, .. } = loaded;
         let mut recorder = Recorder::after(Arc::clone(&self.log), world, chain, totals)
             .with_durability(self.options.durability)
-            .with_emit_timeout(self.options.emit_timeout)
+            .with_emit_timeout(self.options.log_timeout(&self.engine.0.options))
             .metered(self.engine.0.metrics.clone())
             .consuming(consumed)
             .with_lease(lease);

@@ -48,6 +48,7 @@ fn awaited(error: Error, loaded: &Loaded) -> Error {
 impl Resume {
     /// What the run continues with, if it fits the run.
     pub(super) fn fit(&self, loaded: &Loaded) -> Result<Fitting> {
+        self.check_place(loaded)?;
         self.check_time(loaded).map_err(|error| awaited(error, loaded))?;
         let message = self.said(loaded)?;
         let fact = match message {
@@ -59,6 +60,21 @@ impl Resume {
             self.check_approved(loaded, fact.as_ref())?;
         }
         Ok(Fitting { message, fact, part, changed })
+    }
+
+    /// Refuses a run that has continued since a person looked at it.
+    fn check_place(&self, loaded: &Loaded) -> Result<()> {
+        let last = loaded.chain.head().map(|head| head.seq);
+        match self.at.filter(|at| last != Some(*at)) {
+            None => Ok(()),
+            Some(at) => Err(Error::session(SessionReason::SessionMoved)
+                .with_message(format!(
+                    "session error: session_moved: run {} has continued since record {at}, so this may be about something else than what it \
+                     waits for now; look at the run as it is, then decide",
+                    loaded.run
+                ))
+                .with("run_id", loaded.run.as_str())),
+        }
     }
 
     /// What a person says to a run that does not wait.

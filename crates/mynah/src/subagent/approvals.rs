@@ -44,7 +44,7 @@ pub(super) fn decisions(answer: &str, calls: &[ToolCall]) -> Result<Vec<Decision
     if let Ok(Value::Object(by_id)) = serde_json::from_str(answer) {
         return by_ids(by_id, calls);
     }
-    let Some(parts) = numbered(answer, calls.len()) else {
+    let Some(parts) = numbered(answer, calls.len())? else {
         let decision = decision(answer)?;
         return match decision {
             Decision::ApproveWith(_) if calls.len() > 1 => {
@@ -110,7 +110,10 @@ fn decided(value: Value) -> Result<Decision, String> {
 }
 
 /// The parts of an answer that begins with the number of a call, by the places of the calls; none if it begins otherwise.
-fn numbered(answer: &str, calls: usize) -> Option<Vec<(usize, String)>> {
+///
+/// # Errors
+/// A decision about a call that is none of these. A reason may begin with any number.
+fn numbered(answer: &str, calls: usize) -> Result<Option<Vec<(usize, String)>>, String> {
     let mut parts: Vec<(usize, String)> = Vec::new();
     for piece in answer.split(['\n', ';']).filter(|piece| !piece.trim().is_empty()) {
         let text = piece.trim();
@@ -118,17 +121,28 @@ fn numbered(answer: &str, calls: usize) -> Option<Vec<(usize, String)>> {
         let (number, rest) = text.split_at(digits);
         let place = number.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
         let is_apart = rest.starts_with([' ', '.', ':', ')']);
+        let rest = rest.trim_start_matches([' ', '.', ':', ')']);
+        let is_reason = |decision| matches!(decision, Decision::Reject(why) if !why.is_empty());
+        if digits > 0
+            && is_apart
+            && place.is_none_or(|place| place >= calls)
+            && !is_reason(decision(rest)?)
+        {
+            return Err(match calls {
+                1 => format!("There is no call {number}; there is one, so leave the number out."),
+                _ => format!("There is no call {number}; give numbers from 1 to {calls}."),
+            });
+        }
         match (place.filter(|place| is_apart && *place < calls), parts.last_mut()) {
             (Some(place), _) => {
-                let rest = rest.trim_start_matches([' ', '.', ':', ')']);
                 parts.push((place, rest.to_owned()));
             }
             // A reason may have a semicolon or several lines.
             (None, Some((_, before))) => *before = format!("{before}; {text}"),
-            (None, None) => return None,
+            (None, None) => return Ok(None),
         }
     }
-    (!parts.is_empty()).then_some(parts)
+    Ok((!parts.is_empty()).then_some(parts))
 }
 
 /// A decision in words. Anything but a clear yes is a rejection, with the words as the reason.
@@ -211,6 +225,8 @@ mod tests {
         let table = [
             ("1 yes", "Call 2 has no decision."),
             ("1 yes; 1 no; 2 yes", "Call 1 has two decisions."),
+            ("3 yes", "There is no call 3; give numbers from 1 to 2."),
+            ("1 yes; 0: no", "There is no call 0; give numbers from 1 to 2."),
             (r#"{"c0":true}"#, "Call 2 has no decision."),
             (r#"{"c0":true,"c1":true,"c9":true}"#, "No call \"c9\" waits for a decision."),
             (r#"with {"to":7}"#, "Say which call has these arguments, as in `1 with {…}`."),

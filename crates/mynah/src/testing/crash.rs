@@ -696,9 +696,10 @@ impl Simulated {
     }
 
     fn is_spent(&self) -> bool {
-        let ended = self.finalizes().map(|(conversation, _)| &conversation.reason);
-        let ended = ended.unwrap_or(&self.result.halted_reason);
-        matches!(ended, HaltReason::BudgetExceeded | HaltReason::MaxTurns)
+        let before = self.finalizes().map(|(conversation, _)| &conversation.reason);
+        let is_spent =
+            |reason: &_| matches!(reason, HaltReason::BudgetExceeded | HaltReason::MaxTurns);
+        (is_spent(&self.result.halted_reason) || before.is_some_and(is_spent))
             && self.records.iter().any(|kept| kept.is(Kind::TurnLost))
     }
 
