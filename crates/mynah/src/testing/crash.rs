@@ -12,9 +12,10 @@ use std::{
 };
 
 use mynah_data::{
-    AdapterReason, ChatResult, Error, HaltReason, Message, Result, Thread, ToolCall, ToolOutcome,
+    AdapterReason, CONTINUE, ChatResult, Error, HaltReason, Message, Result, Thread, ToolCall,
+    ToolOutcome,
 };
-use mynah_log::{End, Extent, Fact, Kind, Log, MemoryLog, OnUncertain};
+use mynah_log::{End, Extent, Fact, Kind, Log, MemoryLog, OnUncertain, RunFilter};
 use mynah_step::{RecordedFact, differences};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -29,7 +30,7 @@ use crate::{
     loaded::Loaded,
     prepare::{Input, Origin, prepare},
     stream::EventStream,
-    subagent::AgentCalls,
+    subagent::{AgentCalls, is_of_agent},
     testing::difference,
 };
 
@@ -371,7 +372,9 @@ impl<'a> CrashEverywhere<'a> {
         let mut crashes = Vec::new();
         for dies in died.iter().copied().map(Some).chain([None]) {
             let before = answered(&records(&log).await);
-            let process = Process::new(log.clone(), dies, Arc::clone(&ran), before);
+            let runs = log.runs(RunFilter::new().limit(usize::MAX)).await.unwrap_or_default();
+            let given = runs.runs.iter().map(|run| run.records).sum();
+            let process = Process::new((log.clone(), given), dies, Arc::clone(&ran), before);
             let (engine, options) = self.equip(&process);
             let ended = {
                 let process_log: Arc<dyn Log> = process.clone();
@@ -636,6 +639,7 @@ type Checked = std::result::Result<(), Box<CrashViolation>>;
 /// When a process dies: before a record is durable or after it.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
+    /// Counted over all runs of the log.
     record: u64,
     durable: bool,
 }
@@ -768,12 +772,25 @@ fn text(value: &impl Serialize) -> String {
 
 /// Where two results differ, to the letter.
 fn differing(first: &ChatResult, then: &ChatResult) -> Option<String> {
-    if text(first) == text(then) {
+    let [first, then] = [first, then].map(compared);
+    if text(&first) == text(&then) {
         return None;
     }
-    let place = differences(&json!(first), &json!(then)).into_iter().next();
+    let place = differences(&first, &then).into_iter().next();
     let place = place.map_or_else(|| "the order of members".to_owned(), |place| place.to_string());
     Some(format!("the result differs: {place}"))
+}
+
+/// A result, without how far agents had come when they asked: a run that was resumed has more records.
+fn compared(result: &ChatResult) -> Value {
+    let mut result = json!(result);
+    let steps = result["steps"].as_array_mut().into_iter().flatten();
+    for opts in steps.filter_map(|step| step.pointer_mut("/metadata/ask_user_opts")) {
+        if let Some(opts) = opts.as_object_mut().filter(|opts| is_of_agent(opts)) {
+            opts.shift_remove(CONTINUE);
+        }
+    }
+    result
 }
 
 async fn records(log: &MemoryLog) -> Vec<RecordedFact> {
