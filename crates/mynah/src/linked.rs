@@ -96,6 +96,11 @@ impl Outage {
     }
 }
 
+/// Whether a run has ended, and no other can continue it.
+pub(crate) fn is_final(run: &Loaded) -> bool {
+    matches!(run.last(), Some(Fact::Sealed(_))) && Outage::of(run).is_none()
+}
+
 /// How a run that has ended can be continued.
 pub(crate) fn advice(run: &Loaded) -> &'static str {
     match Outage::of(run).map(|outage| outage.cause) {

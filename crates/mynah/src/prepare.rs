@@ -59,10 +59,13 @@ pub(crate) struct Origin {
 
 /// Refuses an id of a new run that nobody could read or type.
 pub(crate) fn check_run_id(run: &str) -> Result<()> {
-    let (code, why) = match run {
-        _ if run.contains(char::is_control) => ("control_character", "has a control character"),
-        _ if !run.is_empty() && run.trim().is_empty() => ("blank", "is blank"),
-        _ => return Ok(()),
+    let control = run.chars().find(|c| c.is_control());
+    let (code, why) = match control {
+        Some(c) => {
+            ("control_character", format!("has the control character U+{:04X}", u32::from(c)))
+        }
+        None if !run.is_empty() && run.trim().is_empty() => ("blank", "is blank".to_owned()),
+        None => return Ok(()),
     };
     let message =
         format!("validation failed: run_id: {run:?} {why}; use an id that can be read and typed");

@@ -12,7 +12,7 @@ use crate::{
     code::{code_of, is_code},
     engine::Engine,
     handle::unnamed,
-    linked::{continued, is_linked},
+    linked::{continued, is_final, is_linked},
     loaded::Loaded,
     options::Options,
     prepare::{Input, Origin, first_record, prepare},
@@ -191,6 +191,10 @@ impl Start {
             _ => false,
         };
         let (what, advice) = match self.extent {
+            Extent::Chat if is_same_input && is_final(loaded) => (
+                "another prompt, or other params or options",
+                "the run has ended: allow_changed_engine() returns its result, mynah::fork_run continues it, and another run id starts a new one",
+            ),
             Extent::Chat if is_same_input => (
                 "another prompt, or other params or options",
                 "allow_changed_engine() continues the run with them, and another run id starts a new one",

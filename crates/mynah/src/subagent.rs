@@ -72,6 +72,11 @@ struct Asked {
     counted: Totals,
 }
 
+/// Whether an agent asked the question that has these hints.
+pub(crate) fn is_of_agent(hints: &Metadata) -> bool {
+    hints.get(CONTINUE).is_some_and(|state| Asked::deserialize(state).is_ok())
+}
+
 impl Engine {
     /// Returns a tool that lets this engine work on a task of another engine's model.
     ///

@@ -64,9 +64,9 @@ async fn an_id_that_cannot_be_read_or_typed_is_refused() -> Result<()> {
     let engine = talker(2)?;
     for (id, why) in [
         ("  ", "\"  \" is blank"),
-        ("a\0b", "has a control character"),
-        ("a\nb", "has a control character"),
-        ("\u{1b}[2J", "has a control character"),
+        ("a\0b", "has the control character U+0000"),
+        ("a\nb", "has the control character U+000A"),
+        ("\u{1b}[2J", "has the control character U+001B"),
     ] {
         let refused = engine.chat("go").record(&log).run_id(id).await.expect_err("no id");
         assert!(refused.to_string().contains(why), "{refused}");

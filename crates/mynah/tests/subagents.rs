@@ -196,7 +196,8 @@ async fn a_crash_anywhere_resumes_both_and_repeats_nothing() {
     let look = Tool::new("look", "", json!({})).idempotent(1).handler(async |_, _| "a bird");
     let research = || researcher([calls("look", json!({})), says("They can.")]).tool(look.clone());
     let report = crash_everywhere(|| editor(research()), "Mynahs?").await;
-    assert!(report.crashed > 10);
+    // Twice at each record, those of the agent's run included.
+    assert!(report.crashed as u64 > 2 * report.records, "{report:?}");
 }
 
 #[tokio::test]

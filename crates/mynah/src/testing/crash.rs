@@ -1,6 +1,7 @@
 //! A run whose process dies at every record, and what must hold when another process resumes it.
 
 mod process;
+mod simulated;
 mod violation;
 
 use std::{
@@ -11,17 +12,16 @@ use std::{
     task::Poll,
 };
 
-use mynah_data::{
-    AdapterReason, ChatResult, Error, HaltReason, Message, Result, Thread, ToolCall, ToolOutcome,
-};
-use mynah_log::{End, Extent, Fact, Kind, Log, MemoryLog, OnUncertain};
-use mynah_step::{RecordedFact, differences};
+use mynah_data::{AdapterReason, Error, HaltReason, Result, Thread, ToolCall};
+use mynah_log::{Extent, Fact, Kind, Log, MemoryLog, OnUncertain, RunFilter};
+use mynah_step::RecordedFact;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 pub use self::violation::{CrashPoint, CrashViolation, CrashViolationKind};
 use self::{
     process::{Answers, Process, Ran, StillWorld},
+    simulated::{Simulated, differing},
     violation::{HALT_WHEN, Setting},
 };
 use crate::{
@@ -371,7 +371,9 @@ impl<'a> CrashEverywhere<'a> {
         let mut crashes = Vec::new();
         for dies in died.iter().copied().map(Some).chain([None]) {
             let before = answered(&records(&log).await);
-            let process = Process::new(log.clone(), dies, Arc::clone(&ran), before);
+            let runs = log.runs(RunFilter::new().limit(usize::MAX)).await.unwrap_or_default();
+            let given = runs.runs.iter().map(|run| run.records).sum();
+            let process = Process::new((log.clone(), given), dies, Arc::clone(&ran), before);
             let (engine, options) = self.equip(&process);
             let ended = {
                 let process_log: Arc<dyn Log> = process.clone();
@@ -636,6 +638,7 @@ type Checked = std::result::Result<(), Box<CrashViolation>>;
 /// When a process dies: before a record is durable or after it.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
+    /// Counted over all runs of the log.
     record: u64,
     durable: bool,
 }
@@ -645,111 +648,6 @@ struct Said {
     content: String,
     call_id: Option<String>,
     tool: Option<String>,
-}
-
-/// A run, in as many processes as it took.
-struct Simulated {
-    log: MemoryLog,
-    records: Vec<RecordedFact>,
-    crashes: Vec<CrashPoint>,
-    result: ChatResult,
-    /// Calls whose outcome is unknown.
-    in_doubt: Vec<String>,
-    world: Option<Value>,
-}
-
-impl Simulated {
-    fn new(
-        log: MemoryLog,
-        run: Loaded,
-        crashes: Vec<CrashPoint>,
-        world: Option<Value>,
-        policy: OnUncertain,
-    ) -> Self {
-        let result = run.state().chat_result();
-        let records = run.records;
-        let facts = || records.iter().map(RecordedFact::fact);
-        let given_up = |fact: &Fact| match fact {
-            Fact::ToolFailed { call_id, error, .. } => {
-                error.metadata().contains_key("uncertain").then(|| call_id.clone())
-            }
-            // Calls of an agent that may have run. If they run again, the agent's result must be the same.
-            Fact::ToolCompleted { call_id, outcome: ToolOutcome::AskUser { opts, .. }, .. } => {
-                let is_in_doubt = policy != OnUncertain::Rerun && AgentCalls::may_have_run(opts);
-                is_in_doubt.then(|| call_id.clone())
-            }
-            _ => None,
-        };
-        let mut in_doubt: Vec<String> = facts().filter_map(given_up).collect();
-        if let Some(Fact::Suspended(end)) = facts().next_back()
-            && end.reason == HaltReason::UncertainTools
-        {
-            in_doubt.extend(end.waiting_calls(facts()).into_iter().map(|call| call.id.clone()));
-        }
-        Self { log, records, crashes, result, in_doubt, world }
-    }
-
-    /// Whether messages may be missing: about calls whose outcome is unknown and what follows them, or because a model call that was lost in
-    /// the crash used up the budget or the turns.
-    fn is_shorter(&self) -> bool {
-        !self.in_doubt.is_empty() || self.is_spent()
-    }
-
-    fn is_spent(&self) -> bool {
-        let before = self.finalizes().map(|(conversation, _)| &conversation.reason);
-        let is_spent =
-            |reason: &_| matches!(reason, HaltReason::BudgetExceeded | HaltReason::MaxTurns);
-        (is_spent(&self.result.halted_reason) || before.is_some_and(is_spent))
-            && self.records.iter().any(|kept| kept.is(Kind::TurnLost))
-    }
-
-    /// How the conversation ended before the pass that formats the answer, and the instruction of that pass.
-    fn finalizes(&self) -> Option<(&End, Option<&Message>)> {
-        self.records.iter().find_map(|kept| match kept.fact() {
-            Fact::FinalizeStarted { conversation, nudge } => Some((conversation, nudge.as_deref())),
-            _ => None,
-        })
-    }
-
-    /// What the run waits for, if a person must continue it, and what to do.
-    fn waits(&self) -> Option<String> {
-        match self.result.halted_reason {
-            HaltReason::ManualToolCalls => {
-                let calls = self.result.manual_tool_calls();
-                let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
-                Some(format!(
-                    "the run waits for a decision about {}; add approve_all() or decide(..), or may_wait() if it may end there",
-                    names.join(", ")
-                ))
-            }
-            HaltReason::AskUser => {
-                let question = self.result.pending_question.as_deref().unwrap_or_default();
-                let how = match AgentCalls::asked(&self.result.metadata) {
-                    Some(_) => "approve_all(), decide(..) or answer(..)",
-                    None => "answer(..)",
-                };
-                Some(format!(
-                    "the run waits for an answer to {question:?}; add {how}, or may_wait() if it may end there"
-                ))
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether a person was asked about a call of an agent that may have run.
-    fn asked_about_outcome(&self) -> bool {
-        self.records.iter().any(|kept| match kept.fact() {
-            Fact::ToolCompleted { outcome: ToolOutcome::AskUser { opts, .. }, .. } => {
-                AgentCalls::may_have_run(opts)
-            }
-            _ => false,
-        })
-    }
-
-    fn is_uncertain(&self) -> bool {
-        self.result.halted_reason == HaltReason::UncertainTools
-            || AgentCalls::asked(&self.result.metadata).is_some_and(|asked| asked.may_have_run)
-    }
 }
 
 /// The member of an error that names a call without a decision.
@@ -764,16 +662,6 @@ fn undecided(call: &ToolCall) -> Error {
 
 fn text(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
-}
-
-/// Where two results differ, to the letter.
-fn differing(first: &ChatResult, then: &ChatResult) -> Option<String> {
-    if text(first) == text(then) {
-        return None;
-    }
-    let place = differences(&json!(first), &json!(then)).into_iter().next();
-    let place = place.map_or_else(|| "the order of members".to_owned(), |place| place.to_string());
-    Some(format!("the result differs: {place}"))
 }
 
 async fn records(log: &MemoryLog) -> Vec<RecordedFact> {

@@ -5,7 +5,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
     time::{Duration, SystemTime},
@@ -27,6 +27,8 @@ use super::{CrashPoint, CrashViolation, CrashViolationKind, Moment, RUN};
 /// A process, and the log as it sees it. Once it is dead, nothing that it asks of its log happens.
 pub(super) struct Process {
     log: MemoryLog,
+    /// How many records the log was given, by this process and those before it.
+    given: AtomicU64,
     dies: Option<Moment>,
     died: Mutex<Option<CrashPoint>>,
     waker: AtomicWaker,
@@ -40,13 +42,13 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn new(
-        log: MemoryLog,
+        (log, given): (MemoryLog, u64),
         dies: Option<Moment>,
         ran: Arc<Ran>,
         before: usize,
     ) -> Arc<Self> {
-        let (died, waker, answers) = Default::default();
-        Arc::new(Self { log, dies, died, waker, ran, before, answers })
+        let ((died, waker, answers), given) = (Default::default(), given.into());
+        Arc::new(Self { log, given, dies, died, waker, ran, before, answers })
     }
 
     /// Wakes this task when the process dies.
@@ -93,12 +95,17 @@ impl Log for Process {
             if self.died().is_some() {
                 return future::pending().await;
             }
-            let dies_at = |record: &&Record| self.dies.is_some_and(|at| at.record == record.seq());
-            let Some(last) = batch.records.iter().find(dies_at).cloned() else {
+            // Counted over all runs of the log, so that it dies at each record of agents' runs too.
+            let before = self.given.fetch_add(batch.records.len() as u64, Ordering::AcqRel);
+            let place =
+                self.dies.and_then(|at| usize::try_from(at.record.checked_sub(before + 1)?).ok());
+            let Some((place, last)) =
+                place.and_then(|place| Some((place, batch.records.get(place)?.clone())))
+            else {
                 return self.log.append(batch).await;
             };
             let durable = self.dies.is_some_and(|at| at.durable);
-            batch.records.retain(|record| record.seq() < last.seq() + u64::from(durable));
+            batch.records.truncate(place + usize::from(durable));
             if !batch.records.is_empty() {
                 self.log.append(batch).await?;
             }
