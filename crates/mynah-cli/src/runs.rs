@@ -130,7 +130,6 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     }
     let word = match status {
         Some(Selection::Queued) => Some(QUEUED),
-        Some(Selection::Status(status @ RunStatus::Running)) => Some(status.as_str()),
         Some(Selection::Sleeping) => Some(SLEEPING),
         _ => None,
     };

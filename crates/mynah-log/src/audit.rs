@@ -270,8 +270,7 @@ impl<'l> RunWalk<'l> {
         let run = &*indexed.run_id;
         let found =
             found.ok_or_else(|| Corrupt::new(run, 1, "the index has a run without records"))?;
-        // The records are intact: the index is wrong.
-        compare(indexed, &found).map_err(|what| Corrupt::new(run, 0, what))?;
+        compare(indexed, &found).map_err(|what| Corrupt::new(run, found.records, what))?;
         Ok((verifier, found))
     }
 }
@@ -380,7 +379,7 @@ impl Seals {
         if seal.take() == Some(run.hash) {
             return Ok(());
         }
-        Err(Corrupt::new(&run.run_id, 0, OTHER_SEAL))
+        Err(Corrupt::new(&run.run_id, run.records, OTHER_SEAL))
     }
 
     /// Finds the tombstones of the runs whose seals are left.
@@ -474,5 +473,5 @@ async fn check_seal(log: &dyn Log, indexed: &RunSummary, report: &VerifyReport) 
             OTHER_SEAL
         }
     };
-    Err(Corrupt::new(run, 0, what).into())
+    Err(Corrupt::new(run, indexed.records, what).into())
 }

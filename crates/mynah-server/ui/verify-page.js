@@ -164,7 +164,8 @@ async function verifyRun(root, id) {
       }
     }
     // The records may be intact, and the log be wrong about them.
-    if (!sound) fail(seq, what ?? report.err?.message ?? "", own?.wrong.length === 0 && own.unread === 0 ? "The records are intact, the log around them is damaged: " : undefined);
+    const isAround = own?.wrong.length === 0 && own.unread === 0;
+    if (!sound) fail(isAround ? 0 : seq, what ?? report.err?.message ?? "", isAround ? "The records are intact, the log around them is damaged: " : undefined);
     let proof = null;
     if (fingerprint) {
       try {

@@ -335,7 +335,6 @@ async fn where_the_index_differs_is_told_in_words() {
     let told = async |book: &Book, said: &str| {
         let error = verify_run(&book.log, "sealed").await.expect_err("another index");
         assert!(error.to_string().ends_with(said), "{error}");
-        assert_eq!(error.seq(), Some(0), "no record is wrong");
     };
     for (change, said) in table {
         let book = Book::new().await;

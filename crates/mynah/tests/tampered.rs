@@ -28,18 +28,18 @@ async fn a_run_whose_tail_was_cut_neither_goes_on_nor_is_ended() -> Result<()> {
 #[tokio::test]
 async fn an_index_that_says_something_else_than_the_records_is_not_overwritten() -> Result<()> {
     type Change = fn(&mut RunSummary);
-    let changes: [(Change, &str); 3] = [
-        (|index| index.status = RunStatus::Completed, "status: the index says completed"),
-        (|index| index.hash.0[0] ^= 1, "hash: the index says "),
-        (|index| index.records -= 1, "status: the index says suspended"),
+    let changes: [(Change, &str, u64); 3] = [
+        (|index| index.status = RunStatus::Completed, "status: the index says completed", 0),
+        (|index| index.hash.0[0] ^= 1, "hash: the index says ", 0),
+        (|index| index.records -= 1, "status: the index says suspended", 1),
     ];
-    for (index, says) in changes {
+    for (index, says, before_last) in changes {
         let (kept, run) = waiting().await?;
         let last = kept.head(&run).await?.map_or(0, |head| head.seq);
         let log = Tampered { kept, last: None, index };
         for (kind, seq, what) in refusals(&log, &run).await? {
-            // None of its records is wrong.
-            assert_eq!((kind, seq), (ErrorKind::Log(LogReason::Corrupt), json!(0)));
+            let named = json!(last - before_last);
+            assert_eq!((kind, seq), (ErrorKind::Log(LogReason::Corrupt), named));
             assert!(what.as_str().is_some_and(|what| what.starts_with(says)), "{what}");
         }
         assert_eq!(log.kept.head(&run).await?.map_or(0, |head| head.seq), last);
