@@ -343,7 +343,7 @@ fn live_runs_the_tools_and_a_call_that_needs_approval_only_if_the_golden_has_it(
     assert_eq!(live.code, Some(1), "{}", live.stderr);
     assert_eq!(lines(&live)[0]["findings"][0]["changes"][0]["place"], "call 2");
     assert!(!fs::exists(&touched).unwrap());
-    // Nobody decided about the call, so no update helps.
+    // No decision about the call is recorded, so an update does not help.
     for mode in ["--what-if", "--live"] {
         let update = common::run(["check", &agent, &goldens, mode, "--update"]);
         let why = "not updated: the golden has no decision about shell";

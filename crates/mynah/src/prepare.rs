@@ -57,7 +57,7 @@ pub(crate) struct Origin {
     pub(crate) run_id: Option<RunId>,
 }
 
-/// Refuses an id of a new run that nobody could read or type.
+/// Refuses an id of a new run that cannot be read or typed.
 pub(crate) fn check_run_id(run: &str) -> Result<()> {
     let control = run.chars().find(|c| c.is_control());
     let (code, why) = match control {
