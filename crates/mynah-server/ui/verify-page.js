@@ -164,7 +164,7 @@ async function verifyRun(root, id) {
       }
     }
     // The records may be intact, and the log be wrong about them.
-    const isAround = own?.wrong.length === 0 && own.unread === 0;
+    const isAround = own?.wrong?.length === 0 && own.unread === 0;
     if (!sound) fail(isAround ? 0 : seq, what ?? report.err?.message ?? "", isAround ? "The records are intact, the log around them is damaged: " : undefined);
     let proof = null;
     if (fingerprint) {
