@@ -79,21 +79,36 @@ impl Budget {
     /// Returns the narrower of two budgets, limit by limit.
     #[must_use]
     #[doc(hidden)]
-    pub fn narrowed(mut self, other: &Self) -> Self {
-        fn least<T: PartialOrd>(a: Option<T>, b: Option<T>) -> Option<T> {
-            match (a, b) {
-                (Some(a), Some(b)) => Some(if b < a { b } else { a }),
-                (a, b) => a.or(b),
+    pub fn narrowed(self, other: &Self) -> Self {
+        self.by_limit(other, true)
+    }
+
+    /// Returns the wider of two budgets, limit by limit.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn widened(self, other: &Self) -> Self {
+        self.by_limit(other, false)
+    }
+
+    fn by_limit(mut self, other: &Self, is_narrow: bool) -> Self {
+        let choose = |a: bool, b: bool| if is_narrow { a && b } else { a || b };
+        fn limit<T: PartialOrd>(own: &mut Option<T>, other: Option<T>, is_narrow: bool) {
+            let is_less = match (&*own, &other) {
+                (Some(own), Some(other)) => other < own,
+                (own, _) => own.is_none(),
+            };
+            if is_less == is_narrow {
+                *own = other;
             }
         }
-        self.max_input_tokens = least(self.max_input_tokens, other.max_input_tokens);
-        self.max_output_tokens = least(self.max_output_tokens, other.max_output_tokens);
-        self.max_total_tokens = least(self.max_total_tokens, other.max_total_tokens);
-        self.max_usd = least(self.max_usd, other.max_usd);
-        self.max_wall_clock_ms = least(self.max_wall_clock_ms, other.max_wall_clock_ms);
-        self.max_turns = least(self.max_turns, other.max_turns);
-        self.max_tool_calls = least(self.max_tool_calls, other.max_tool_calls);
-        self.allow_unknown_price &= other.allow_unknown_price;
+        limit(&mut self.max_input_tokens, other.max_input_tokens, is_narrow);
+        limit(&mut self.max_output_tokens, other.max_output_tokens, is_narrow);
+        limit(&mut self.max_total_tokens, other.max_total_tokens, is_narrow);
+        limit(&mut self.max_usd, other.max_usd, is_narrow);
+        limit(&mut self.max_wall_clock_ms, other.max_wall_clock_ms, is_narrow);
+        limit(&mut self.max_turns, other.max_turns, is_narrow);
+        limit(&mut self.max_tool_calls, other.max_tool_calls, is_narrow);
+        self.allow_unknown_price = choose(self.allow_unknown_price, other.allow_unknown_price);
         self
     }
 

@@ -217,6 +217,11 @@ pub fn next_id(run: &RunId) -> RunId {
     format!("{id}~{}", count.saturating_add(1)).into()
 }
 
+/// The first of the runs that a run with this id continues; its own if it continues none.
+pub(crate) fn root(run: &RunId) -> &str {
+    counted(run).map_or(run, |(id, _)| id)
+}
+
 /// Whether a run with this id continues another.
 pub(crate) fn is_linked(run: &RunId) -> bool {
     counted(run).is_some()

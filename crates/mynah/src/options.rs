@@ -2,7 +2,9 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use mynah_data::{Error, FieldError, Metadata, Request, Result, ValidationReason, validate};
+use mynah_data::{
+    Budget, Error, FieldError, Metadata, Request, Result, ValidationReason, validate,
+};
 use mynah_log::{Durability, Log, Queue};
 use mynah_step::{Tool, ToolExecutor, ToolResultEncoder};
 use secrecy::SecretString;
@@ -59,6 +61,8 @@ pub struct Options {
     pub(crate) queue: Option<Queue>,
     /// Whether a run that another engine began may be continued.
     pub(crate) allow_changed: bool,
+    /// The budget with which a run that exists already continues, if that is another than it began with.
+    pub(crate) new_budget: Option<Budget>,
 }
 
 impl Options {
@@ -219,6 +223,7 @@ impl Options {
         self.emit_timeout = over.emit_timeout.or(self.emit_timeout);
         self.park_after = over.park_after.or(self.park_after);
         self.queue = over.queue.or(self.queue);
+        self.new_budget = over.new_budget.or(self.new_budget);
         self.allow_changed |= over.allow_changed;
         self
     }

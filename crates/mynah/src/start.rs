@@ -126,7 +126,9 @@ impl Start {
     async fn attach(&self, run: &RunId, log: &Arc<dyn Log>) -> Result<Driver> {
         let loaded = Loaded::read(&**log, run).await?;
         self.compare(&loaded)?;
-        let loaded = continued(log, &self.engine, loaded, &self.options).await?;
+        let mut options = self.options.clone();
+        options.values.budget = options.new_budget.take().or(options.values.budget);
+        let loaded = continued(log, &self.engine, loaded, &options).await?;
         let run = loaded.run.clone();
         let is_due = loaded.sleeps_until().is_some()
             && loaded.sleeps_for(self.engine.0.world.as_ref()).is_none();
@@ -135,7 +137,7 @@ impl Start {
             return Replay::alone(Arc::clone(log), run, options).perform(loaded);
         }
         let resume = Resume::new(self.engine.clone(), Arc::clone(log), run.clone());
-        let mut driver = resume.options(self.options.clone()).prepare(loaded).await?;
+        let mut driver = resume.options(options).prepare(loaded).await?;
         let past = Loaded::to_compare(&**log, &run).await?;
         let mut options = self.options.as_watched();
         options.cancel_handle = None;

@@ -14,7 +14,9 @@ use mynah_step::{Spent, Tool, ToolContext, millis, since_1970};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{Decision, Engine, EventStream, Options, Resume, Run, Waiting, loaded::Loaded};
+use crate::{
+    Decision, Engine, EventStream, Options, Resume, Run, Waiting, linked::root, loaded::Loaded,
+};
 use activity::followed;
 
 /// How deep agents may be nested if the engine has no limit.
@@ -246,8 +248,8 @@ async fn work(
     let own = agent.0.max_agent_depth;
     let agent = agent.max_agent_depth(own.map_or(left, |own| own.min(left)));
     let place = context.log().zip(child);
-    let budget = budget(place.as_ref(), &agent, &context).await?;
-    let (stream, (engine, options)) = start(&agent, thread, budget, place.as_ref());
+    let budgets = budgets(place.as_ref(), &agent, &context).await?;
+    let (stream, (engine, options)) = start(&agent, thread, budgets, place.as_ref());
     let result = followed(stream, context.clone()).await?;
     let Some((log, _)) = place else {
         let outcome = match result.halted_reason {
@@ -286,7 +288,7 @@ fn depth_left(context: &ToolContext) -> u32 {
 fn start(
     agent: &Engine,
     thread: Thread,
-    budget: Option<Budget>,
+    (budget, new_budget): (Option<Budget>, Option<Budget>),
     place: Option<&(Arc<dyn Log>, RunId)>,
 ) -> (EventStream, (Engine, Options)) {
     let mut chat = agent.chat(thread);
@@ -296,6 +298,7 @@ fn start(
     if let Some(budget) = budget {
         chat = chat.budget(budget);
     }
+    chat = chat.options(Options { new_budget, ..Options::new() });
     let settings = chat.settings();
     (chat.stream(), settings)
 }
@@ -401,32 +404,36 @@ fn hints_of(run: &Run) -> Metadata {
     hints
 }
 
-/// The id of the agent's run: the same in every attempt of the call.
+/// The id of the agent's run: the same in every attempt of the call, also in a run that continues the parent.
 fn child_id(parent: &RunId, context: &ToolContext) -> RunId {
     let key = context.idempotency_key();
     let short = key.get(..12).unwrap_or(&key);
-    let id = format!("{parent}+{}-{short}", context.call.name);
+    let id = format!("{}+{}-{short}", root(parent), context.call.name);
     RunId::from(if id.len() <= MAX_RUN_ID { id } else { key })
 }
 
-/// The budget with which the agent's run began; if it has not begun, what is left of the parent's and the agent's own.
-async fn budget(
+/// The budget with which the agent's run begins: what is left of the parent's and the agent's own. If it has begun, the recorded one, and the
+/// one with which it continues: a person may have given the parent more.
+async fn budgets(
     place: Option<&(Arc<dyn Log>, RunId)>,
     agent: &Engine,
     context: &ToolContext,
-) -> Result<Option<Budget>> {
+) -> Result<(Option<Budget>, Option<Budget>)> {
+    let granted = match (agent.0.options.values.budget.clone(), context.budget_left()) {
+        (Some(own), Some(left)) => Some(own.narrowed(left)),
+        (own, left) => own.or_else(|| left.cloned()),
+    };
     if let Some((log, child)) = place {
         let first = log.read(child, 1, 1).await?;
         let began = first.first().and_then(|record| record.fact().ok().flatten());
         if let Some(Fact::RunStarted { about: Some(about), .. }) = began {
             let recorded = about.options.get("budget");
-            return Ok(recorded.and_then(|recorded| Budget::from_json(recorded).ok()));
+            let recorded = recorded.and_then(|recorded| Budget::from_json(recorded).ok());
+            let wider = recorded.clone().zip(granted).map(|(old, new)| old.widened(&new));
+            return Ok((recorded, wider));
         }
     }
-    Ok(match (agent.0.options.values.budget.clone(), context.budget_left()) {
-        (Some(own), Some(left)) => Some(own.narrowed(left)),
-        (own, left) => own.or_else(|| left.cloned()),
-    })
+    Ok((granted, None))
 }
 
 async fn records(log: &Arc<dyn Log>, run: &Run) -> Result<u64> {

@@ -240,6 +240,44 @@ async fn an_agent_gets_what_is_left_of_the_budget() {
     assert_eq!(child.totals.turns, 1, "{:?}", result.halted_reason);
 }
 
+#[tokio::test]
+async fn an_agent_continues_where_it_was_in_the_run_that_continues_its_parent() {
+    static PAID: AtomicUsize = AtomicUsize::new(0);
+    static LOOKED: AtomicUsize = AtomicUsize::new(0);
+    let pay = Tool::new("pay", "", json!({})).handler(async |_, _| {
+        PAID.fetch_add(1, Ordering::SeqCst);
+        "paid"
+    });
+    let look = Tool::new("look", "", json!({})).idempotent(2).handler(async |_, _| {
+        // The first look takes longer than the parent's budget.
+        if LOOKED.fetch_add(1, Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_secs(600)).await;
+        }
+        "a bird"
+    });
+    let limit = |ms: u64| Budget::new().max_wall_clock_ms(ms);
+    for (is_nested, turns) in [(false, 3), (true, 5)] {
+        [&PAID, &LOOKED].into_iter().for_each(|count| count.store(0, Ordering::SeqCst));
+        let second = Script::new().tool_call("c1", "look", json!({})).usage(10, 5).call_tools();
+        let agent = researcher([calls("pay", json!({})), second, says("They can.")]);
+        let agent = agent.tool(pay.clone()).tool(look.clone());
+        let engine = editor(if is_nested { editor(agent) } else { agent });
+        let log = MemoryLog::new();
+        let chat = engine.chat("Mynahs?").budget(limit(1_500)).record(&log).run_id("p");
+        assert_eq!(chat.await.unwrap().halted_reason.as_str(), "budget_exceeded");
+        let done = engine.resume(&log, "p").budget(limit(600_000)).await.unwrap();
+        assert_eq!((done.text().as_ref(), done.run_id.as_deref()), ("Yes.", Some("p~2")));
+        assert_eq!([&PAID, &LOOKED].map(|count| count.load(Ordering::SeqCst)), [1, 2]);
+        let agents = if is_nested { 2 } else { 1 };
+        assert_eq!(statuses(&log, "p+").await, vec![RunStatus::Completed; agents]);
+        assert_eq!(statuses(&log, "p~2+").await, []);
+        assert_eq!(engine.replay(&log, "p~2").await.unwrap().status, "equal");
+        // What the agents used counts once, though two records link to each.
+        let run = log.run("p~2").await.unwrap().unwrap();
+        assert_eq!(mynah::log::agents_totals(&log, &run).await.unwrap().turns, turns);
+    }
+}
+
 /// An engine whose first answer calls two agents, and an agent that looks for as long as it may.
 fn two_agents(scripts: impl IntoIterator<Item = Script>) -> Engine {
     let look = Tool::new("look", "", json!({})).idempotent(1).handler(async |_, _| "a bird");
