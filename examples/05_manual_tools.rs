@@ -25,11 +25,11 @@ async fn main() -> Result<()> {
 
     // A person approves it, possibly days later and in another process: the log has what the run
     // waits for.
-    let waiting = recorded_call(&log, &run).await?.waiting;
+    let waiting = recorded_call(&log, &run).await?.waiting();
     let mut resume = engine.resume(&log, &run);
-    for call in waiting.iter().flat_map(ChatResult::manual_tool_calls) {
+    for call in waiting.iter().flat_map(|waiting| waiting.calls()) {
         println!("approved: {}({})", call.name, call.arguments);
-        resume = resume.approve(call.id); // or reject(call.id, "why not")
+        resume = resume.approve(&*call.id); // or reject(&*call.id, "why not")
     }
     println!("{}", resume.await?.into_text()?);
     Ok(())

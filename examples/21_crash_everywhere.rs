@@ -55,11 +55,12 @@ async fn main() {
         let check = crash_everywhere(|| agent(&bank, fixed), "Send Ada 50.")
             .before_each(|| bank.transfers().clear())
             .observe(|| bank.transfers().len());
+        let name = if fixed { "fixed" } else { "as it was" };
         match check.check().await {
             Ok(report) => {
-                println!("fixed: the process died {} times, no harm done", report.crashed)
+                println!("{name}: the process died {} times, no harm done", report.crashed)
             }
-            Err(violation) => println!("{violation}\n"),
+            Err(violation) => println!("{name}: {violation}\n"),
         }
     }
 }
@@ -69,4 +70,12 @@ async fn main() {
 async fn no_crash_does_harm() {
     let bank = Bank::default();
     crash_everywhere(|| agent(&bank, true), "Send Ada 50.").await;
+}
+
+#[tokio::test]
+async fn the_bug_is_found() {
+    let bank = Bank::default();
+    let check = crash_everywhere(|| agent(&bank, false), "Send Ada 50.");
+    let found = check.before_each(|| bank.transfers().clear()).check().await.unwrap_err();
+    assert_eq!(found.tool(), Some("transfer"), "{found}");
 }

@@ -59,9 +59,5 @@ async fn main() -> mynah::Result<()> {
 #[tokio::test]
 async fn no_crash_pays_twice() {
     let check = mynah::testing::crash_everywhere(agent, "Pay all invoices.");
-    let check = check.decide(|resume, call| match decide(call) {
-        Decision::ApproveWith(arguments) => resume.approve_with(&*call.id, arguments),
-        _ => resume.reject(&*call.id, "ask Eve for an invoice first"),
-    });
-    check.await;
+    check.decide(decide).await;
 }

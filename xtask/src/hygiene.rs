@@ -23,8 +23,16 @@ const PLATFORMS: &[&str] = &["x86_64-pc-windows-gnu", "aarch64-apple-darwin"];
 const API: &str = "docs/public-api.txt";
 
 /// The listing of `mynah` has the names of what it re-exports; those of the others have the methods and fields.
-const API_OF: &[&str] =
-    &["mynah", "mynah-data", "mynah-log", "mynah-step", "mynah-adapters", "mynah-mcp"];
+const API_OF: &[&str] = &[
+    "mynah",
+    "mynah-data",
+    "mynah-log",
+    "mynah-step",
+    "mynah-adapters",
+    "mynah-mcp",
+    "mynah-sqlite",
+    "mynah-tools",
+];
 
 pub(crate) fn all(install: bool) -> Result<(), String> {
     let mut failed = Vec::new();

@@ -505,7 +505,7 @@ async fn resume(
         options = options.overlay(Options::from_json(json!({"max_turns": turns}))?);
     }
     let again = |run: &RunId| arguments.again(engine, log, run, &options);
-    let RecordedCall { extent, waiting, .. } = recorded_call(log, &*found).await?;
+    let RecordedCall { extent, result: waiting, .. } = recorded_call(log, &*found).await?;
     let prompt = screen.prompt().filter(|_| extent != Extent::Generate);
     let followed = Followed { engine, resume: &again, prompt: prompt.as_ref() };
     let result = if prompt.is_some() && waiting.is_some() && !arguments.decides() {

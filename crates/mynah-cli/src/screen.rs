@@ -219,7 +219,7 @@ impl Screen {
         followed: &Followed<'_>,
     ) -> Result<Option<ChatResult>, Stop> {
         if let (Some(mut waiting), Some(prompt)) =
-            (recorded_call(log, run).await?.waiting, followed.prompt)
+            (recorded_call(log, run).await?.result, followed.prompt)
         {
             waiting.run_id.get_or_insert_with(|| run.clone());
             return self.settle(waiting, followed, prompt).await.map(Some);

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use mynah_data::{Breach, ModelRef, Usage};
+use mynah_log::Kind;
 use tokio::time::Instant;
 
 /// A sink for metrics: how long calls and appends take, and how they end. It is called in hot paths and from several threads, so it must be
@@ -102,7 +103,7 @@ pub struct ToolCallMetric<'a> {
 #[non_exhaustive]
 pub struct AppendMetric<'a> {
     /// The kind of the record.
-    pub kind: &'a str,
+    pub kind: Kind,
     /// The reason of the log's error, if it failed.
     pub failure: Option<&'a str>,
     /// The time from the fact until it was safe.

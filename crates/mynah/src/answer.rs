@@ -18,7 +18,7 @@ use mynah_step::{BoxFuture, schema_of, schemars::JsonSchema};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::{call::Chat, prepare::Input, stream::EventStream};
+use crate::{CancelHandle, call::Chat, prepare::Input, stream::EventStream};
 
 impl Chat {
     /// The answer as a value of a type. The model is asked for JSON that fits the type's schema,
@@ -134,6 +134,21 @@ impl<T: DeserializeOwned> AnswerStream<T> {
     /// The result of the last chat that ended: its thread, usage and run id.
     pub fn result(&self) -> Option<&ChatResult> {
         self.result.as_ref()
+    }
+
+    /// A handle that ends the run and lets the stream come to its end.
+    pub fn cancel_handle(&mut self) -> CancelHandle {
+        self.events.cancel_handle()
+    }
+
+    /// The id of the run, if it is recorded and has begun. An answer that is repaired has a run of its own.
+    pub fn run_id(&self) -> Option<&RunId> {
+        self.events.run_id()
+    }
+
+    /// Why the call was refused before it began; see [`EventStream::refusal`].
+    pub fn refusal(&self) -> Option<&Error> {
+        self.events.refusal()
     }
 
     /// The value of an answer, if it is JSON, fits the schema and can be read as the type.

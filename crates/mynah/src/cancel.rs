@@ -66,11 +66,6 @@ impl CancelHandle {
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.is_cancelled()
     }
-
-    /// Whether its runs were [released](Self::release).
-    pub fn is_released(&self) -> bool {
-        self.released.is_cancelled()
-    }
 }
 
 impl fmt::Debug for CancelHandle {

@@ -269,6 +269,7 @@ impl Follow {
     ///
     /// # Errors
     /// As [`try_next`](Self::try_next).
+    #[doc(hidden)]
     pub async fn next_ready(&mut self) -> Result<Option<FollowedEvent>> {
         loop {
             if let Some(event) = self.events.pop_front() {

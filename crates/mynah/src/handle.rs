@@ -61,6 +61,22 @@ impl Waiting {
         }
     }
 
+    pub(crate) fn of(result: &ChatResult) -> Option<Self> {
+        match result.halted_reason {
+            HaltReason::AskUser => {
+                Some(Self::Question(result.pending_question.clone().unwrap_or_default()))
+            }
+            HaltReason::ManualToolCalls => Some(Self::Approval(result.manual_tool_calls())),
+            HaltReason::UncertainTools => Some(Self::Uncertain(result.uncertain_tool_calls())),
+            HaltReason::CrashLoop => Some(Self::CrashLoop),
+            HaltReason::Sleeping => {
+                let time = result.metadata.get("wake_at_ms").and_then(Value::as_u64);
+                Some(Self::at(time.unwrap_or_default()))
+            }
+            _ => None,
+        }
+    }
+
     pub(crate) fn at(wake_at_ms: u64) -> Self {
         Self::Time(SystemTime::UNIX_EPOCH + Duration::from_millis(wake_at_ms))
     }
@@ -176,22 +192,7 @@ impl Run {
 
     /// What the run waits for; none if it has ended.
     pub fn waiting(&self) -> Option<Waiting> {
-        match self.result.halted_reason {
-            HaltReason::AskUser => {
-                let question = self.result.pending_question.as_deref();
-                Some(Waiting::Question(question.unwrap_or_default().to_owned()))
-            }
-            HaltReason::ManualToolCalls => Some(Waiting::Approval(self.result.manual_tool_calls())),
-            HaltReason::UncertainTools => {
-                Some(Waiting::Uncertain(self.result.uncertain_tool_calls()))
-            }
-            HaltReason::CrashLoop => Some(Waiting::CrashLoop),
-            HaltReason::Sleeping => {
-                let time = self.result.metadata.get("wake_at_ms").and_then(Value::as_u64);
-                Some(Waiting::at(time.unwrap_or_default()))
-            }
-            _ => None,
-        }
+        Waiting::of(&self.result)
     }
 
     /// The digest to which an approval of a call is bound, with the tool that this engine has; none if it has none.

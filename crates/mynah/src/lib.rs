@@ -168,10 +168,10 @@ pub mod prelude {
     #[cfg(feature = "sqlite")]
     pub use crate::log::SqliteLog;
     pub use crate::{
-        Approval, Budget, CancelHandle, ChatResult, Decision, Engine, Error, Event, Fallback,
-        HaltReason, Message, OnToolError, OnUncertain, Options, Request, Response, ResponseFormat,
-        Result, RetryPolicy, RunId, Session, Status, StepResult, Thread, Tool, ToolCall,
-        ToolChoice, ToolContext, ToolErrorDecision, ToolMode, ToolOutcome, Waiting,
-        log::{Log, MemoryLog},
+        AdapterReason, Approval, Budget, CancelHandle, ChatResult, Decision, Engine, Error, Event,
+        Fallback, HaltReason, Message, OnToolError, OnUncertain, Options, Request, Response,
+        ResponseFormat, Result, RetryPolicy, RunId, Session, Status, StepResult, Thread, Tool,
+        ToolCall, ToolChoice, ToolContext, ToolErrorDecision, ToolMode, ToolOutcome, Waiting,
+        log::{Log, MemoryLog, verify_run},
     };
 }

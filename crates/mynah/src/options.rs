@@ -603,7 +603,7 @@ macro_rules! setters_of {
         ///
         /// let resume = engine.resume(&log, waiting.run_id.unwrap()).answer("two");
         /// let refused = resume.halt_when("v2", |_| true).await.unwrap_err();
-        /// assert_eq!(refused.metadata()["diff"][0]["path"], "about.options.halt_when");
+        /// assert_eq!(refused.differences()[0].path, "about.options.halt_when");
         /// # Ok(()) }
         /// ```
         pub fn halt_when(

@@ -215,6 +215,7 @@ impl RecordedTools {
     ///
     /// # Errors
     /// A log that cannot be read, or a damaged record.
+    #[doc(hidden)]
     pub async fn named_in(log: &dyn Log, run: &str) -> Result<Option<RunId>> {
         let first = log.read(run, 1, 2).await?;
         for record in first {

@@ -221,7 +221,7 @@ impl Replay {
     /// let run = engine.chat(thread).record(&log).await?.run_id.unwrap();
     ///
     /// let difference = engine.replay(&log, &*run).system("Be kind.").await.unwrap_err();
-    /// assert_eq!(difference.metadata()["diff"][0]["path"], "thread.messages.0.content");
+    /// assert_eq!(difference.differences()[0].path, "thread.messages.0.content");
     /// # Ok(()) }
     /// ```
     pub fn system(mut self, text: impl Into<String>) -> Self {

@@ -6,6 +6,7 @@ use mynah_data::{ChatResult, Error, Result, RunId, Session, SessionReason, Threa
 use mynah_log::{Extent, Hash, Log, RunFilter};
 
 use crate::{
+    Waiting,
     linked::current,
     loaded::{EngineSegment, Loaded},
 };
@@ -47,7 +48,7 @@ pub struct Restored {
 /// # Errors
 /// `no_session` if no run in the log is a turn of it; a corrupt run, or one that lacks removed
 /// records.
-pub async fn restore_session<L: Log>(log: &L, id: &str) -> Result<Restored> {
+pub async fn restore_session(log: &dyn Log, id: &str) -> Result<Restored> {
     let page = log.runs(RunFilter::new().session(id).limit(1)).await?;
     let newest = page.sound()?.first().ok_or_else(|| {
         let message = format!("session error: no_session: no run in this log is a turn of {id:?}");
@@ -84,7 +85,7 @@ pub async fn restore_session<L: Log>(log: &L, id: &str) -> Result<Restored> {
 /// # Errors
 /// `no_session` if the run is not a turn of a session; a corrupt run, or one that lacks removed
 /// records.
-pub async fn restore_turn<L: Log>(log: &L, run: impl AsRef<str>) -> Result<Restored> {
+pub async fn restore_turn(log: &dyn Log, run: impl AsRef<str>) -> Result<Restored> {
     let run = run.as_ref();
     let loaded = Loaded::read(log, run).await?;
     if loaded.about.session.is_none() {
@@ -111,13 +112,20 @@ pub struct RecordedCall {
     /// The result of a waiting run, as its caller received it: with the question, or with the calls
     /// and their arguments. None while it is in progress or after its process died, which
     /// [`Engine::resume`](crate::Engine::resume) continues, and none after its end.
-    pub waiting: Option<ChatResult>,
+    pub result: Option<ChatResult>,
     /// The digest of each call that the run waits for, by the call's id: what an approval of it is bound to. See
     /// [`Resume::approve_digest`](crate::Resume::approve_digest).
     pub digests: BTreeMap<String, Hash>,
     /// The [idempotency key](crate::ToolContext::idempotency_key) of each call that the run waits for, by the call's id. A service that
     /// was given the key knows whether a call with an unknown outcome did its work.
     pub idempotency_keys: BTreeMap<String, String>,
+}
+
+impl RecordedCall {
+    /// What the run waits for; none while it is in progress, after its process died, and after its end.
+    pub fn waiting(&self) -> Option<Waiting> {
+        Waiting::of(self.result.as_ref()?)
+    }
 }
 
 /// Reads a run's request and what it waits for, from its records and those of earlier turns of its
@@ -137,8 +145,8 @@ pub struct RecordedCall {
 ///
 /// let run = engine.chat("pay").record(&log).await?.run_id.unwrap();
 ///
-/// let waiting = mynah::recorded_call(&log, &run).await?.waiting.unwrap();
-/// let call = &waiting.manual_tool_calls()[0];
+/// let waiting = mynah::recorded_call(&log, &run).await?.waiting().unwrap();
+/// let call = &waiting.calls()[0];
 /// assert_eq!((&*call.name, &call.arguments), ("pay", &json!({"euros": 7})));
 /// # Ok(()) }
 /// ```
@@ -152,14 +160,14 @@ pub async fn recorded_call(log: &dyn Log, run: impl AsRef<str>) -> Result<Record
         run_id: loaded.run.clone(),
         last_record: loaded.records.len() as u64,
         extent,
-        waiting: loaded.waiting(),
+        result: loaded.waiting(),
         digests: loaded.digests(),
         idempotency_keys: loaded.idempotency_keys(),
         thread: loaded.thread_of_call(),
     })
 }
 
-async fn session_of<L: Log>(log: &L, loaded: Loaded) -> Result<Restored> {
+async fn session_of(log: &dyn Log, loaded: Loaded) -> Result<Restored> {
     let mut before = loaded.session_before();
     let unfinished = (!loaded.was_told()).then(|| loaded.run.clone());
     // If the session's first turn has no end, the session refers to the start of its run, so that no other turn does its work.

@@ -278,7 +278,9 @@ impl Resume {
         self
     }
 
-    pub(crate) fn decide(mut self, id: impl Into<String>, decision: Decision) -> Self {
+    /// Decides about a call that the run waits for: [`approve`](Self::approve), [`approve_with`](Self::approve_with), [`reject`](Self::reject)
+    /// or [`tool_result`](Self::tool_result), as a value.
+    pub fn decide(mut self, id: impl Into<String>, decision: Decision) -> Self {
         self.decisions.push((id.into(), decision));
         self
     }
@@ -346,6 +348,7 @@ impl Resume {
     ///
     /// # Errors
     /// As [`check`](Self::check).
+    #[doc(hidden)]
     pub async fn check_fork(&self, at: u64) -> Result<()> {
         self.fit(&Loaded::read(&*self.log, &self.run).await?.cut(at)).map(drop)
     }

@@ -122,6 +122,7 @@ impl EventStream {
     }
 
     /// The last record up to which a replay was found equal.
+    #[doc(hidden)]
     pub fn compared(&self) -> Option<u64> {
         self.driver()?.compared()
     }

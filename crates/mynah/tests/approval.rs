@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use mynah::{
-    Approval, ChatResult, Engine, Event, Message, OnUncertain, ReplayStatus, Resume, Tool,
+    Approval, ChatResult, Decision, Engine, Event, Message, OnUncertain, ReplayStatus, Tool,
     ToolCall, ToolMode, ToolOutcome, Tools,
     log::{Fact, Hash, Log, MemoryLog},
     recorded_call, replay_run,
@@ -38,12 +38,12 @@ async fn another_process_knows_what_a_run_waits_for() -> mynah::Result<()> {
         let run = result.run_id.clone().unwrap_or_default();
         let refused = some.resume(&log, &run).await.expect_err("it waits");
         assert_eq!((refused.reason(), &refused.metadata()[told]), ("invalid_status", &expected));
-        assert_eq!(recorded_call(&log, &run).await?.waiting, Some(result));
+        assert_eq!(recorded_call(&log, &run).await?.result, Some(result));
     }
     let engine = calls(["c0"])?.tool(pick().manual());
     let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
     engine.resume(&log, &run).approve("c0").await?;
-    assert_eq!(recorded_call(&log, &run).await?.waiting, None);
+    assert_eq!(recorded_call(&log, &run).await?.waiting(), None);
     Ok(())
 }
 
@@ -125,10 +125,10 @@ async fn an_approved_call_is_not_run_twice_unasked_whenever_its_process_dies() -
         Engine::new(Scripted::play(script))
             .tool(pick.handler(async |arguments: Value, _| arguments))
     };
-    let decide = |resume: Resume, call: &ToolCall| match &*call.id {
-        "c0" => resume.approve("c0"),
-        "c1" => resume.reject("c1", "too dear"),
-        id => resume.tool_result(id, "mine"),
+    let decide = |call: &ToolCall| match &*call.id {
+        "c0" => Decision::Approve,
+        "c1" => Decision::Reject("too dear".to_owned()),
+        _ => Decision::Result(json!("mine")),
     };
     let check = || crash_everywhere(engine, "go").decide(decide);
     // After its announcement, and before its outcome.
@@ -148,7 +148,7 @@ async fn an_approved_call_is_not_run_twice_unasked_whenever_its_process_dies() -
     assert_eq!(repeated.reason(), "invalid_status");
     assert!(repeated.message().contains("call c0 was approved before"), "{repeated}");
     let waiting = engine.resume(&log, &*run).await?;
-    assert_eq!(recorded_call(&log, &run).await?.waiting, Some(waiting));
+    assert_eq!(recorded_call(&log, &run).await?.result, Some(waiting));
     assert_eq!(engine.resume(&log, &*run).approve("c0").await?.text(), "done");
     Ok(())
 }
@@ -173,6 +173,33 @@ async fn a_second_approval_of_a_call_that_runs_names_the_process_that_holds_the_
     let asked = engine.resume(&log, &*run).approve("c0").check().await.expect_err("it runs");
     assert!(asked.message().contains("it is running, or the process died"), "{asked}");
     first.abort();
+    Ok(())
+}
+
+#[tokio::test]
+async fn rerun_tools_runs_what_is_idempotent_and_needed_no_approval() -> mynah::Result<()> {
+    let as_idempotent = |tool: Tool| tool.idempotent(1);
+    for (make, is_approved, reruns) in [
+        (as_idempotent as fn(Tool) -> Tool, false, 1),
+        (|tool| tool, false, 0),
+        (|tool: Tool| tool.idempotent(1).approval(Approval::Ask), true, 0),
+    ] {
+        let (log, ran) = (MemoryLog::new(), Arc::new(AtomicU32::new(0)));
+        let counter = Arc::clone(&ran);
+        let pick = Tool::new("pick", "", json!({})).handler(move |arguments: Value, _| {
+            counter.fetch_add(1, Relaxed);
+            async { arguments }
+        });
+        let engine = calls(["c0"])?.tool(make(pick));
+        let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
+        if is_approved {
+            engine.resume(&log, &*run).approve("c0").await?;
+        }
+        engine.replay(&log, &*run).rerun_tools().await?;
+        assert_eq!(ran.load(Relaxed), 1 + reruns, "approved: {is_approved}");
+        engine.replay(&log, &*run).rerun_tool("pick").await?;
+        assert_eq!(ran.load(Relaxed), 2 + reruns, "a tool that is named");
+    }
     Ok(())
 }
 
@@ -440,11 +467,8 @@ async fn a_call_in_doubt_keeps_the_arguments_that_a_person_gave_it() -> mynah::R
     let engine = || {
         Engine::new(Scripted::play([script(), Script::new().text("done").stop()])).tool(asks(""))
     };
-    let check = || {
-        crash_everywhere(engine, "go").decide(|resume: Resume, call: &ToolCall| {
-            resume.approve_with(&*call.id, json!({"x": 7}))
-        })
-    };
+    let check =
+        || crash_everywhere(engine, "go").decide(|_| Decision::ApproveWith(json!({"x": 7})));
     assert_eq!(check().await.uncertain, 2);
     assert_eq!(check().on_uncertain(OnUncertain::Rerun).await.uncertain, 0);
 

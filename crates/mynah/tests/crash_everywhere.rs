@@ -9,8 +9,9 @@ use std::{
 };
 
 use mynah::{
-    Adapter, Approval, BoxFuture, Budget, Engine, Error, ModelCall, ModelStream, OnUncertain,
-    Options, Request, Result, StepResult, Tool, ToolContext, ToolMode, ToolOutcome,
+    Adapter, Approval, BoxFuture, Budget, Decision, Engine, Error, ModelCall, ModelStream,
+    OnUncertain, Options, Request, Result, StepResult, Tool, ToolContext, ToolMode, ToolOutcome,
+    log::Kind,
     testing::{CrashViolation, CrashViolationKind, Script, Scripted, crash_everywhere},
 };
 use serde_json::{Value, json};
@@ -50,7 +51,10 @@ async fn an_effect_where_the_engine_is_made_is_found() {
         .check()
         .await
         .expect_err("a bug");
-    assert_eq!(place(&found), (CrashViolationKind::WorldDiffers, None, Some((1, "run_started"))));
+    assert_eq!(
+        place(&found),
+        (CrashViolationKind::WorldDiffers, None, Some((1, Kind::RunStarted)))
+    );
     let text = found.to_string();
     assert!(text.contains("do every effect in a tool"), "{text}");
 }
@@ -130,7 +134,7 @@ async fn a_tool_that_is_not_idempotent_waits_for_a_person_and_is_not_repeated() 
     let found = check().on_uncertain(OnUncertain::Rerun).check().await.expect_err("two charges");
     assert_eq!(
         place(&found),
-        (CrashViolationKind::ResultDiffers, Some("charge"), Some((7, "tool_completed")))
+        (CrashViolationKind::ResultDiffers, Some("charge"), Some((7, Kind::ToolCompleted)))
     );
     // The tool is not marked, so the advice is about the policy.
     let advice = "what to do: on_uncertain(OnUncertain::Rerun) runs this tool again";
@@ -256,11 +260,9 @@ async fn a_run_that_waits_is_not_tested_unless_it_may_wait() {
     let pays = || echo().approval(Approval::Ask);
     let ask = || crash_everywhere(move || agent(asks()), "go");
     let pay = || crash_everywhere(move || agent(pays()), "go");
-    let idle = pay().decide(|resume, _| resume);
     for (check, why) in [
         (ask(), "waits for an answer to \"How many?\"; add answer(..), or may_wait()"),
         (pay(), "waits for a decision about echo; add approve_all() or decide(..), or may_wait()"),
-        (idle, "the function of decide(..) returns no decision about call c0 of tool echo"),
     ] {
         let found = check.check().await.expect_err("it waits");
         assert_eq!(found.kind(), CrashViolationKind::NotTested, "{found}");
@@ -321,8 +323,8 @@ async fn a_question_is_answered_and_an_approved_call_runs_once() {
     let report = check().answer("two").approve_all().await;
     assert_eq!((report.records, report.uncertain), (17, 2));
     check().answer("two").approve_all().on_uncertain(OnUncertain::Rerun).await;
-    check().answer("two").decide(|resume, call| resume.reject(&*call.id, "too dear")).await;
-    check().answer("two").decide(|resume, call| resume.tool_result(&*call.id, 1)).await;
+    check().answer("two").decide(|_| Decision::Reject("too dear".to_owned())).await;
+    check().answer("two").decide(|_| Decision::Result(json!(1))).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -475,9 +477,9 @@ async fn an_awaited_check_panics_with_the_violation() {
 }
 
 /// Where the outcome of an agent's first call is recorded.
-const TOOL_COMPLETED: Option<(u64, &str)> = Some((5, "tool_completed"));
+const TOOL_COMPLETED: Option<(u64, Kind)> = Some((5, Kind::ToolCompleted));
 
-fn place(found: &CrashViolation) -> (CrashViolationKind, Option<&str>, Option<(u64, &str)>) {
+fn place(found: &CrashViolation) -> (CrashViolationKind, Option<&str>, Option<(u64, Kind)>) {
     (found.kind(), found.tool(), found.record().zip(found.record_kind()))
 }
 

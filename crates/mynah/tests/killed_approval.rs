@@ -29,7 +29,7 @@ async fn a_run_killed_while_it_waits_or_in_the_approved_call_goes_on_elsewhere()
     kill_when_told(start(folder, "ask"), "waits");
     let log = SqliteLog::open(folder.join("log.db"))?;
     let kept = recorded_call(&log, "r").await?;
-    let waiting = kept.waiting.expect("it waits");
+    let waiting = kept.result.expect("it waits");
     assert_eq!(waiting.manual_tool_calls()[0].arguments, json!({"euros": 700}));
     assert_eq!(kept.digests.len(), 1);
     assert_eq!(paid(folder), Vec::<String>::new());

@@ -342,7 +342,7 @@ async fn the_id_of_a_failed_run_leads_to_the_run_that_continues_it() -> Result<(
         assert_eq!(waiting.run_id.as_deref(), Some("k~2"));
 
         let call = recorded_call(&log, "k").await?;
-        assert_eq!((&*call.run_id, call.waiting.is_some()), ("k~2", true));
+        assert_eq!((&*call.run_id, call.waiting().is_some()), ("k~2", true));
         engine.resume(&log, "k").approve("c0").check().await?;
         match ends {
             "approved" => {

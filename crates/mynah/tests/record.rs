@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mynah::{
-    ChatResult, Engine, Event, HaltReason, Message, OnUncertain, Resume, RunId, StepResult, Tool,
+    ChatResult, Decision, Engine, Event, HaltReason, Message, OnUncertain, RunId, StepResult, Tool,
     ToolCall, ToolMode, ToolOutcome, Tools, fork_run,
     log::{Append, Chain, Fact, Log, MemoryLog, Record, verify},
     replay_run,
@@ -103,9 +103,9 @@ proptest! {
 /// Each case is as many runs as there are moments at which its process can die.
 #[test]
 fn a_run_whose_process_dies_at_any_record_comes_to_the_same() {
-    let decide = |resume: Resume, call: &ToolCall| match &*call.name {
-        "nope" => resume.tool_result(&*call.id, "no such tool"),
-        _ => resume.approve(&*call.id),
+    let decide = |call: &ToolCall| match &*call.name {
+        "nope" => Decision::Result(json!("no such tool")),
+        _ => Decision::Approve,
     };
     let config = ProptestConfig { cases: cases(300) / 20, ..ProptestConfig::default() };
     let died = TestRunner::new(config).run(&(plan(), any::<bool>()), |(plan, reruns)| {

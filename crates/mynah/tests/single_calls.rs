@@ -63,7 +63,7 @@ async fn a_step_that_waits_is_a_run_that_waits_and_goes_on_with_a_step() -> myna
         let run = only_run(&log).await;
         assert_eq!(status(&log, &run).await, RunStatus::Suspended, "{given}");
         assert_eq!(engine().replay(&log, &*run).await?.status, "equal", "{given}");
-        let waits = mynah::recorded_call(&log, &run).await?.waiting.expect("it waits");
+        let waits = mynah::recorded_call(&log, &run).await?.result.expect("it waits");
         let asked = (waits.pending_question.is_some(), waits.manual_tool_calls().len());
         assert_eq!(asked, if given == "answer" { (true, 0) } else { (false, 1) });
         let goes_on = waiter([call("c1", "echo"), says("too far")]);

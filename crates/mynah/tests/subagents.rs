@@ -513,7 +513,7 @@ async fn decisions_of_the_check_hold_for_the_calls_of_an_agent() {
     let check = || crash_everywhere(|| editor(agent()), "Mynahs?");
     let answered = check().answer("yes").await;
     assert_eq!(check().approve_all().await, answered);
-    let rejected = check().decide(|resume, call| resume.reject(&*call.id, "not today")).await;
+    let rejected = check().decide(|_| Decision::Reject("not today".to_owned())).await;
     assert_eq!(rejected.records, answered.records);
 }
 

@@ -110,7 +110,7 @@ impl MetricsSink for Told {
     fn append(&self, record: &AppendMetric<'_>) {
         let AppendMetric { kind, failure, took, .. } = *record;
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        told.push((kind.to_owned(), failure.map(str::to_owned), took));
+        told.push((kind.to_string(), failure.map(str::to_owned), took));
     }
 }
 

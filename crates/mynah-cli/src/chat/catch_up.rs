@@ -24,7 +24,7 @@ impl Chat {
     pub(super) async fn catch_up(&mut self, open: OpenTurn) -> Result<Next, Failure> {
         let OpenTurn { run, message, is_interrupted } = open;
         self.unsent = message.map(|message| (self.session.clone(), message));
-        let waiting = recorded_call(&self.log, &run).await?.waiting;
+        let waiting = recorded_call(&self.log, &run).await?.result;
         let reason = waiting.as_ref().map(|waiting| &waiting.halted_reason);
         let is_for_person = reason.is_some_and(|reason| *reason != HaltReason::Sleeping);
         if is_for_person && !self.prompt.is_terminal {

@@ -199,7 +199,7 @@ impl Recorder {
         let batch = &sent.batch;
         let count = batch.records.len().min(self.made.len());
         for (record, made) in batch.records.iter().zip(self.made.drain(..count)) {
-            let (kind, took) = (record.kind().as_str(), made.elapsed());
+            let (kind, took) = (record.kind(), made.elapsed());
             metrics.append(&AppendMetric { kind, failure, took });
         }
     }

@@ -22,10 +22,6 @@ impl Resume {
         answer(&self.decisions)
     }
 
-    pub(crate) fn decides(&self, call: &str) -> bool {
-        self.decisions.iter().any(|(id, _)| id == call)
-    }
-
     /// The calls that run because of a decision.
     pub(super) fn approved(&self) -> impl Iterator<Item = &String> {
         self.decisions.iter().filter(|(_, decision)| decision.runs()).map(|(id, _)| id)

@@ -14,6 +14,7 @@ impl Resume {
     /// that they become.
     ///
     /// A cancellation is left for a worker, and the run is not continued. Answers and decisions that the run does not wait for are dropped. Of several messages of the user, one is taken at a time.
+    #[doc(hidden)]
     pub fn inbox(mut self) -> Self {
         self.takes_inbox = true;
         self

@@ -12,7 +12,7 @@ use std::{
     task::Poll,
 };
 
-use mynah_data::{AdapterReason, Error, HaltReason, Result, Thread, ToolCall};
+use mynah_data::{AdapterReason, HaltReason, Result, Thread, ToolCall};
 use mynah_log::{Extent, Fact, Kind, Log, MemoryLog, OnUncertain, RunFilter};
 use mynah_step::RecordedFact;
 use serde::Serialize;
@@ -25,7 +25,7 @@ use self::{
     violation::{HALT_WHEN, Setting},
 };
 use crate::{
-    Engine, Options, Resume,
+    Decision, Engine, Options, Resume,
     loaded::Loaded,
     prepare::{Input, Origin, prepare},
     stream::EventStream,
@@ -43,7 +43,7 @@ const STOPS: [Kind; 4] =
 type Closure<'a, T> = Box<dyn Fn() -> T + Send + Sync + 'a>;
 
 /// What decides about a call that the run waits for.
-type Decide<'a> = Box<dyn Fn(Resume, &ToolCall) -> Resume + Send + Sync + 'a>;
+type Decide<'a> = Box<dyn Fn(&ToolCall) -> Decision + Send + Sync + 'a>;
 
 /// Lets the process of a chat die at each of its records, resumes it, and checks the result of the
 /// resumed run.
@@ -181,7 +181,7 @@ impl<'a> CrashEverywhere<'a> {
 
     /// Approves every call that asks for approval, also those of [agents](crate::Engine::as_tool).
     pub fn approve_all(self) -> Self {
-        self.decide(|resume, call| resume.approve(&*call.id))
+        self.decide(|_| Decision::Approve)
     }
 
     /// Permits that the run without a crash waits for a person at its end, and compares the runs up to there. Otherwise that is a violation,
@@ -194,7 +194,7 @@ impl<'a> CrashEverywhere<'a> {
     /// Decides about every call that asks for approval: approves it, rejects it or gives its result.
     ///
     /// ```
-    /// use mynah::{Engine, Tool, testing::{Script, Scripted, crash_everywhere}};
+    /// use mynah::{Decision, Engine, Tool, testing::{Script, Scripted, crash_everywhere}};
     /// use serde_json::json;
     /// # fn engine() -> Engine {
     /// #     let pick = Tool::new("pick", "", json!({})).manual();
@@ -203,13 +203,10 @@ impl<'a> CrashEverywhere<'a> {
     /// # }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
     ///
-    /// crash_everywhere(engine, "Pick one").decide(|resume, call| resume.tool_result(&*call.id, "red")).await;
+    /// crash_everywhere(engine, "Pick one").decide(|_| Decision::Result(json!("red"))).await;
     /// # }
     /// ```
-    pub fn decide(
-        mut self,
-        decide: impl Fn(Resume, &ToolCall) -> Resume + Send + Sync + 'a,
-    ) -> Self {
+    pub fn decide(mut self, decide: impl Fn(&ToolCall) -> Decision + Send + Sync + 'a) -> Self {
         self.decide = Some(Box::new(decide));
         self
     }
@@ -405,7 +402,7 @@ impl<'a> CrashEverywhere<'a> {
             match ended {
                 Some(Err(error)) => {
                     let is_new = records.is_empty() && died.is_empty();
-                    let kind = match is_new || error.metadata().contains_key(UNDECIDED) {
+                    let kind = match is_new {
                         true => CrashViolationKind::NotTested,
                         false => CrashViolationKind::NotResumed,
                     };
@@ -475,12 +472,8 @@ impl<'a> CrashEverywhere<'a> {
     fn decided(&self, engine: &Engine, log: &Arc<dyn Log>, run: &Loaded) -> Result<Option<Resume>> {
         let resume = || engine.resume(log, RUN).on_uncertain(self.on_uncertain);
         let decide = |calls: &[&ToolCall]| {
-            let Some(decide) = &self.decide else { return Ok(None) };
-            let decided = calls.iter().fold(resume(), |resume, call| decide(resume, call));
-            match calls.iter().find(|call| !decided.decides(&call.id)) {
-                Some(call) => Err(undecided(call)),
-                None => Ok(Some(decided)),
-            }
+            let decide = self.decide.as_ref()?;
+            Some(calls.iter().fold(resume(), |resume, call| resume.decide(&*call.id, decide(call))))
         };
         Ok(match run.last() {
             Some(Fact::Sealed(_)) => None,
@@ -493,7 +486,7 @@ impl<'a> CrashEverywhere<'a> {
                             _ => None,
                         },
                         Some(AgentCalls { calls, .. }) => {
-                            let decided = decide(&calls.iter().collect::<Vec<_>>())?;
+                            let decided = decide(&calls.iter().collect::<Vec<_>>());
                             let decided = decided.map(|decided| decided.as_answer());
                             decided.or_else(|| self.answer.clone())
                         }
@@ -503,7 +496,7 @@ impl<'a> CrashEverywhere<'a> {
                 }
                 HaltReason::ManualToolCalls => {
                     let calls = end.waiting_calls(run.facts());
-                    decide(&calls.iter().map(|call| &**call).collect::<Vec<_>>())?
+                    decide(&calls.iter().map(|call| &**call).collect::<Vec<_>>())
                 }
                 HaltReason::UncertainTools if self.on_uncertain != OnUncertain::Suspend => {
                     Some(resume())
@@ -648,16 +641,6 @@ struct Said {
     content: String,
     call_id: Option<String>,
     tool: Option<String>,
-}
-
-/// The member of an error that names a call without a decision.
-const UNDECIDED: &str = "undecided";
-
-fn undecided(call: &ToolCall) -> Error {
-    let ToolCall { id, name, .. } = call;
-    let why =
-        format!("the function of decide(..) returns no decision about call {id} of tool {name}");
-    Error::invalid_option("decide", "missing").with_message(why).with(UNDECIDED, id.as_str())
 }
 
 fn text(value: &impl Serialize) -> String {

@@ -83,7 +83,7 @@ impl Process {
     fn die_at(&self, record: &Record, durable: bool) {
         let fact = record.fact().ok().flatten();
         let call_id = fact.as_ref().and_then(Fact::attempt).map(|(call, _)| call.to_owned());
-        let kind = record.kind().to_string();
+        let kind = record.kind();
         *lock(&self.died) = Some(CrashPoint { record: record.seq(), kind, call_id, durable });
         self.waker.wake();
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use mynah_data::Error;
-use mynah_log::Fact;
+use mynah_log::{Fact, Kind};
 use mynah_step::RecordedFact;
 use serde_json::Value;
 
@@ -122,7 +122,7 @@ pub struct CrashPoint {
     /// The record.
     pub record: u64,
     /// The record's kind.
-    pub kind: String,
+    pub kind: Kind,
     /// The tool call that the record is about.
     pub call_id: Option<String>,
     /// Whether the record was durable. If not, what it reports was done and is not recorded.
@@ -146,7 +146,7 @@ pub struct CrashViolation {
     kind: CrashViolationKind,
     what: String,
     crashes: Vec<CrashPoint>,
-    record: Option<(u64, String)>,
+    record: Option<(u64, Kind)>,
     tool: Option<String>,
     advice: String,
 }
@@ -195,7 +195,7 @@ impl CrashViolation {
     pub(super) fn at_record(mut self, records: &[RecordedFact], seq: u64) -> Self {
         let at = records.iter().position(|kept| kept.record().seq() == seq);
         let Some(at) = at else { return self };
-        self.record = Some((seq, records[at].record().kind().to_string()));
+        self.record = Some((seq, records[at].record().kind()));
         let call = records[at].fact().attempt();
         self.tool = self.tool.or_else(|| tool_of(&records[..at], call?.0));
         self
@@ -222,7 +222,7 @@ impl CrashViolation {
     /// The same, at the record of the last crash.
     pub(super) fn at_last_crash(mut self, records: &[RecordedFact]) -> Self {
         if let Some(CrashPoint { record, kind, call_id, .. }) = self.crashes.last() {
-            self.record = Some((*record, kind.clone()));
+            self.record = Some((*record, *kind));
             self.tool = self.tool.or_else(|| tool_of(records, call_id.as_deref()?));
         }
         self
@@ -244,8 +244,8 @@ impl CrashViolation {
     }
 
     /// The kind of that record.
-    pub fn record_kind(&self) -> Option<&str> {
-        self.record.as_ref().map(|(_, kind)| kind.as_str())
+    pub fn record_kind(&self) -> Option<Kind> {
+        self.record.map(|(_, kind)| kind)
     }
 
     /// The tool that it is about.
