@@ -22,7 +22,7 @@ use serde_json::Value;
 use self::{
     commands::NAMES,
     message::{is_command, message},
-    stored::{OpenTurn, StoredSession, found},
+    stored::{OpenTurn, StoredSession, found, said},
     who::{AGENT, Who, newest},
 };
 use crate::{
@@ -243,23 +243,16 @@ impl Chat {
             Some("/help lists the commands".to_owned()),
         ];
         let mut told = parts.into_iter().flatten().collect::<Vec<_>>().join(" · ");
-        let mut recap = Vec::new();
+        let messages = self.session.as_ref().map(Session::messages);
         let open = open.and_then(|open| open.message.as_ref());
-        let said = self.session.iter().flat_map(|session| session.messages().iter().rev());
-        for message in open.into_iter().chain(said.map(AsRef::as_ref)) {
-            let text = short(&message.text(), RECAP);
-            match message.role() {
-                Role::User => {
-                    recap.push(format!("\nyou: {text}"));
-                    break;
-                }
-                Role::Assistant if recap.is_empty() && !text.is_empty() => {
-                    recap.push(format!("\nanswer: {text}"));
-                }
-                _ => {}
-            }
+        let asked = open.or_else(|| said(messages?).last());
+        let since = messages.into_iter().flat_map(|messages| messages.iter().rev());
+        let mut since = since.take_while(|message| open.is_none() && message.role() != Role::User);
+        let answer = since.find(|it| it.role() == Role::Assistant && !it.text().is_empty());
+        for (who, message) in [("you", asked), ("answer", answer.map(AsRef::as_ref))] {
+            let text = message.map(|message| short(&message.text(), RECAP));
+            told.extend(text.map(|text| format!("\n{who}: {text}")));
         }
-        told.extend(recap.into_iter().rev());
         self.screen.note(&told);
     }
 

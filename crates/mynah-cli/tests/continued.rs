@@ -243,6 +243,28 @@ fn a_message_that_was_stopped_at_a_question_does_not_come_back() {
 }
 
 #[test]
+fn an_answer_to_a_question_is_no_message_of_its_own() {
+    let ask = r#"[{"tool_call": {"id": "q0", "name": "ask_user", "arguments": {"question": "Which?"}}}, {"finish": "tool_calls"}]"#;
+    let scripts = [ask.to_owned(), says("Fine."), says("Again.")];
+    let (store, agent) = agent(&scripts.join(","), "[tools]\nask_user = true\n");
+    let piped = |lines: &[u8]| {
+        feed(mynah(["chat", &agent, "--session", "s", "--log", &store.url()]), lines)
+    };
+    assert_eq!(piped(b"one\n").code, Some(3));
+    let resumed = store.run(&["resume", "last", "--agent", &agent, "--answer", "green"]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    let told = piped(b"/undo 2\n").stderr;
+    assert!(told.contains("the conversation has 1 message; nothing was taken back"), "{told}");
+    let terminal = chat(&store, &agent, "s");
+    let screen = terminal.wait_prompt("answer: Fine.");
+    assert!(screen.contains("you: one") && !screen.contains("green"), "{screen}");
+    leave(terminal);
+    let retried = piped(b"/retry\n");
+    assert!(retried.stderr.contains("took back: one\n"), "{}", retried.stderr);
+    assert!(asked(&store).contains("one") && !asked(&store).contains("green"), "{}", asked(&store));
+}
+
+#[test]
 fn the_prompt_of_the_agent_is_sent_also_in_a_continued_conversation() {
     let scripts = ["One.", "Two.", "Three.", "Four."].map(says);
     let (store, agent) = agent(&scripts.join(","), "");
