@@ -265,6 +265,21 @@ fn an_answer_to_a_question_is_no_message_of_its_own() {
 }
 
 #[test]
+fn a_model_without_a_key_does_not_end_a_chat_that_does_not_ask_it() {
+    let (store, agent) = agent(&["One.", "Two."].map(says).join(","), "");
+    let chat = |lines: &[u8]| {
+        let mut chat = mynah(["chat", &agent, "--session", "s", "--log", &store.url()]);
+        chat.env_remove("ANTHROPIC_API_KEY");
+        feed(chat, lines)
+    };
+    let done = chat(b"one\ntwo\n/model anthropic:claude-sonnet-5\n/undo\n/fork other\n");
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert!(done.stderr.contains("this is the conversation other now"), "{}", done.stderr);
+    // What was taken back is recorded.
+    assert!(chat(b"/undo\n").stderr.contains("took back: one\n"));
+}
+
+#[test]
 fn the_prompt_of_the_agent_is_sent_also_in_a_continued_conversation() {
     let scripts = ["One.", "Two.", "Three.", "Four."].map(says);
     let (store, agent) = agent(&scripts.join(","), "");

@@ -97,7 +97,8 @@ pub(super) async fn keep(
 ) -> Result<Session, Failure> {
     let cancelled = CancelHandle::new();
     cancelled.cancel();
-    let turn = engine.continue_session(session, None).branch();
+    // A model that is not asked needs no key.
+    let turn = engine.continue_session(session, None).branch().api_key("none");
     Ok(turn.record(log).cancel_handle(&cancelled).await?.0)
 }
 
