@@ -102,14 +102,14 @@ pub(crate) struct Answered {
     own: Vec<Vec<Arc<Message>>>,
     /// Those of its agents, by the names of their tools.
     agents: BTreeMap<String, Vec<Vec<Arc<Message>>>>,
-    /// How often the scripts are played; 0 is once.
-    rounds: u32,
+    /// Whether each run begins with the first script.
+    per_run: bool,
 }
 
 impl Answered {
-    /// Nothing was answered, and the scripts are played this often.
-    pub(crate) fn for_rounds(rounds: u32) -> Self {
-        Self { rounds, ..Self::default() }
+    /// Nothing was answered, and each run begins with the first script.
+    pub(crate) fn per_run() -> Self {
+        Self { per_run: true, ..Self::default() }
     }
 
     /// What was answered in a run, in the runs that it continues, and in those of agents.
@@ -124,7 +124,7 @@ impl Answered {
                 agents.entry(name.to_owned()).or_default().extend(answers);
             }
         }
-        Ok(Self { own: resume::answers(log, run).await?, agents, rounds: 0 })
+        Ok(Self { own: resume::answers(log, run).await?, agents, per_run: false })
     }
 
     fn of(&self, file: &AgentFile) -> &[Vec<Arc<Message>>] {
@@ -149,7 +149,7 @@ pub(crate) async fn load(
             let why = format!("--var {name}: only agent files (.toml) have variables");
             Err(Failure::input(why))
         }
-        None => play::agent(file, &answers.own, answers.rounds),
+        None => play::agent(file, &answers.own, answers.per_run),
     }
 }
 
@@ -167,7 +167,7 @@ pub(crate) async fn read(
     }
     let scripted = |file: &AgentFile| match script(file.model()) {
         Some(script) => {
-            let played = play::agent(&file.path(script), answers.of(file), answers.rounds);
+            let played = play::agent(&file.path(script), answers.of(file), answers.per_run);
             played
                 .map(Some)
                 .map_err(|failure| Failure::from(file.unusable_model(failure.message())))

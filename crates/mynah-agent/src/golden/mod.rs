@@ -256,7 +256,7 @@ impl Check {
         let runs = if self.answers == Answers::Records { 1 } else { self.repeat };
         let mut watch = std::mem::replace(&mut self.watch, Box::new(|_, _| {}));
         let (goldens, mut checked) = self.goldens().await?;
-        // Each golden once, then each again: scripted models answer in this order.
+        // Each golden once, then each again: a scripted model of a program answers in this order.
         let places = (0..runs).flat_map(|_| 0..goldens.len());
         let all = goldens.len() * runs as usize;
         watch(0, all);
