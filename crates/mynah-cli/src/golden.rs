@@ -247,7 +247,8 @@ pub(crate) fn shown(golden: &Checked, looks: Looks) -> String {
     let answer = golden.answer.iter().map(|answer| (DIM, format!("another {answer}")));
     let findings =
         golden.findings.iter().map(|finding| (anstyle::Style::new(), finding.to_string()));
-    for (style, finding) in findings.chain(answer) {
+    let notes = golden.notes.iter().map(|note| (DIM, note.clone()));
+    for (style, finding) in findings.chain(notes).chain(answer) {
         for row in plain(&finding).lines() {
             text += &format!("\n  {}", looks.paint(style, row));
         }

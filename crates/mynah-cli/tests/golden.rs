@@ -205,6 +205,22 @@ fn a_script_begins_anew_with_each_golden_and_each_repetition() {
 }
 
 #[test]
+fn a_call_that_the_check_rejected_is_noted_also_if_expectations_allow_it() {
+    let (store, agent, goldens) = golden();
+    store.file("goldens/times.toml", "tools = ['shell']");
+    store.file("agent.toml", &AGENT.replace("'allow'", "'ask'"));
+    store.file("script.json", &SCRIPTS.replace("$((6*7))", "999"));
+    let said = "the golden has no decision about shell {\"command\":\"echo 999\"}, so the call was rejected";
+    for mode in ["--what-if", "--live"] {
+        let noted = common::run(["check", &agent, &goldens, mode]);
+        assert_eq!(noted.stdout, format!("times  ok\n  {said}\n"), "{}", noted.stderr);
+        assert_eq!(noted.code, Some(0));
+        let json = &lines(&common::run(["check", &agent, &goldens, mode, "--json"]))[0];
+        assert_eq!(json["notes"], json!([said]));
+    }
+}
+
+#[test]
 fn an_update_redacts_as_the_golden_was_redacted() {
     let store = Store::new();
     let script =
@@ -249,6 +265,7 @@ times  differs
   > call 2
       recorded: nothing
       produced: \"shell {\\\"command\\\":\\\"rm -rf .\\\"}\"
+  the golden has no result for shell {\"command\":\"rm -rf .\"}, so the model read an error
   another answer
       recorded: \"It is 42.\"
       produced: \"It may be 42.\"
