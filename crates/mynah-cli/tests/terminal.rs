@@ -413,6 +413,13 @@ fn files_are_completed_and_attached_and_a_long_text_is_pasted_as_one_message() {
     };
     assert!(first(2).contains("The owl sleeps."), "{}", first(2));
     assert!(first(1).contains("image/png"), "{}", first(1));
+    let shown = |more: &[&str]| {
+        store.ok(&[&["show", runs[1]["run_id"].as_str().unwrap()], more].concat())
+    };
+    let text = format!("user: And @{picture}\n\n[image: image/png, 16 bytes]\n");
+    assert!(shown(&[]).contains(&text), "{}", shown(&[]));
+    let entry = r#"{"type":"image","seq":1,"mime_type":"image/png","bytes":16,"source":null}"#;
+    assert!(shown(&["--json"]).contains(entry), "{}", shown(&["--json"]));
 }
 
 #[test]
