@@ -168,9 +168,11 @@ pub(crate) async fn read(
     let scripted = |file: &AgentFile| match script(file.model()) {
         Some(script) => {
             let played = play::agent(&file.path(script), answers.of(file), answers.per_run);
-            played
-                .map(Some)
-                .map_err(|failure| Failure::from(file.unusable_model(failure.message())))
+            played.map(Some).map_err(|failure| {
+                let mut error = file.unusable_model(failure.message());
+                error.is_unreachable = !failure.is_bad_input();
+                Failure::from(error)
+            })
         }
         None => Ok(None),
     };

@@ -115,6 +115,30 @@ fn a_wrong_file_is_refused_with_its_place_and_a_server_that_is_not_there_is_unus
 }
 
 #[test]
+fn a_file_that_was_read_and_does_not_fit_is_bad_input() {
+    let store = Store::new();
+    let file = store.file("agent.toml", "model = 'scripted:script.json'\n");
+    for script in [r#"{"scripts": [[{"txt": "a"}]]}"#, r#"{"scripts": [["#] {
+        store.file("script.json", script);
+        for verb in [&["agent", "check", &file][..], &["run", &file, "Go."]] {
+            let ran = store.run(verb);
+            assert_eq!(ran.code, Some(2), "{verb:?}: {}", ran.stderr);
+            assert!(ran.stderr.contains("agent.toml:1: model: "), "{}", ran.stderr);
+        }
+    }
+    store.file("script.json", SCRIPT);
+    fs::write(store.beside("latin.txt"), b"caf\xe9").unwrap();
+    for key in ["system = { file = 'latin.txt' }", "[agents.x]\nfile = 'latin.txt'"] {
+        store.file("agent.toml", &format!("model = 'scripted:script.json'\n{key}\n"));
+        let ran = store.run(&["agent", "check", &file]);
+        assert!(ran.code == Some(2) && ran.stderr.contains("it is not UTF-8"), "{}", ran.stderr);
+    }
+    fs::write(&file, b"name = 'caf\xe9'").unwrap();
+    let ran = store.run(&["agent", "check", &file]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("it is not UTF-8"), "{}", ran.stderr);
+}
+
+#[test]
 fn a_folder_that_is_not_there_is_unusable_like_a_file() {
     let store = Store::new();
     store.file("script.json", SCRIPT);
