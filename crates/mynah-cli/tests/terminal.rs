@@ -57,7 +57,7 @@ fn calls_are_approved_edited_rejected_with_a_reason_and_approved_for_the_session
     assert!(screen.contains("kept-8"), "{screen}");
     terminal.send("go\r");
     terminal.wait_after("command: echo one", "why not:");
-    terminal.send("y\r");
+    terminal.send("YES\r");
     let screen = terminal.wait_prompt("First done.");
     assert!(screen.contains("one-2") && screen.contains("✓ shell"), "{screen}");
     terminal.send("again\r");
@@ -413,9 +413,8 @@ fn files_are_completed_and_attached_and_a_long_text_is_pasted_as_one_message() {
     };
     assert!(first(2).contains("The owl sleeps."), "{}", first(2));
     assert!(first(1).contains("image/png"), "{}", first(1));
-    let shown = |more: &[&str]| {
-        store.ok(&[&["show", runs[1]["run_id"].as_str().unwrap()], more].concat())
-    };
+    let shown =
+        |more: &[&str]| store.ok(&[&["show", runs[1]["run_id"].as_str().unwrap()], more].concat());
     let text = format!("user: And @{picture}\n\n[image: image/png, 16 bytes]\n");
     assert!(shown(&[]).contains(&text), "{}", shown(&[]));
     let entry = r#"{"type":"image","seq":1,"mime_type":"image/png","bytes":16,"source":null}"#;
