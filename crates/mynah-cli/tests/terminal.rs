@@ -54,7 +54,7 @@ fn calls_are_approved_edited_rejected_with_a_reason_and_approved_for_the_session
     terminal.wait_after("not JSON", "arguments: {oops");
     terminal.send("\x15{\"command\": \"echo kept-$((4+4))\"}\r");
     let screen = terminal.wait_prompt("Edited done.");
-    assert!(screen.contains("kept-8"), "{screen}");
+    assert!(screen.contains("│ kept-8\n") && !screen.contains("exit_code"), "{screen}");
     terminal.send("go\r");
     terminal.wait_after("command: echo one", "why not:");
     terminal.send("YES\r");
