@@ -34,7 +34,7 @@ use crate::{
     log_flag,
     model::CallArgs,
     now, resume, runtime,
-    screen::{Followed, Screen, Stop, context_room, context_use},
+    screen::{Followed, Screen, Stop, context_room, context_use, thousands},
     store::LogLocation,
     text::{cost, count, quoted, short},
     tty::{BAD, Entered, Prompt, Reads},
@@ -288,8 +288,8 @@ impl Chat {
                     // About four characters are a token.
                     let tokens = message.text().len() as u64 / 4;
                     if let Some(room) = room.filter(|room| tokens > *room) {
-                        let room =
-                            format!("about {}k tokens, of at most {}k", tokens / 1000, room / 1000);
+                        let (tokens, room) = (thousands(tokens), thousands(room));
+                        let room = format!("about {tokens} tokens, of at most {room}");
                         self.screen.remark(
                             BAD,
                             &format!("this message may be too long for the model: {room}"),

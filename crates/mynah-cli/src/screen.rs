@@ -29,7 +29,7 @@ use mynah_agent::answer::cut_off;
 use serde_json::{Value, json};
 
 use self::wording::{arguments_of, brief, head, printed, reached};
-pub(crate) use self::wording::{context_room, context_use, used};
+pub(crate) use self::wording::{context_room, context_use, thousands, used};
 use crate::{
     Failure,
     best_effort::BestEffortWriter,

@@ -287,6 +287,14 @@ fn a_chat_with_a_model_alone_shortens_what_no_longer_fits() {
 }
 
 #[test]
+fn a_small_context_is_shown_in_tokens() {
+    let used = r#"[{"text": "Hello."}, {"usage": {"input_tokens": 350, "output_tokens": 2}}, {"finish": "stop"}]"#;
+    let (store, agent) = agent(used, "[context]\nmax_tokens = 400\n");
+    let chat = feed(mynah(["chat", &agent, "--log", &store.url()]), b"hi\n");
+    assert!(chat.stderr.contains("context 88% of 400\n"), "{}", chat.stderr);
+}
+
+#[test]
 fn in_a_pipe_there_is_the_answer_alone_and_a_run_ends_with_what_it_used() {
     let (store, agent) = agent(&[says("**Hello.**"), says("Again.")].join(","), "");
     let url = store.url();
