@@ -225,6 +225,11 @@ impl Screen {
             (recorded_call(log, run).await?.waiting, followed.prompt)
         {
             waiting.run_id.get_or_insert_with(|| run.clone());
+            // What the model wrote before the call that is asked about.
+            let before = waiting.text();
+            if !before.is_empty() {
+                written(self.say(&before).and_then(|()| self.close()))?;
+            }
             return self.settle(waiting, followed, prompt).await.map(Some);
         }
         let mut stream = (followed.resume)(run).stream().started().await?;

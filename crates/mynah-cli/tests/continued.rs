@@ -270,6 +270,24 @@ fn a_model_without_a_key_does_not_end_a_chat_that_does_not_ask_it() {
     let chat = |lines: &[u8]| {
         let mut chat = mynah(["chat", &agent, "--session", "s", "--log", &store.url()]);
         chat.env_remove("ANTHROPIC_API_KEY");
+#[test]
+fn a_turn_that_continues_at_an_approval_shows_what_the_model_wrote_before_the_call() {
+    let calls = shell("c0", "echo one").replacen('[', r#"[{"text": "I will count."}, "#, 1);
+    let (store, agent) = agent(&[calls, says("Done.")].join(","), SHELL);
+    let mut terminal = chat(&store, &agent, "s");
+    terminal.wait("›");
+    terminal.send("count\r");
+    terminal.wait("why not:");
+    terminal.child.kill().unwrap();
+    drop(terminal);
+    let mut terminal = chat(&store, &agent, "s");
+    let screen = terminal.wait("why not:");
+    assert!(screen.contains("I will count.\n"), "{screen}");
+    terminal.send("y\r");
+    terminal.wait_prompt("Done.");
+    leave(terminal);
+}
+
         feed(chat, lines)
     };
     let done = chat(b"one\ntwo\n/model anthropic:claude-sonnet-5\n/undo\n/fork other\n");
