@@ -123,6 +123,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             before: Vec::new(),
             unsent: None,
             branches,
+            is_changed: false,
             session,
             agents: HashMap::new(),
             prompt: Prompt::new(screen.looks, &NAMES),
@@ -144,7 +145,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         match (waits, chat.who) {
             (Some(run), Who::File(agent, vars)) => {
                 let resume = resume::Arguments::new(place, run.clone(), agent, vars);
-                let resume = resume.with_tools_of(&chat.engine);
+                let resume =
+                    resume.with_tools_of(&chat.engine).changed(chat.is_changed, Vec::new());
                 resume.judge(&chat.log, &run).await
             }
             _ => Ok(()),
@@ -172,6 +174,8 @@ struct Chat {
     unsent: Option<(Option<Session>, Message)>,
     /// Whether a turn was left behind, so that the next one starts beside it.
     branches: bool,
+    /// Whether the turn began with another agent.
+    is_changed: bool,
     /// What the agents of each run used when the run had so many records.
     agents: HashMap<RunId, (u64, Totals)>,
     screen: Screen,
@@ -311,6 +315,7 @@ impl Chat {
     /// Says something to the agent, and shows what it does.
     async fn turn(&mut self, message: Message) -> Result<Next, Failure> {
         self.log.begin(None).await;
+        self.is_changed = false;
         self.unsent = Some((self.session.clone(), message.clone()));
         if let Err(failure) = self.location.check_room() {
             if !self.prompt.is_terminal {

@@ -51,6 +51,12 @@ fn a_turn_whose_agent_changed_continues_or_is_taken_back() {
         let piped =
             feed(mynah(["chat", &agent, "--session", session, "--log", &store.url()]), b"c\ny\n");
         assert!(piped.code == Some(3) && piped.stderr.contains("--approve c0"), "{}", piped.stderr);
+        // Who leaves at the question gets a command that works.
+        let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", session], 200, &[]);
+        terminal.wait("back:");
+        terminal.send("\x04");
+        let (code, all) = terminal.end();
+        assert!(code == Some(3) && all.contains(" --allow-changed-agent --approve c0"), "{all}");
         let mut terminal = chat(&store, &agent, session);
         let screen =
             terminal.wait_after("the agent changed since this turn began: the prompt\n", "back:");
@@ -265,12 +271,6 @@ fn an_answer_to_a_question_is_no_message_of_its_own() {
 }
 
 #[test]
-fn a_model_without_a_key_does_not_end_a_chat_that_does_not_ask_it() {
-    let (store, agent) = agent(&["One.", "Two."].map(says).join(","), "");
-    let chat = |lines: &[u8]| {
-        let mut chat = mynah(["chat", &agent, "--session", "s", "--log", &store.url()]);
-        chat.env_remove("ANTHROPIC_API_KEY");
-#[test]
 fn a_turn_that_continues_at_an_approval_shows_what_the_model_wrote_before_the_call() {
     let calls = shell("c0", "echo one").replacen('[', r#"[{"text": "I will count."}, "#, 1);
     let (store, agent) = agent(&[calls, says("Done.")].join(","), SHELL);
@@ -288,6 +288,12 @@ fn a_turn_that_continues_at_an_approval_shows_what_the_model_wrote_before_the_ca
     leave(terminal);
 }
 
+#[test]
+fn a_model_without_a_key_does_not_end_a_chat_that_does_not_ask_it() {
+    let (store, agent) = agent(&["One.", "Two."].map(says).join(","), "");
+    let chat = |lines: &[u8]| {
+        let mut chat = mynah(["chat", &agent, "--session", "s", "--log", &store.url()]);
+        chat.env_remove("ANTHROPIC_API_KEY");
         feed(chat, lines)
     };
     let done = chat(b"one\ntwo\n/model anthropic:claude-sonnet-5\n/undo\n/fork other\n");
