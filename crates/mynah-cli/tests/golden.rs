@@ -112,6 +112,22 @@ fn expectations_are_checked_one_by_one() {
 }
 
 #[test]
+fn dollars_are_rounded_where_a_limit_was_passed() {
+    let store = Store::new();
+    store.file("script.json", SCRIPTS);
+    let model =
+        "model = { name = 'scripted:script.json', price = { input = 8902.654889, output = 0 } }";
+    let text = AGENT.replace("model = 'scripted:script.json'", model);
+    let (agent, goldens) = (store.file("agent.toml", &text), store.beside("goldens"));
+    assert_eq!(store.run(&["run", &agent, "What is 6 times 7?"]).code, Some(0));
+    store.ok(&["golden", "add", "last", "--name", "times", "--to", &goldens]);
+    store.file("goldens/times.toml", "max_usd = 0.01");
+    let checked = common::run(["check", &agent, &goldens]);
+    let told = "max_usd: at most 0.01 expected, 0.080124 used\n";
+    assert!(checked.stdout.contains(told), "{}{}", checked.stdout, checked.stderr);
+}
+
+#[test]
 fn an_expectation_that_cannot_be_checked_is_named_with_its_line_and_key() {
     let (store, agent, goldens) = golden();
     let table = [
