@@ -248,6 +248,9 @@ fn an_update_redacts_as_the_golden_was_redacted() {
     let add = ["golden", "add", "last", "--name", "c", "--to", &goldens];
     let added = store.run(&[&add[..], &redact].concat());
     assert_eq!(added.code, Some(0), "{}", added.stderr);
+    // What is appended is an expectation, and no rule.
+    let toml = fs::read_to_string(store.beside("goldens/c.toml")).unwrap();
+    store.file("goldens/c.toml", &(toml + "contains = ['is']\n"));
     store.file("script.json", &script("C-654321 is closed."));
     let update = ["check", &agent, &goldens, "--live", "--update"];
     let updated = common::run(update);
@@ -260,7 +263,7 @@ fn an_update_redacts_as_the_golden_was_redacted() {
     fs::remove_file(store.beside("goldens/c.ndjson")).unwrap();
     let refused = store.run(&[&add[..], &redact].concat());
     assert_eq!(refused.code, Some(4), "{}", refused.stdout);
-    assert!(refused.stderr.contains("it has rules under [redact]"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("it has `redact` rules"), "{}", refused.stderr);
     assert_eq!(store.run(&add).code, Some(0));
     assert!(!everything(&goldens).contains("C-123456"));
 }
