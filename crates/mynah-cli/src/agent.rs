@@ -276,7 +276,11 @@ fn new(file: &Path) -> Result<(), Failure> {
     }
     let text = runtime()?.block_on(async {
         let prompt = Prompt::new(Looks::detect(), &[]);
-        let system = asked(&prompt, "What should the agent do? ", |it| Ok(it.to_owned())).await?;
+        let system = match prompt.ask("What should the agent do? ", Reads::Answer).await? {
+            Entered::Line(answer) => answer.trim().to_owned(),
+            Entered::End => return Err(refused("no answer came, so nothing was written; answer in a terminal, or pipe a line for each question")),
+            Entered::Interrupted => return Err(Failure::interrupted("interrupted", None)),
+        };
         let question = format!("Which model? `mynah models` lists them. [{MODEL}] ");
         let model = asked(&prompt, &question, |name| model_line(file, name)).await?;
         let question =

@@ -59,6 +59,10 @@ fn a_wrong_answer_is_asked_for_again_and_no_tools_are_an_answer() {
     let other = store.beside("other.toml");
     let refused = feed(mynah(["agent", "new", &other]), b"Help.\nopnai:gpt-5.4-mini\n");
     assert_eq!((refused.code, fs::exists(&other).unwrap()), (Some(2), false), "{}", refused.stderr);
+    // Neither does a pipe without answers.
+    let refused = feed(mynah(["agent", "new", &other]), b"");
+    assert_eq!((refused.code, fs::exists(&other).unwrap()), (Some(2), false), "{}", refused.stdout);
+    assert!(refused.stderr.contains("nothing was written"), "{}", refused.stderr);
     let nowhere = store.beside("nodir/x.toml");
     let refused = feed(mynah(["agent", "new", &nowhere]), b"");
     assert_eq!(refused.code, Some(2));
