@@ -289,14 +289,15 @@ fn a_turn_that_continues_at_an_approval_shows_what_the_model_wrote_before_the_ca
 }
 
 #[test]
-fn a_model_without_a_key_does_not_end_a_chat_that_does_not_ask_it() {
+fn a_model_without_a_key_or_an_address_does_not_end_a_chat_that_does_not_ask_it() {
     let (store, agent) = agent(&["One.", "Two."].map(says).join(","), "");
     let chat = |lines: &[u8]| {
         let mut chat = mynah(["chat", &agent, "--session", "s", "--log", &store.url()]);
-        chat.env_remove("ANTHROPIC_API_KEY");
+        chat.env_remove("ANTHROPIC_API_KEY").env_remove("AZURE_OPENAI_ENDPOINT");
         feed(chat, lines)
     };
-    let done = chat(b"one\ntwo\n/model anthropic:claude-sonnet-5\n/undo\n/fork other\n");
+    let done =
+        chat(b"one\ntwo\n/model anthropic:claude-sonnet-5\n/undo\n/model azure:x\n/fork other\n");
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     assert!(done.stderr.contains("this is the conversation other now"), "{}", done.stderr);
     // What was taken back is recorded.

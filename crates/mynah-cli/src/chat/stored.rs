@@ -3,7 +3,8 @@
 use std::{mem, sync::Arc};
 
 use mynah::{
-    CancelHandle, Engine, Message, Messages, Role, RunId, Session, Status,
+    Adapter, AdapterReason, BoxFuture, CancelHandle, Engine, Error, Message, Messages, ModelCall,
+    ModelStream, Request, Role, RunId, Session, Status,
     log::{Log as _, RunFilter},
     recorded_call, restore_session, restore_turn,
 };
@@ -97,9 +98,25 @@ pub(super) async fn keep(
 ) -> Result<Session, Failure> {
     let cancelled = CancelHandle::new();
     cancelled.cancel();
-    // A model that is not asked needs no key.
-    let turn = engine.continue_session(session, None).branch().api_key("none");
+    let engine = match engine.get_adapter_name() {
+        Some(name) => engine.clone().adapter(Unasked(name.to_owned())),
+        None => engine.clone(),
+    };
+    let turn = engine.continue_session(session, None).branch();
     Ok(turn.record(log).cancel_handle(&cancelled).await?.0)
+}
+
+/// A model that is not asked, by the name of its adapter. It needs no key, region or address.
+struct Unasked(String);
+
+impl Adapter for Unasked {
+    fn name(&self) -> &str {
+        &self.0
+    }
+
+    fn open(self: Arc<Self>, _: Request, _: ModelCall) -> BoxFuture<mynah::Result<ModelStream>> {
+        Box::pin(async { Err(Error::adapter(AdapterReason::Unknown)) })
+    }
 }
 
 /// A session that stands for one without messages, which cannot be recorded: its only message was taken back.
