@@ -123,8 +123,7 @@ impl AgentFile {
         }
         let path = self.path(file);
         let text = place::read(&path).map_err(|error| {
-            let why = format!("{}: {error}", path.display());
-            self.source.unreachable(&["agents", name, "file"], why)
+            self.source.unreadable_named(&["agents", name, "file"], &path, &error)
         })?;
         let place = resolved(&path);
         if self.nesting.files.contains(&place) {

@@ -479,8 +479,7 @@ impl AgentFile {
 
     fn read_named(&self, file: &str, key: &[&str]) -> Result<String, FileError> {
         let path = self.path(file);
-        place::read(&path)
-            .map_err(|error| self.source.unreachable(key, format!("{}: {error}", path.display())))
+        place::read(&path).map_err(|error| self.source.unreadable_named(key, &path, &error))
     }
 
     fn ready_made(&self) -> Result<Vec<(Tool, Permission)>, FileError> {

@@ -52,11 +52,19 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
         return Err(io::Error::other("it is not a regular file"));
     }
     let mut text = String::new();
-    file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => io::Error::new(error.kind(), "it is not UTF-8"),
+        _ => error,
+    })?;
     match text.len() as u64 > MAX_BYTES {
         true => Err(io::Error::other("it is larger than 4 MiB")),
         false => Ok(text),
     }
+}
+
+/// Whether a file could not be read at all. One that is no text was read, and does not fit.
+fn is_unreachable(error: &io::Error) -> bool {
+    error.kind() != io::ErrorKind::InvalidData
 }
 
 /// The text of a file, to find places in.
@@ -101,8 +109,19 @@ impl Source {
             line: None,
             key: String::new(),
             message: error.to_string(),
-            is_unreachable: true,
+            is_unreachable: is_unreachable(error),
         }
+    }
+
+    /// That a file that a key names cannot be read.
+    pub(crate) fn unreadable_named(
+        &self,
+        path: &[&str],
+        file: &Path,
+        error: &io::Error,
+    ) -> FileError {
+        let message = format!("{}: {error}", file.display());
+        FileError { is_unreachable: is_unreachable(error), ..self.error(path, message) }
     }
 
     /// That the text does not fit, in words that name the key.

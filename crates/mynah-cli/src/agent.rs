@@ -102,14 +102,14 @@ pub(crate) struct Answered {
     own: Vec<Vec<Arc<Message>>>,
     /// Those of its agents, by the names of their tools.
     agents: BTreeMap<String, Vec<Vec<Arc<Message>>>>,
-    /// How often the scripts are played; 0 is once.
-    rounds: u32,
+    /// Whether each run begins with the first script.
+    per_run: bool,
 }
 
 impl Answered {
-    /// Nothing was answered, and the scripts are played this often.
-    pub(crate) fn for_rounds(rounds: u32) -> Self {
-        Self { rounds, ..Self::default() }
+    /// Nothing was answered, and each run begins with the first script.
+    pub(crate) fn per_run() -> Self {
+        Self { per_run: true, ..Self::default() }
     }
 
     /// What was answered in a run, in the runs that it continues, and in those of agents.
@@ -124,7 +124,7 @@ impl Answered {
                 agents.entry(name.to_owned()).or_default().extend(answers);
             }
         }
-        Ok(Self { own: resume::answers(log, run).await?, agents, rounds: 0 })
+        Ok(Self { own: resume::answers(log, run).await?, agents, per_run: false })
     }
 
     fn of(&self, file: &AgentFile) -> &[Vec<Arc<Message>>] {
@@ -149,7 +149,7 @@ pub(crate) async fn load(
             let why = format!("--var {name}: only agent files (.toml) have variables");
             Err(Failure::input(why))
         }
-        None => play::agent(file, &answers.own, answers.rounds),
+        None => play::agent(file, &answers.own, answers.per_run),
     }
 }
 
@@ -167,10 +167,12 @@ pub(crate) async fn read(
     }
     let scripted = |file: &AgentFile| match script(file.model()) {
         Some(script) => {
-            let played = play::agent(&file.path(script), answers.of(file), answers.rounds);
-            played
-                .map(Some)
-                .map_err(|failure| Failure::from(file.unusable_model(failure.message())))
+            let played = play::agent(&file.path(script), answers.of(file), answers.per_run);
+            played.map(Some).map_err(|failure| {
+                let mut error = file.unusable_model(failure.message());
+                error.is_unreachable = !failure.is_bad_input();
+                Failure::from(error)
+            })
         }
         None => Ok(None),
     };
@@ -274,7 +276,11 @@ fn new(file: &Path) -> Result<(), Failure> {
     }
     let text = runtime()?.block_on(async {
         let prompt = Prompt::new(Looks::detect(), &[]);
-        let system = asked(&prompt, "What should the agent do? ", |it| Ok(it.to_owned())).await?;
+        let system = match prompt.ask("What should the agent do? ", Reads::Answer).await? {
+            Entered::Line(answer) => answer.trim().to_owned(),
+            Entered::End => return Err(refused("no answer came, so nothing was written; answer in a terminal, or pipe a line for each question")),
+            Entered::Interrupted => return Err(Failure::interrupted("interrupted", None)),
+        };
         let question = format!("Which model? `mynah models` lists them. [{MODEL}] ");
         let model = asked(&prompt, &question, |name| model_line(file, name)).await?;
         let question =

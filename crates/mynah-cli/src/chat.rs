@@ -22,7 +22,7 @@ use serde_json::Value;
 use self::{
     commands::NAMES,
     message::{is_command, message},
-    stored::{OpenTurn, StoredSession, found},
+    stored::{OpenTurn, StoredSession, found, said},
     who::{AGENT, Who, newest},
 };
 use crate::{
@@ -34,7 +34,7 @@ use crate::{
     log_flag,
     model::CallArgs,
     now, resume, runtime,
-    screen::{Followed, Screen, Stop, context_room, context_use},
+    screen::{Followed, Screen, Stop, context_room, context_use, thousands},
     store::LogLocation,
     text::{cost, count, quoted, short},
     tty::{BAD, Entered, Prompt, Reads},
@@ -123,6 +123,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             before: Vec::new(),
             unsent: None,
             branches,
+            is_changed: false,
             session,
             agents: HashMap::new(),
             prompt: Prompt::new(screen.looks, &NAMES),
@@ -144,7 +145,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         match (waits, chat.who) {
             (Some(run), Who::File(agent, vars)) => {
                 let resume = resume::Arguments::new(place, run.clone(), agent, vars);
-                let resume = resume.with_tools_of(&chat.engine);
+                let resume =
+                    resume.with_tools_of(&chat.engine).changed(chat.is_changed, Vec::new());
                 resume.judge(&chat.log, &run).await
             }
             _ => Ok(()),
@@ -172,6 +174,8 @@ struct Chat {
     unsent: Option<(Option<Session>, Message)>,
     /// Whether a turn was left behind, so that the next one starts beside it.
     branches: bool,
+    /// Whether the turn began with another agent.
+    is_changed: bool,
     /// What the agents of each run used when the run had so many records.
     agents: HashMap<RunId, (u64, Totals)>,
     screen: Screen,
@@ -243,23 +247,16 @@ impl Chat {
             Some("/help lists the commands".to_owned()),
         ];
         let mut told = parts.into_iter().flatten().collect::<Vec<_>>().join(" · ");
-        let mut recap = Vec::new();
+        let messages = self.session.as_ref().map(Session::messages);
         let open = open.and_then(|open| open.message.as_ref());
-        let said = self.session.iter().flat_map(|session| session.messages().iter().rev());
-        for message in open.into_iter().chain(said.map(AsRef::as_ref)) {
-            let text = short(&message.text(), RECAP);
-            match message.role() {
-                Role::User => {
-                    recap.push(format!("\nyou: {text}"));
-                    break;
-                }
-                Role::Assistant if recap.is_empty() && !text.is_empty() => {
-                    recap.push(format!("\nanswer: {text}"));
-                }
-                _ => {}
-            }
+        let asked = open.or_else(|| said(messages?).last());
+        let since = messages.into_iter().flat_map(|messages| messages.iter().rev());
+        let mut since = since.take_while(|message| open.is_none() && message.role() != Role::User);
+        let answer = since.find(|it| it.role() == Role::Assistant && !it.text().is_empty());
+        for (who, message) in [("you", asked), ("answer", answer.map(AsRef::as_ref))] {
+            let text = message.map(|message| short(&message.text(), RECAP));
+            told.extend(text.map(|text| format!("\n{who}: {text}")));
         }
-        told.extend(recap.into_iter().rev());
         self.screen.note(&told);
     }
 
@@ -295,8 +292,8 @@ impl Chat {
                     // About four characters are a token.
                     let tokens = message.text().len() as u64 / 4;
                     if let Some(room) = room.filter(|room| tokens > *room) {
-                        let room =
-                            format!("about {}k tokens, of at most {}k", tokens / 1000, room / 1000);
+                        let (tokens, room) = (thousands(tokens), thousands(room));
+                        let room = format!("about {tokens} tokens, of at most {room}");
                         self.screen.remark(
                             BAD,
                             &format!("this message may be too long for the model: {room}"),
@@ -318,6 +315,7 @@ impl Chat {
     /// Says something to the agent, and shows what it does.
     async fn turn(&mut self, message: Message) -> Result<Next, Failure> {
         self.log.begin(None).await;
+        self.is_changed = false;
         self.unsent = Some((self.session.clone(), message.clone()));
         if let Err(failure) = self.location.check_room() {
             if !self.prompt.is_terminal {

@@ -55,6 +55,11 @@ impl Failure {
         Self { code: 1, message: message.into(), cause: Cause::program("unexpected") }
     }
 
+    /// Whether it is wrong usage, or a bad input file.
+    pub(crate) fn is_bad_input(&self) -> bool {
+        self.code == 2
+    }
+
     /// Wrong usage, or a bad input file.
     pub(crate) fn input(message: impl Into<String>) -> Self {
         Self { code: 2, message: message.into(), cause: Cause::program("bad_input") }

@@ -9,10 +9,7 @@ use std::{
 
 use clap::{Args, Subcommand};
 use mynah::{Engine, Error, ErrorKind};
-use mynah_agent::{
-    AgentFile,
-    golden::{Added, Answers, Check, Checked, GoldenError, RULES, Rules, add},
-};
+use mynah_agent::golden::{Added, Answers, Check, Checked, GoldenError, RULES, Rules, add};
 use serde_json::json;
 
 use crate::{
@@ -171,15 +168,8 @@ pub(crate) fn check_main(arguments: CheckArguments) -> Result<(), Failure> {
     };
     let looks = Looks::detect();
     let checked = runtime()?.block_on(async {
-        let answered = agent::Answered::for_rounds(repeat.get());
-        let engine = agent::load(&agent, &vars, &answered).await?;
+        let engine = agent::load(&agent, &vars, &agent::Answered::per_run()).await?;
         let folder = goldens.clone();
-        // Scripts answer in their order.
-        let is_scripted = match agent::is_agent_file(&agent) {
-            true => script(AgentFile::read(&agent)?.model()).is_some(),
-            false => true,
-        };
-        let jobs = if is_scripted { NonZeroUsize::MIN } else { jobs };
         let check = Check::new(&engine, goldens).answers(answers).update(update);
         let check = check.repeat(repeat).jobs(jobs).on_progress(progress(looks, json));
         Ok::<_, Failure>(check.judges(move |name| judge(name, &folder)).run().await?)
@@ -213,7 +203,7 @@ fn judge(name: &str, folder: &Path) -> mynah::Result<Engine> {
         Error::invalid_option("judge", "unusable").with_message(failure.message())
     };
     match script(name) {
-        Some(file) => play::agent(&folder.join(file), &[], 0).map_err(unusable),
+        Some(file) => play::agent(&folder.join(file), &[], false).map_err(unusable),
         None => Engine::named(name),
     }
 }
@@ -257,7 +247,8 @@ pub(crate) fn shown(golden: &Checked, looks: Looks) -> String {
     let answer = golden.answer.iter().map(|answer| (DIM, format!("another {answer}")));
     let findings =
         golden.findings.iter().map(|finding| (anstyle::Style::new(), finding.to_string()));
-    for (style, finding) in findings.chain(answer) {
+    let notes = golden.notes.iter().map(|note| (DIM, note.clone()));
+    for (style, finding) in findings.chain(notes).chain(answer) {
         for row in plain(&finding).lines() {
             text += &format!("\n  {}", looks.paint(style, row));
         }

@@ -161,7 +161,7 @@ impl CallArgs {
     /// The engine that calls a model of this name, and counts its attempts.
     pub(crate) fn engine(&self, name: &str, tries: &Tries) -> Result<Engine, Failure> {
         let engine = match script(name) {
-            Some(file) => play::agent(file, &[], 0)?,
+            Some(file) => play::agent(file, &[], false)?,
             None => {
                 let (adapter, model) = self.catalog.model(name)?;
                 Engine::new(Counted(Arc::new(self.reach(adapter)?), tries.clone())).model(model)

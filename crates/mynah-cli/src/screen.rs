@@ -29,7 +29,7 @@ use mynah_agent::answer::cut_off;
 use serde_json::{Value, json};
 
 use self::wording::{arguments_of, brief, head, printed, reached};
-pub(crate) use self::wording::{context_room, context_use, used};
+pub(crate) use self::wording::{context_room, context_use, thousands, used};
 use crate::{
     Failure,
     best_effort::BestEffortWriter,
@@ -49,6 +49,9 @@ const FOLDED: usize = 4;
 
 /// What the model reads in place of the result of a call that was not run.
 const CUT_SHORT: &str = "the turn ended before this call had a result";
+
+/// How the note begins that follows the result of a call whose arguments a person changed.
+const EDITED: &str = "\n\n[A person changed the arguments of this call";
 
 /// The shortest time between two drawings of rows that change, in nanoseconds.
 const FRAME: i64 = 50_000_000;
@@ -222,6 +225,11 @@ impl Screen {
             (recorded_call(log, run).await?.result, followed.prompt)
         {
             waiting.run_id.get_or_insert_with(|| run.clone());
+            // What the model wrote before the call that is asked about.
+            let before = waiting.text();
+            if !before.is_empty() {
+                written(self.say(&before).and_then(|()| self.close()))?;
+            }
             return self.settle(waiting, followed, prompt).await.map(Some);
         }
         let mut stream = (followed.resume)(run).stream().started().await?;
@@ -326,7 +334,9 @@ impl Screen {
         let Some(place) = self.tools.iter().position(|tool| tool.id == id) else { return Ok(()) };
         let Working { name, arguments, done, .. } = self.tools.remove(place);
         let (took, is_failed) = done.unwrap_or_default();
-        let printed = serde_json::from_str(content).map_or(content.to_owned(), |v| printed(&v));
+        let (own, note) = content.split_at(content.rfind(EDITED).unwrap_or(content.len()));
+        let printed =
+            serde_json::from_str(own).map_or(content.to_owned(), |value| printed(&value) + note);
         self.result = plain(&printed).trim_end().replace('\t', "    ");
         if !self.looks.is_rich {
             let how = if is_failed { "failed after" } else { "took" };

@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, Write};
 
 use clap::Args;
 use mynah::{
-    Error, Message,
+    Error, Image, ImageSource, Message, Part,
     log::{
         About, Corrupt, End, Fact, Kind, Log, Parent, Previous, Record, RunSummary, SUB_RUN,
         Totals, parent,
@@ -218,6 +218,7 @@ fn write_record(record: &Record, started: i64, out: &mut impl Write) -> io::Resu
 enum Excerpt {
     Earlier(Previous),
     Message(Message),
+    Image(Image),
     AnsweredBy { model: String },
     CutOff { how: &'static str },
     Call { id: String, name: String, arguments: String },
@@ -262,7 +263,7 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
                 summary: None,
             });
             let earlier = earlier.map(Excerpt::Earlier).into_iter().chain(out);
-            let said = thread.messages.iter().flat_map(|message| said(message));
+            let said = thread.messages.iter().flat_map(|message| parts_of(message));
             before.about.clone_from(about);
             earlier.chain(said).collect()
         }
@@ -295,11 +296,11 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
             let given_up =
                 given_up.into_iter().map(|id| result(id, UNKNOWN_OUTCOME.to_owned(), true));
             let given = results.chain(approved).chain(rejected).chain(given_up);
-            let said = said.iter().map(|said| message(said));
+            let said = said.iter().flat_map(|message| parts_of(message));
             let resumed = std::iter::once(Excerpt::Resumed { changed });
             resumed.chain(prompt).chain(given).chain(said).collect()
         }
-        Fact::UserMessage { message: added } => vec![message(&added)],
+        Fact::UserMessage { message: added } => parts_of(&added),
         Fact::FinalizeStarted { nudge, .. } => nudge.iter().map(|nudge| message(nudge)).collect(),
         Fact::AssistantCompleted { ref response, ref plan, .. } => {
             let other = other_model(before.about.as_deref(), response);
@@ -307,7 +308,7 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
             let cut_off = cut_off(response).map(|how| Excerpt::CutOff { how });
             let denied = denied(plan).iter();
             let denied = denied.map(|id| result(id.clone(), NOT_PERMITTED.to_owned(), true));
-            let said = said(&response.message).into_iter().chain(cut_off).chain(denied);
+            let said = parts_of(&response.message).into_iter().chain(cut_off).chain(denied);
             let list = other.into_iter().chain(said).collect();
             before.answer = Some(fact);
             list
@@ -330,9 +331,9 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
         }
         Fact::Completed(end) => vec![Excerpt::Ended { how: Kind::Completed, end }],
         Fact::Failed(end) => vec![Excerpt::Ended { how: Kind::Failed, end }],
-        Fact::BudgetExceeded { partial: Some(partial), .. } => said(&partial.message),
+        Fact::BudgetExceeded { partial: Some(partial), .. } => parts_of(&partial.message),
         Fact::Cancelled { end, partial, .. } => {
-            let mut list = partial.map_or_else(Vec::new, |partial| said(&partial.message));
+            let mut list = partial.map_or_else(Vec::new, |partial| parts_of(&partial.message));
             list.push(Excerpt::Ended { how: Kind::Cancelled, end });
             list
         }
@@ -369,8 +370,8 @@ fn prompt(about: &About) -> Option<&str> {
     prompt.and_then(Value::as_str).filter(|prompt| !prompt.is_empty())
 }
 
-/// A message, and the calls in it.
-fn said(message: &Message) -> Vec<Excerpt> {
+/// A message, and the images and calls in it.
+fn parts_of(message: &Message) -> Vec<Excerpt> {
     if let Some(id) = message.tool_call_id() {
         let (id, content) = (id.to_owned(), message.text().into_owned());
         return vec![Excerpt::Result { id, content, failed: false }];
@@ -381,7 +382,23 @@ fn said(message: &Message) -> Vec<Excerpt> {
         arguments: call.arguments.to_string(),
     });
     let speaks = !message.text().is_empty() || message.tool_calls().next().is_none();
-    speaks.then(|| Excerpt::Message(message.clone())).into_iter().chain(calls).collect()
+    let images = message.parts().iter().filter_map(|part| match part {
+        Part::Image { image, .. } => Some(Excerpt::Image(image.clone())),
+        _ => None,
+    });
+    let text = speaks.then(|| Excerpt::Message(message.clone()));
+    text.into_iter().chain(images).chain(calls).collect()
+}
+
+/// How many bytes of an image the record has, or where they are.
+fn source(image: &Image) -> (Option<u64>, Option<String>) {
+    match &image.source {
+        ImageSource::Binary(bytes) => (Some(bytes.len() as u64), None),
+        ImageSource::Base64(text) => (Some(text.trim_end_matches('=').len() as u64 * 3 / 4), None),
+        ImageSource::Url(url) => (None, Some(url.clone())),
+        ImageSource::File(file) => (None, Some(file.to_string_lossy().into_owned())),
+        _ => (None, None),
+    }
 }
 
 impl Excerpt {
@@ -392,6 +409,10 @@ impl Excerpt {
             }
             Self::Message(message) => {
                 json!({"type": "message", "seq": seq, "role": message.role(), "text": message.text()})
+            }
+            Self::Image(image) => {
+                let (bytes, at) = source(image);
+                json!({"type": "image", "seq": seq, "mime_type": image.mime_type, "bytes": bytes, "source": at})
             }
             Self::AnsweredBy { model } => {
                 json!({"type": "answered_by", "seq": seq, "model": model})
@@ -438,6 +459,17 @@ impl Excerpt {
             }
             Self::Message(message) => {
                 writeln!(out, "{}: {}\n", message.role().as_str(), plain(&message.text()))
+            }
+            Self::Image(image) => {
+                let kind = image.mime_type.as_deref().unwrap_or("unknown type");
+                let (bytes, at) = source(image);
+                let size = bytes.map(|bytes| match bytes {
+                    0..1000 => count(bytes, "byte"),
+                    _ => format!("{} kB", bytes.div_ceil(1000)),
+                });
+                let parts = [Some(kind.to_owned()), size, at];
+                let parts = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
+                writeln!(out, "[image: {}]\n", plain(&parts))
             }
             Self::AnsweredBy { model } => writeln!(out, "-- answered by {}\n", plain(model)),
             Self::CutOff { how } => writeln!(out, "-- the answer was cut off {how}\n"),

@@ -12,6 +12,9 @@ use crate::{
     text::{Moment, plain, quoted},
 };
 
+/// The flag that resumes a run although its agent changed.
+pub(crate) const CHANGED: &str = " --allow-changed-agent";
+
 /// What a run waits for: an answer, or word on calls.
 pub(crate) struct Waiting<'f> {
     end: &'f End,
@@ -130,9 +133,10 @@ impl<'f> Waiting<'f> {
         if gone {
             return format!(
                 "waits for {what} {}; the agent no longer has the tool to run them\n  \
-                 {command} --allow-changed-agent{results}\n  \
+                 {}{CHANGED}{results}\n  \
                  in place of a result: --reject {id}=TEXT tells the model why not",
-                plain(&calls)
+                plain(&calls),
+                command.trim_end_matches(CHANGED)
             );
         }
         format!(

@@ -59,6 +59,10 @@ fn a_wrong_answer_is_asked_for_again_and_no_tools_are_an_answer() {
     let other = store.beside("other.toml");
     let refused = feed(mynah(["agent", "new", &other]), b"Help.\nopnai:gpt-5.4-mini\n");
     assert_eq!((refused.code, fs::exists(&other).unwrap()), (Some(2), false), "{}", refused.stderr);
+    // Neither does a pipe without answers.
+    let refused = feed(mynah(["agent", "new", &other]), b"");
+    assert_eq!((refused.code, fs::exists(&other).unwrap()), (Some(2), false), "{}", refused.stdout);
+    assert!(refused.stderr.contains("nothing was written"), "{}", refused.stderr);
     let nowhere = store.beside("nodir/x.toml");
     let refused = feed(mynah(["agent", "new", &nowhere]), b"");
     assert_eq!(refused.code, Some(2));
@@ -112,6 +116,30 @@ fn a_wrong_file_is_refused_with_its_place_and_a_server_that_is_not_there_is_unus
     let refused = run(["agent", "check", &file]);
     assert_eq!(refused.code, Some(4), "{}", refused.stderr);
     assert!(refused.stderr.contains("agent.toml:2: mcp.x: "), "{}", refused.stderr);
+}
+
+#[test]
+fn a_file_that_was_read_and_does_not_fit_is_bad_input() {
+    let store = Store::new();
+    let file = store.file("agent.toml", "model = 'scripted:script.json'\n");
+    for script in [r#"{"scripts": [[{"txt": "a"}]]}"#, r#"{"scripts": [["#] {
+        store.file("script.json", script);
+        for verb in [&["agent", "check", &file][..], &["run", &file, "Go."]] {
+            let ran = store.run(verb);
+            assert_eq!(ran.code, Some(2), "{verb:?}: {}", ran.stderr);
+            assert!(ran.stderr.contains("agent.toml:1: model: "), "{}", ran.stderr);
+        }
+    }
+    store.file("script.json", SCRIPT);
+    fs::write(store.beside("latin.txt"), b"caf\xe9").unwrap();
+    for key in ["system = { file = 'latin.txt' }", "[agents.x]\nfile = 'latin.txt'"] {
+        store.file("agent.toml", &format!("model = 'scripted:script.json'\n{key}\n"));
+        let ran = store.run(&["agent", "check", &file]);
+        assert!(ran.code == Some(2) && ran.stderr.contains("it is not UTF-8"), "{}", ran.stderr);
+    }
+    fs::write(&file, b"name = 'caf\xe9'").unwrap();
+    let ran = store.run(&["agent", "check", &file]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("it is not UTF-8"), "{}", ran.stderr);
 }
 
 #[test]

@@ -51,6 +51,12 @@ fn a_turn_whose_agent_changed_continues_or_is_taken_back() {
         let piped =
             feed(mynah(["chat", &agent, "--session", session, "--log", &store.url()]), b"c\ny\n");
         assert!(piped.code == Some(3) && piped.stderr.contains("--approve c0"), "{}", piped.stderr);
+        // Who leaves at the question gets a command that works.
+        let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", session], 200, &[]);
+        terminal.wait("back:");
+        terminal.send("\x04");
+        let (code, all) = terminal.end();
+        assert!(code == Some(3) && all.contains(" --allow-changed-agent --approve c0"), "{all}");
         let mut terminal = chat(&store, &agent, session);
         let screen =
             terminal.wait_after("the agent changed since this turn began: the prompt\n", "back:");
@@ -240,6 +246,62 @@ fn a_message_that_was_stopped_at_a_question_does_not_come_back() {
     let screen = terminal.wait_prompt("answer: Hello.");
     assert!(screen.contains("you: hi"), "{screen}");
     leave(terminal);
+}
+
+#[test]
+fn an_answer_to_a_question_is_no_message_of_its_own() {
+    let ask = r#"[{"tool_call": {"id": "q0", "name": "ask_user", "arguments": {"question": "Which?"}}}, {"finish": "tool_calls"}]"#;
+    let scripts = [ask.to_owned(), says("Fine."), says("Again.")];
+    let (store, agent) = agent(&scripts.join(","), "[tools]\nask_user = true\n");
+    let piped = |lines: &[u8]| {
+        feed(mynah(["chat", &agent, "--session", "s", "--log", &store.url()]), lines)
+    };
+    assert_eq!(piped(b"one\n").code, Some(3));
+    let resumed = store.run(&["resume", "last", "--agent", &agent, "--answer", "green"]);
+    assert_eq!(resumed.code, Some(0), "{}", resumed.stderr);
+    let told = piped(b"/undo 2\n").stderr;
+    assert!(told.contains("the conversation has 1 message; nothing was taken back"), "{told}");
+    let terminal = chat(&store, &agent, "s");
+    let screen = terminal.wait_prompt("answer: Fine.");
+    assert!(screen.contains("you: one") && !screen.contains("green"), "{screen}");
+    leave(terminal);
+    let retried = piped(b"/retry\n");
+    assert!(retried.stderr.contains("took back: one\n"), "{}", retried.stderr);
+    assert!(asked(&store).contains("one") && !asked(&store).contains("green"), "{}", asked(&store));
+}
+
+#[test]
+fn a_turn_that_continues_at_an_approval_shows_what_the_model_wrote_before_the_call() {
+    let calls = shell("c0", "echo one").replacen('[', r#"[{"text": "I will count."}, "#, 1);
+    let (store, agent) = agent(&[calls, says("Done.")].join(","), SHELL);
+    let mut terminal = chat(&store, &agent, "s");
+    terminal.wait("›");
+    terminal.send("count\r");
+    terminal.wait("why not:");
+    terminal.child.kill().unwrap();
+    drop(terminal);
+    let mut terminal = chat(&store, &agent, "s");
+    let screen = terminal.wait("why not:");
+    assert!(screen.contains("I will count.\n"), "{screen}");
+    terminal.send("y\r");
+    terminal.wait_prompt("Done.");
+    leave(terminal);
+}
+
+#[test]
+fn a_model_without_a_key_or_an_address_does_not_end_a_chat_that_does_not_ask_it() {
+    let (store, agent) = agent(&["One.", "Two."].map(says).join(","), "");
+    let chat = |lines: &[u8]| {
+        let mut chat = mynah(["chat", &agent, "--session", "s", "--log", &store.url()]);
+        chat.env_remove("ANTHROPIC_API_KEY").env_remove("AZURE_OPENAI_ENDPOINT");
+        feed(chat, lines)
+    };
+    let done =
+        chat(b"one\ntwo\n/model anthropic:claude-sonnet-5\n/undo\n/model azure:x\n/fork other\n");
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert!(done.stderr.contains("this is the conversation other now"), "{}", done.stderr);
+    // What was taken back is recorded.
+    assert!(chat(b"/undo\n").stderr.contains("took back: one\n"));
 }
 
 #[test]

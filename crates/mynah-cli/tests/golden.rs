@@ -4,7 +4,10 @@ use std::fs;
 
 use serde_json::json;
 
-use crate::common::{self, Store, lines};
+use crate::common::{
+    self, Store, lines,
+    server::{Server, answer},
+};
 
 const SCRIPTS: &str = r#"{"scripts": [
   [{"tool_call": {"id": "c0", "name": "shell", "arguments": {"command": "echo $((6*7))"}}}, {"usage": {"input_tokens": 9, "output_tokens": 3}}, {"finish": "tool_calls"}],
@@ -109,6 +112,22 @@ fn expectations_are_checked_one_by_one() {
 }
 
 #[test]
+fn dollars_are_rounded_where_a_limit_was_passed() {
+    let store = Store::new();
+    store.file("script.json", SCRIPTS);
+    let model =
+        "model = { name = 'scripted:script.json', price = { input = 8902.654889, output = 0 } }";
+    let text = AGENT.replace("model = 'scripted:script.json'", model);
+    let (agent, goldens) = (store.file("agent.toml", &text), store.beside("goldens"));
+    assert_eq!(store.run(&["run", &agent, "What is 6 times 7?"]).code, Some(0));
+    store.ok(&["golden", "add", "last", "--name", "times", "--to", &goldens]);
+    store.file("goldens/times.toml", "max_usd = 0.01");
+    let checked = common::run(["check", &agent, &goldens]);
+    let told = "max_usd: at most 0.01 expected, 0.080124 used\n";
+    assert!(checked.stdout.contains(told), "{}{}", checked.stdout, checked.stderr);
+}
+
+#[test]
 fn an_expectation_that_cannot_be_checked_is_named_with_its_line_and_key() {
     let (store, agent, goldens) = golden();
     let table = [
@@ -179,13 +198,42 @@ fn a_changed_tool_is_named_in_the_difference() {
 }
 
 #[test]
-fn a_scenario_has_answers_for_each_repetition() {
+fn a_script_begins_anew_with_each_golden_and_each_repetition() {
     let (store, agent, goldens) = golden();
+    let added = store.run(&["golden", "add", "last", "--name", "again", "--to", &goldens]);
+    assert_eq!(added.code, Some(0), "{}", added.stderr);
     let check = ["check", &agent, &goldens, "--what-if", "--repeat", "3"];
     let often = common::run(check);
     assert_eq!(often.code, Some(0), "{}{}", often.stdout, often.stderr);
-    assert!(often.stdout.starts_with("times  ok  3 of 3 runs passed"), "{}", often.stdout);
-    drop(store);
+    let passed: Vec<&str> =
+        often.stdout.lines().filter_map(|line| line.split(" passed").next()).collect();
+    assert_eq!(passed, ["again  ok  3 of 3 runs", "times  ok  3 of 3 runs"]);
+    // A script that is too short gets advice for people who write no Rust, too.
+    let short = SCRIPTS.split_once("],\n").unwrap().0.to_owned() + "]]}";
+    store.file("script.json", &short);
+    let failed = common::run(["check", &agent, &goldens, "--what-if"]);
+    assert!(failed.stdout.contains("call 2 and only 1 script(s)"), "{}", failed.stdout);
+    assert!(
+        failed.stdout.contains("begins with the first script; add scripts"),
+        "{}",
+        failed.stdout
+    );
+}
+
+#[test]
+fn a_call_that_the_check_rejected_is_noted_also_if_expectations_allow_it() {
+    let (store, agent, goldens) = golden();
+    store.file("goldens/times.toml", "tools = ['shell']");
+    store.file("agent.toml", &AGENT.replace("'allow'", "'ask'"));
+    store.file("script.json", &SCRIPTS.replace("$((6*7))", "999"));
+    let said = "the golden has no decision about shell {\"command\":\"echo 999\"}, so the call was rejected";
+    for mode in ["--what-if", "--live"] {
+        let noted = common::run(["check", &agent, &goldens, mode]);
+        assert_eq!(noted.stdout, format!("times  ok\n  {said}\n"), "{}", noted.stderr);
+        assert_eq!(noted.code, Some(0));
+        let json = &lines(&common::run(["check", &agent, &goldens, mode, "--json"]))[0];
+        assert_eq!(json["notes"], json!([said]));
+    }
 }
 
 #[test]
@@ -200,6 +248,9 @@ fn an_update_redacts_as_the_golden_was_redacted() {
     let add = ["golden", "add", "last", "--name", "c", "--to", &goldens];
     let added = store.run(&[&add[..], &redact].concat());
     assert_eq!(added.code, Some(0), "{}", added.stderr);
+    // What is appended is an expectation, and no rule.
+    let toml = fs::read_to_string(store.beside("goldens/c.toml")).unwrap();
+    store.file("goldens/c.toml", &(toml + "contains = ['is']\n"));
     store.file("script.json", &script("C-654321 is closed."));
     let update = ["check", &agent, &goldens, "--live", "--update"];
     let updated = common::run(update);
@@ -212,7 +263,7 @@ fn an_update_redacts_as_the_golden_was_redacted() {
     fs::remove_file(store.beside("goldens/c.ndjson")).unwrap();
     let refused = store.run(&[&add[..], &redact].concat());
     assert_eq!(refused.code, Some(4), "{}", refused.stdout);
-    assert!(refused.stderr.contains("it has rules under [redact]"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("it has `redact` rules"), "{}", refused.stderr);
     assert_eq!(store.run(&add).code, Some(0));
     assert!(!everything(&goldens).contains("C-123456"));
 }
@@ -233,6 +284,7 @@ times  differs
   > call 2
       recorded: nothing
       produced: \"shell {\\\"command\\\":\\\"rm -rf .\\\"}\"
+  the golden has no result for shell {\"command\":\"rm -rf .\"}, so the model read an error
   another answer
       recorded: \"It is 42.\"
       produced: \"It may be 42.\"
@@ -365,13 +417,19 @@ fn live_runs_the_tools_and_a_call_that_needs_approval_only_if_the_golden_has_it(
 #[test]
 fn repeated_runs_have_a_pass_rate_with_a_confidence_interval() {
     let (store, agent, goldens) = golden();
-    let answer = |text: &str| format!(r#"[{{"text": "{text}"}}, {{"finish": "stop"}}]"#);
-    let answers: Vec<String> =
-        (0..10).map(|run| answer(if run % 4 == 3 { "No idea." } else { "42" })).collect();
-    store.file("script.json", &format!(r#"{{"scripts": [{}]}}"#, answers.join(",")));
+    // Two checks of ten runs each.
+    let answers = (0..20).map(|run| if run % 10 % 4 == 3 { "No idea." } else { "42" });
+    let server = Server::new(answers.map(|text| answer(text, "stop")));
+    let model = format!("model = {{ name = 'openai-chat:m', base_url = '{}' }}", server.url);
+    store.file("agent.toml", &AGENT.replace("model = 'scripted:script.json'", &model));
     store.file("goldens/times.toml", "tools = []\ncontains = ['42']");
     let check = ["check", &agent, &goldens, "--what-if", "--repeat", "10"];
-    let often = common::run(check);
+    let check = |more: &[&str]| {
+        let mut check = common::mynah(check.iter().chain(more).copied());
+        check.env("OPENAI_API_KEY", "sk-none");
+        common::feed(check, b"")
+    };
+    let often = check(&[]);
     assert_eq!(often.code, Some(1), "{}", often.stderr);
     let first = often.stdout.lines().next().unwrap();
     let rate = "times  differs  8 of 10 runs passed: 80% (95% confidence: 49% to 94%)";
@@ -382,7 +440,7 @@ fn repeated_runs_have_a_pass_rate_with_a_confidence_interval() {
         often.stdout
     );
     store.file("goldens/times.toml", "tools = []\ncontains = ['42']\npass_rate = 0.8");
-    let enough = common::run(check.into_iter().chain(["--json", "--jobs", "1"]));
+    let enough = check(&["--json", "--jobs", "1"]);
     assert_eq!(enough.code, Some(0), "{}", enough.stderr);
     let line = &lines(&enough)[0];
     assert_eq!((line["passed"].as_u64(), line["runs"].as_u64()), (Some(8), Some(10)));

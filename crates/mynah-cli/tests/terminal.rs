@@ -54,10 +54,10 @@ fn calls_are_approved_edited_rejected_with_a_reason_and_approved_for_the_session
     terminal.wait_after("not JSON", "arguments: {oops");
     terminal.send("\x15{\"command\": \"echo kept-$((4+4))\"}\r");
     let screen = terminal.wait_prompt("Edited done.");
-    assert!(screen.contains("kept-8"), "{screen}");
+    assert!(screen.contains("│ kept-8\n") && !screen.contains("exit_code"), "{screen}");
     terminal.send("go\r");
     terminal.wait_after("command: echo one", "why not:");
-    terminal.send("y\r");
+    terminal.send("YES\r");
     let screen = terminal.wait_prompt("First done.");
     assert!(screen.contains("one-2") && screen.contains("✓ shell"), "{screen}");
     terminal.send("again\r");
@@ -287,6 +287,14 @@ fn a_chat_with_a_model_alone_shortens_what_no_longer_fits() {
 }
 
 #[test]
+fn a_small_context_is_shown_in_tokens() {
+    let used = r#"[{"text": "Hello."}, {"usage": {"input_tokens": 350, "output_tokens": 2}}, {"finish": "stop"}]"#;
+    let (store, agent) = agent(used, "[context]\nmax_tokens = 400\n");
+    let chat = feed(mynah(["chat", &agent, "--log", &store.url()]), b"hi\n");
+    assert!(chat.stderr.contains("context 88% of 400\n"), "{}", chat.stderr);
+}
+
+#[test]
 fn in_a_pipe_there_is_the_answer_alone_and_a_run_ends_with_what_it_used() {
     let (store, agent) = agent(&[says("**Hello.**"), says("Again.")].join(","), "");
     let url = store.url();
@@ -413,6 +421,12 @@ fn files_are_completed_and_attached_and_a_long_text_is_pasted_as_one_message() {
     };
     assert!(first(2).contains("The owl sleeps."), "{}", first(2));
     assert!(first(1).contains("image/png"), "{}", first(1));
+    let shown =
+        |more: &[&str]| store.ok(&[&["show", runs[1]["run_id"].as_str().unwrap()], more].concat());
+    let text = format!("user: And @{picture}\n\n[image: image/png, 16 bytes]\n");
+    assert!(shown(&[]).contains(&text), "{}", shown(&[]));
+    let entry = r#"{"type":"image","seq":1,"mime_type":"image/png","bytes":16,"source":null}"#;
+    assert!(shown(&["--json"]).contains(entry), "{}", shown(&["--json"]));
 }
 
 #[test]

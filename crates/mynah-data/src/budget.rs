@@ -334,6 +334,13 @@ impl Breach {
         let number = |amount: f64| Number::from_f64(amount).unwrap_or_else(|| 0.into());
         Self::new(Limit::Usd, number(cap), number(actual), when)
     }
+
+    /// The amount with six decimals, unless it would then look allowed.
+    fn rounded(&self) -> Number {
+        let rounded = self.actual.as_f64().map(|actual| (actual * 1e6).round() / 1e6);
+        let rounded = rounded.filter(|rounded| self.cap.as_f64().is_some_and(|cap| *rounded > cap));
+        rounded.and_then(Number::from_f64).unwrap_or_else(|| self.actual.clone())
+    }
 }
 
 /// Which limit was passed, and by how much.
@@ -342,6 +349,9 @@ impl fmt::Display for Breach {
         let Self { limit, cap, actual, when } = self;
         match (limit, when) {
             (Limit::WallClock, _) => write!(f, "{limit}: {actual} ms, of at most {cap} ms"),
+            (Limit::Usd, _) if self.rounded() != self.actual => {
+                Self { actual: self.rounded(), ..self.clone() }.fmt(f)
+            }
             (_, BreachTime::PreCall) => write!(f, "{limit} would be {actual}, of at most {cap}"),
             _ => write!(f, "{limit}: {actual}, of at most {cap}"),
         }

@@ -28,6 +28,13 @@ fn a_limit_of_time_is_told_with_its_unit() {
 }
 
 #[test]
+fn dollars_are_rounded_unless_they_would_look_allowed() {
+    let told = |cap, actual| Breach::usd(cap, actual, BreachTime::PreCall).to_string();
+    assert_eq!(told(0.5, 0.741_000_000_000_000_1), "usd would be 0.741, of at most 0.5");
+    assert_eq!(told(0.5, 0.500_000_01), "usd would be 0.50000001, of at most 0.5");
+}
+
+#[test]
 fn a_budget_comes_back_from_its_json_equal() {
     let budget = Budget::new()
         .max_input_tokens(1)

@@ -156,6 +156,9 @@ impl Expect {
         ];
         for (name, limit, spent) in limits {
             if let Some(limit) = limit.filter(|limit| spent > *limit) {
+                // Six decimals are enough for a person, unless the limit would then look kept.
+                let rounded = (spent * 1e6).round() / 1e6;
+                let spent = if rounded > limit { rounded } else { spent };
                 find(name, format!("at most {limit} expected, {spent} used"));
             }
         }

@@ -48,7 +48,7 @@ pub async fn add(
     let (expect, own) = (Expect::read(&expectations, None)?, rules.since(&folder_rules(folder)?));
     let rules = match &expect.redact {
         Some(_) if !own.is_empty() => {
-            let why = "it has rules under [redact]; add yours there";
+            let why = "it has `redact` rules; add yours there";
             return Err(unusable(&expectations, why));
         }
         _ => expect.rules(rules.clone()),
@@ -73,9 +73,9 @@ pub async fn add(
         )
     });
     if !own.is_empty() {
-        // A check that updates the golden applies them too.
-        let table: String = own.iter().map(|(name, rule)| format!("{name:?} = {rule}\n")).collect();
-        text = format!("{}\n\n[redact]\n{table}", text.trim_end());
+        // A check that updates the golden applies them too. They stand above all tables, and begin none, so that keys can be added below.
+        let rules = own.iter().map(|(name, rule)| format!("redact.{name:?} = {rule}\n"));
+        text = format!("{}\n{text}", rules.collect::<String>());
     }
     if !is_known || !own.is_empty() {
         fs::write(&expectations, text).map_err(|error| unusable(&expectations, error))?;

@@ -75,6 +75,9 @@ pub struct Checked {
     /// The answer, if it is another than the recorded one. That alone is no finding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<Change>,
+    /// The calls that the check answered itself, because the golden has no decision about them or no result. That alone is no finding.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Whether the golden was replaced by the run that was made.
     pub updated: bool,
     /// How long it took, in seconds.
@@ -92,6 +95,7 @@ impl Checked {
             interval: None,
             findings: vec![Finding::new("file", error.to_string())],
             answer: None,
+            notes: Vec::new(),
             updated: false,
             seconds: 0.0,
         }
@@ -256,7 +260,7 @@ impl Check {
         let runs = if self.answers == Answers::Records { 1 } else { self.repeat };
         let mut watch = std::mem::replace(&mut self.watch, Box::new(|_, _| {}));
         let (goldens, mut checked) = self.goldens().await?;
-        // Each golden once, then each again: scripted models answer in this order.
+        // Each golden once, then each again: a scripted model of a program answers in this order.
         let places = (0..runs).flat_map(|_| 0..goldens.len());
         let all = goldens.len() * runs as usize;
         watch(0, all);
@@ -361,16 +365,14 @@ impl Check {
     /// Why a run must not become the golden: what [`add`] would refuse, and what is not the agent's doing. None also if there is no run.
     fn unfit(&self, attempt: &Attempt) -> Option<String> {
         let made = attempt.made.as_ref()?;
-        if let Some(UnknownCall { call, is_rejected, .. }) = made.unrecorded.first() {
-            return Some(match is_rejected {
-                true => format!(
-                    "the golden has no decision about {call}, so the call was rejected; make the run with `mynah run`, decide there, and keep \
-                     it with `mynah golden add`"
-                ),
-                false => format!(
-                    "the golden has no result for {call}, so the model read an error; use --live --update"
-                ),
-            });
+        if let Some(call) = made.unrecorded.first() {
+            let instead = match call.is_rejected {
+                true => {
+                    "make the run with `mynah run`, decide there, and keep it with `mynah golden add`"
+                }
+                false => "use --live --update",
+            };
+            return Some(format!("{}; {instead}", answered_itself(call)));
         }
         let unmet = attempt.findings.iter().any(Finding::is_expectation);
         let unmet = unmet.then(|| "the new run does not do what is expected".to_owned());
@@ -405,6 +407,13 @@ impl Check {
         let updated = kept.is_some();
         let refusal = attempts.iter().find_map(|attempt| self.unfit(attempt));
         let refusal = refusal.filter(|_| is_due && !updated);
+        let mut notes: Vec<String> = Vec::new();
+        for note in made().flat_map(|made| made.unrecorded.iter().map(answered_itself)) {
+            let is_told = refusal.as_ref().is_some_and(|why| why.starts_with(&note));
+            if !is_told && !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
         let mut findings: Vec<Finding> = Vec::new();
         for finding in attempts.into_iter().flat_map(|attempt| attempt.findings) {
             let same = |other: &&mut Finding| {
@@ -422,12 +431,20 @@ impl Check {
         findings.extend(refusal.map(|why| Finding::new("update", format!("not updated: {why}"))));
         let interval = (runs > 1).then(|| wilson(passed, runs));
         let name = golden.name();
-        Ok(Checked { name, ok, runs, passed, interval, findings, answer, updated, seconds })
+        Ok(Checked { name, ok, runs, passed, interval, findings, answer, notes, updated, seconds })
     }
 }
 
 /// The file of a folder of goldens with rules for what is replaced.
 pub const RULES: &str = "redact.toml";
+
+/// How the check answered a call that the golden does not have.
+fn answered_itself(UnknownCall { call, is_rejected, .. }: &UnknownCall) -> String {
+    match is_rejected {
+        true => format!("the golden has no decision about {call}, so the call was rejected"),
+        false => format!("the golden has no result for {call}, so the model read an error"),
+    }
+}
 
 fn since(begun: SystemTime) -> f64 {
     SystemWorld.now().duration_since(begun).unwrap_or_default().as_secs_f64()

@@ -30,12 +30,12 @@ impl Chat {
         if is_for_person && !self.prompt.is_terminal {
             return Ok(Next::Waits(run));
         }
-        let mut is_changed = false;
         if let Err(error) = refused(self.engine.resume(&self.log, &run), waiting.as_ref()).await
             && matches!(error.kind(), ErrorKind::Replay(_))
         {
+            self.is_changed = true;
             match self.asks_about_change(&error, &run).await? {
-                Change::Continue => is_changed = true,
+                Change::Continue => {}
                 Change::TakeBack => {
                     self.leave_turn(Some(&run)).await?;
                     self.screen.note("took the message back; /retry sends it again");
@@ -47,7 +47,7 @@ impl Chat {
         let cancel = CancelHandle::new();
         let resume = |run: &RunId| {
             let resume = self.engine.resume(&self.log, run).cancel_handle(&cancel);
-            if is_changed { resume.allow_changed_engine() } else { resume }
+            if self.is_changed { resume.allow_changed_engine() } else { resume }
         };
         let followed =
             Followed { engine: &self.engine, resume: &resume, prompt: self.prompt.of_person() };

@@ -4,13 +4,13 @@ use std::{env, process::Command};
 
 use anstyle::Style;
 use mynah::{
-    Message, Role, RunId,
+    Message, RunId,
     log::{Log as _, RunFilter, RunStatus, RunSummary},
 };
 
 use super::{
     Chat, Next, new_id,
-    stored::{earlier, emptied, keep},
+    stored::{earlier, emptied, keep, said},
 };
 use crate::{
     Failure,
@@ -160,8 +160,7 @@ impl Chat {
 
     /// Returns to before the last messages, so many. Returns the first of them.
     async fn undo(&mut self, count: usize) -> Result<Option<Message>, Failure> {
-        let messages = self.session.iter().flat_map(|session| session.messages().iter());
-        let all = messages.filter(|message| message.role() == Role::User).count();
+        let all = self.session.iter().flat_map(|session| said(session.messages())).count();
         if all > 0 && count > all {
             let all = text::count(all as u64, "message");
             self.screen.note(&format!("the conversation has {all}; nothing was taken back"));

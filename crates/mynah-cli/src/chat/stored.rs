@@ -1,9 +1,10 @@
 //! Conversations as the log has them.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use mynah::{
-    CancelHandle, Engine, Message, Role, RunId, Session, Status,
+    Adapter, AdapterReason, BoxFuture, CancelHandle, Engine, Error, Message, Messages, ModelCall,
+    ModelStream, Request, Role, RunId, Session, Status,
     log::{Log as _, RunFilter},
     recorded_call, restore_session, restore_turn,
 };
@@ -44,7 +45,7 @@ pub(super) async fn found(log: &Arc<Ledger>, id: &str) -> Result<Option<StoredSe
     let waits = last.filter(|last| last.waits).map(|last| last.run_id.clone());
     if let Some(run) = restored.unfinished.or(waits) {
         let thread = recorded_call(log, &run).await?.thread;
-        let message = last_of_user(thread.messages.iter().rev()).cloned();
+        let message = said(&thread.messages).last().cloned();
         let session = before(log, &run).await?.map(|session| session.with_id(id));
         let open = Some(OpenTurn { run, message, is_interrupted });
         return Ok(Some(StoredSession { session, open, branches: false }));
@@ -75,15 +76,11 @@ pub(super) async fn earlier(
     log: &Arc<Ledger>,
     session: &Session,
 ) -> Result<Option<(Option<Session>, Message)>, Failure> {
-    let Some(message) = last_of_user(session.messages().iter().rev()).cloned() else {
-        return Ok(None);
-    };
-    let said = |session: &Session| {
-        session.messages().iter().filter(|message| message.role() == Role::User).count()
-    };
-    let (mut at, own) = (Some(session.clone()), said(session));
+    let Some(message) = said(session.messages()).last().cloned() else { return Ok(None) };
+    let count = |session: &Session| said(session.messages()).count();
+    let (mut at, own) = (Some(session.clone()), count(session));
     // Runs that keep a place add no message.
-    while let Some(session) = at.as_ref().filter(|at| said(at) >= own) {
+    while let Some(session) = at.as_ref().filter(|at| count(at) >= own) {
         at = match &session.last_run {
             Some(last) => before(log, &last.run_id).await?,
             None => None,
@@ -101,8 +98,25 @@ pub(super) async fn keep(
 ) -> Result<Session, Failure> {
     let cancelled = CancelHandle::new();
     cancelled.cancel();
+    let engine = match engine.get_adapter_name() {
+        Some(name) => engine.clone().adapter(Unasked(name.to_owned())),
+        None => engine.clone(),
+    };
     let turn = engine.continue_session(session, None).branch();
     Ok(turn.record(log).cancel_handle(&cancelled).await?.0)
+}
+
+/// A model that is not asked, by the name of its adapter. It needs no key, region or address.
+struct Unasked(String);
+
+impl Adapter for Unasked {
+    fn name(&self) -> &str {
+        &self.0
+    }
+
+    fn open(self: Arc<Self>, _: Request, _: ModelCall) -> BoxFuture<mynah::Result<ModelStream>> {
+        Box::pin(async { Err(Error::adapter(AdapterReason::Unknown)) })
+    }
 }
 
 /// A session that stands for one without messages, which cannot be recorded: its only message was taken back.
@@ -110,6 +124,12 @@ pub(super) fn emptied(begun: Session, taken: &Message) -> Session {
     begun.append(taken.clone()).with_metadata(EMPTY, true)
 }
 
-fn last_of_user<'m>(messages: impl Iterator<Item = &'m Arc<Message>>) -> Option<&'m Message> {
-    messages.map(AsRef::as_ref).find(|message| message.role() == Role::User)
+/// The messages with which a person began turns. An answer to a question of a tool is a part of the turn that asks.
+pub(super) fn said(messages: &Messages) -> impl Iterator<Item = &Message> {
+    let mut is_asked = false;
+    messages.iter().map(AsRef::as_ref).filter(move |message: &&Message| {
+        let asks = message.metadata().contains_key("ask_user");
+        let is_answer = mem::replace(&mut is_asked, asks);
+        message.role() == Role::User && !is_answer
+    })
 }

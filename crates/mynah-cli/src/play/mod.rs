@@ -3,6 +3,7 @@
 mod hashes;
 mod kept;
 mod options;
+mod per_run;
 mod perform;
 mod scenario;
 mod tools;
@@ -91,12 +92,12 @@ pub(crate) fn main(file: &Path, url: Option<&str>, stable: bool) -> Result<(), F
 }
 
 /// The engine of a scenario, with its scripts and tools. Its model continues after these answers,
-/// which are those of the runs in order. The scripts are played so many rounds, and at least once.
+/// which are those of the runs in order. With `per_run`, each run begins with the first script.
 pub(crate) fn agent(
     file: &Path,
     answers: &[Vec<Arc<Message>>],
-    rounds: u32,
+    per_run: bool,
 ) -> Result<Engine, Failure> {
-    scenario::agent(&read_json(file)?, answers, rounds)
+    scenario::agent(&read_json(file)?, answers, per_run)
         .map_err(|why| Failure::input(format!("{}: {why}", name(file))))
 }

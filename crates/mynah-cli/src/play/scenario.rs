@@ -1,6 +1,6 @@
 //! Scenario files: what they may say, and where they are wrong.
 
-use std::{iter, sync::Arc};
+use std::sync::Arc;
 
 use mynah::{
     Engine, Message, Metadata, ModelRef, OnUncertain, Pricing, Tools,
@@ -9,7 +9,7 @@ use mynah::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::tools::SimulatedTool;
+use super::{per_run::ScriptedPerRun, tools::SimulatedTool};
 use crate::input;
 
 /// A scenario that fits the format.
@@ -119,7 +119,7 @@ impl Watch {
 /// Reads a scenario. The error names the place. What needs a log is wrong where there is none.
 pub(super) fn parse(text: &str, has_log: bool) -> Result<Scenario, String> {
     let mut file = Fields::of_file(text)?;
-    let engine = file.engine(&[], 0)?;
+    let engine = file.engine(&[], false)?;
     let ops = file.required::<Vec<Value>>("ops")?;
     file.finish("a scenario")?;
     let ops = each("ops", ops, |op| parse_op(op, has_log).map_err(|why| format!(": {why}")))?;
@@ -131,10 +131,10 @@ pub(super) fn parse(text: &str, has_log: bool) -> Result<Scenario, String> {
 pub(super) fn agent(
     text: &str,
     answers: &[Vec<Arc<Message>>],
-    rounds: u32,
+    per_run: bool,
 ) -> Result<Engine, String> {
     let mut file = Fields::of_file(text)?;
-    let engine = file.engine(answers, rounds)?;
+    let engine = file.engine(answers, per_run)?;
     file.optional::<Vec<Value>>("ops")?;
     file.finish("a scenario").map(|()| engine)
 }
@@ -282,7 +282,7 @@ impl Fields {
     }
 
     /// The engine that the file's members describe, after these answers of its model.
-    fn engine(&mut self, answers: &[Vec<Arc<Message>>], rounds: u32) -> Result<Engine, String> {
+    fn engine(&mut self, answers: &[Vec<Arc<Message>>], per_run: bool) -> Result<Engine, String> {
         let engine = self.optional::<Metadata>("engine")?.unwrap_or_default();
         let scripts = self.optional::<Vec<Value>>("scripts")?.unwrap_or_default();
         let tools = self.optional::<Vec<Value>>("tools")?.unwrap_or_default();
@@ -299,9 +299,12 @@ impl Fields {
         })?;
         let tools = tools.iter().map(SimulatedTool::tool);
         let scripts = scripts.split_off(used);
-        let scripts = iter::repeat_n(scripts, rounds.max(1) as usize).flatten();
+        let engine_of = match per_run {
+            true => Engine::new(ScriptedPerRun::new(scripts)),
+            false => Engine::new(Scripted::play(scripts)),
+        };
         // A tool that returns nothing cannot run; a scenario says what happens if it is called all the same.
-        let engine_of = Engine::new(Scripted::play(scripts)).tool_executor(mynah::HandlerExecutor);
+        let engine_of = engine_of.tool_executor(mynah::HandlerExecutor);
         equip(engine_of.tools(tools), engine).map_err(|why| format!("engine: {why}"))
     }
 

@@ -17,6 +17,7 @@ use crate::{
     screen::Screen,
     store,
     text::{plain, quoted},
+    waiting::CHANGED,
     written,
 };
 
@@ -73,7 +74,8 @@ impl Arguments {
                 Err(Failure::finding(format!("run {run} failed: {}", reason(end))))
             }
             Some(Fact::Suspended(end)) => {
-                let told = self.waiting(end, &facts).told(&self.command(run));
+                let changed = if self.allow_changed_agent { CHANGED } else { "" };
+                let told = self.waiting(end, &facts).told(&(self.command(run) + changed));
                 if self.log.is_lost() {
                     let told = told.lines().next().unwrap_or_default();
                     return Err(Failure::waits(format!("run {run} {told}; {LOST}")));
@@ -114,7 +116,7 @@ impl Arguments {
                 Some(Fact::Failed(end)) if outage.is_none() && asked && is_of_model(&end) => {
                     let why = reason(&end);
                     let passes = end.error().is_some_and(|error| error.is_resumable());
-                    let more = if passes { "" } else { " --allow-changed-agent" };
+                    let more = if passes { "" } else { CHANGED };
                     outage = Some((why, "resume it to call the model again", more.to_owned()));
                 }
                 Some(Fact::Completed(end)) if end.reason == HaltReason::MaxTurns => {

@@ -158,20 +158,21 @@ impl Screen {
             let Some(said) = self.asked(choice, Reads::Answer, prompt).await? else {
                 return Ok(None);
             };
-            let why = match said.trim() {
-                "y" | "Y" | "yes" | "ok" => return Ok(Some(Decision::Approve)),
+            let said = said.trim();
+            let why = match &*said.to_lowercase() {
+                "y" | "yes" | "ok" => return Ok(Some(Decision::Approve)),
                 "a" | "always" => {
                     self.always.insert(name.to_owned());
                     return Ok(Some(Decision::Approve));
                 }
                 "e" | "edit" => return Ok(self.edited(call, prompt).await?.map(with)),
-                "n" | "N" | "no" => "",
+                "n" | "no" => "",
                 // Other arguments, which a model would read as a reason.
-                json if serde_json::from_str::<Map<String, Value>>(json).is_ok() => {
+                _ if serde_json::from_str::<Map<String, Value>>(said).is_ok() => {
                     self.remark(BAD, "to run the call with other arguments, answer e");
                     continue;
                 }
-                why => why,
+                _ => said,
             };
             self.rejected(name, why);
             return Ok(Some(Decision::Reject(why.to_owned())));

@@ -100,5 +100,10 @@ pub(crate) fn context_use(engine: &Engine, result: &ChatResult) -> Option<String
     let window = context_room(engine)?;
     let usage = &result.final_response.as_ref()?.usage;
     let tokens = usage.input_tokens? + usage.output_tokens.unwrap_or_default();
-    Some(format!("context {}% of {}k", tokens * 100 / window.max(1), window / 1000))
+    Some(format!("context {}% of {}", tokens * 100 / window.max(1), thousands(window)))
+}
+
+/// A number of tokens in few digits.
+pub(crate) fn thousands(tokens: u64) -> String {
+    if tokens < 1000 { tokens.to_string() } else { format!("{}k", tokens / 1000) }
 }
