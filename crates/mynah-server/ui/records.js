@@ -42,7 +42,7 @@ export class Records {
     const record = this.visible()[index];
     const after = record.ts === null || !this.story.first ? "" : `+${span(record.ts - this.story.first.ts)}`;
     return h("div", { class: `record-row${record.damaged ? " damaged" : ""}` },
-      h("span", { class: "number" }, String(record.seq)), h("span", { class: "kind" }, h("span", { class: `dot tone-${toneOf(record.kind)}`, "aria-hidden": "true" }), say(record.kind)),
+      h("span", { class: "number" }, String(record.seq)), h("span", { class: "kind" }, h("span", { class: `dot tone-${record.unreadable ? "bad" : toneOf(record.kind)}`, "aria-hidden": "true" }), say(record.kind)),
       h("span", { class: "number", title: record.ts === null ? null : exactly(record.ts) }, after), h("span", { class: "says" }, record.damaged ? h("strong", { class: "error" }, say(record.damaged)) : say(summary(record, (id) => this.story.calls.get(id)?.name ?? id))),
       h("span", { class: "hash" }, record.hash ? say(record.hash.slice(0, 12)) : ""));
   }
