@@ -125,6 +125,9 @@ fn a_run_is_compared_with_its_fork_and_with_its_replay_by_another_agent() {
     browser.click("dialog .primary");
     browser.wait("document.querySelector('.run-facts')?.innerText.includes('Fork of')");
     browser.wait("document.querySelector('.run-status .chip')?.innerText === 'Completed'");
+    // The call was made in the other run, and took no time of this one.
+    let added = browser.text(".overall").replace('\t', " ");
+    assert!(added.contains("trains 1 – –") && !added.contains("Tools <"), "{added}");
     browser.run("[...document.querySelectorAll('.buttons a')].find((one) => one.innerText.includes('Compare')).click()");
     browser.wait("document.querySelector('.compare-row.first') !== null");
     browser.run("for (const details of document.querySelectorAll('details')) details.open = true");

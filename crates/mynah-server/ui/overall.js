@@ -18,8 +18,9 @@ const KINDS = [["model", "Models"], ["tool", "Tools"], ["wait", "Waits"], ["cras
 
 /** Nodes for a run's story; none while there is nothing to add up. */
 export function overall(story) {
-  const { first, spans, until } = story;
-  if (!first || spans.length === 0) return [];
+  const { first, until } = story;
+  const spans = story.spans.filter((one) => !story.isCopied(one));
+  if (!first || story.spans.length === 0) return [];
   const whole = Math.max(until - first.ts, 0.001);
   const parts = KINDS.map(([kind, words]) => {
     const own = spans.filter((one) => one.kind === kind);
@@ -49,7 +50,9 @@ function tools(story) {
     row.calls += 1;
     row.failed += attempts.filter((attempt) => attempt.state === "failed").length;
     // A call without an end took an unknown time.
-    for (const { duration, span: { from, to, isUnclear } } of attempts) {
+    for (const { duration, span: one } of attempts) {
+      const { from, to, isUnclear } = one;
+      if (story.isCopied(one)) continue;
       row.isLeast ||= Boolean(isUnclear);
       if (to !== null && !isUnclear) row.ms = (row.ms ?? 0) + (duration ?? to - from);
     }

@@ -57,7 +57,7 @@ export class RunView {
 
   drawHeader() {
     const { story, header } = this;
-    const { first, last, end } = story;
+    const { first, last, active } = story;
     const totals = this.totals();
     const ofAgents = this.agents ? ` with ${plural(this.agents.turns, "turn")} of agents` : "";
     // A seal has the sums of records that cannot be read, but not those of cached and reasoning tokens.
@@ -65,7 +65,6 @@ export class RunView {
     const least = (words) => atLeast(isLeast && !story.isSummed, words);
     const unknown = isLeast ? ". Records that are redacted or damaged may have more" : "";
     const fact = (name, value, hint, title) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", { title }, value, hint ? h("small", {}, hint) : null));
-    const active = end?.duration_ms;
     const isOver = !story.isLive || ["completed", "failed", "cancelled"].includes(story.status);
     const wall = first ? story.until - first.ts : 0;
     const status = this.status ?? story.status;
@@ -73,7 +72,7 @@ export class RunView {
     header.replaceChildren(
       h("dl", { class: "facts-list" },
         first ? fact("Started", when(first.ts)) : null,
-        fact("Duration", first && status !== "not_started" ? lasting(first.ts, isOver ? story.until : null) : "–", active != null && Math.abs(active - wall) > 1000 ? `${span(active)} active` : null, `From the start to ${isOver && last ? `the end, ${exactly(story.until)}` : "now"}. Waits are included.`),
+        fact("Duration", first && status !== "not_started" ? lasting(first.ts, isOver ? story.until : null) : "–", active !== null && wall - active > 1000 ? `${active ? span(active) : "0 s"} active` : null, `From the start to ${isOver && last ? `the end, ${exactly(story.until)}` : "now"}. Waits are included.`),
         fact("Turns", least(count(totals.turns)), null, ofAgents ? `${count(totals.turns)},${ofAgents}` : null), fact("Tool calls", least(count(totals.calls))),
         fact("Input", least(compact(totals.input)), totals.cached ? `${atLeast(isLeast, compact(totals.cached))} cached` : "tokens", `${count(totals.input)} tokens${unknown}`),
         fact("Output", least(compact(totals.output)), totals.reasoning ? `${atLeast(isLeast, compact(totals.reasoning))} reasoning` : "tokens", `${count(totals.output)} tokens${unknown}`),

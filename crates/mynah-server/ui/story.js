@@ -23,6 +23,8 @@ export class Story {
     this.status = "running";
     this.about = {};
     this.models = new Set();
+    /** So many records are copies of those of the parent: what they tell took no time of this run. */
+    this.copied = 0;
     this.turn = null;
     this.waiting = null;
     this.end = null;
@@ -52,6 +54,15 @@ export class Story {
   /** The end of a span. What ran when its process died did not run on. */
   endOf(one) {
     return one.to ?? (this.isAbandoned && one.kind !== "crash" ? this.lastTime : this.until);
+  }
+
+  /** Whether all of a span is in records that were copied. */
+  isCopied(one) { return one.last <= this.copied; }
+
+  /** For how long the run was active, without the run that it was forked from, in milliseconds; null if it is not known. */
+  get active() {
+    const { duration_ms: active = null } = this.end ?? {};
+    return active === null ? null : Math.max(0, active - Number(this.about.parent?.active ?? 0) / 1e6);
   }
 
   /** Tells whether a process has the run; while none has, a span shows it. */
@@ -146,6 +157,7 @@ export class Story {
 
   on_run_started(fact, record) {
     this.learn(fact.about);
+    this.copied = Number(fact.about?.parent?.seq ?? 0);
     const session = fact.about?.session;
     if (session?.previous?.messages > 0) this.note(record, "muted", `Continues ${session.previous.messages} earlier messages of its session`, "", { run: session.previous.run_id, at: session.previous.seq });
     if (fact.about?.parent) this.note(record, "muted", fact.about.parent.continues ? "Continues a run that failed or reached a limit" : "Forked from another run", "", { run: fact.about.parent.run_id, at: fact.about.parent.seq });

@@ -79,10 +79,11 @@ export class Timeline {
     const inside = right >= 0 && left <= 1;
     const from = Math.max(0, left);
     const width = Math.max(0, Math.min(1, right) - from);
-    const took = one.kind === "effect" ? "" : one.isUnclear || one.state === "lost" && one.kind !== "crash" ? "?" : one.duration === 0 ? "< 1 ms" : span(one.duration ?? to - one.from);
+    const isCopied = this.story.isCopied(one);
+    const took = one.kind === "effect" ? "" : isCopied ? "–" : one.isUnclear || one.state === "lost" && one.kind !== "crash" ? "?" : one.duration === 0 ? "< 1 ms" : span(one.duration ?? to - one.from);
     // The part of a model call before its first token.
     const silent = one.firstToken != null && to > one.from ? Math.min(1, one.firstToken / (to - one.from)) : 0;
-    const words = `${KINDS[one.kind]}: ${one.label}${took ? `, ${took}` : ""}${one.firstToken != null ? `, first token after ${one.firstToken ? span(one.firstToken) : "< 1 ms"}` : ""}${one.state === "failed" ? ", failed" : ["lost", "cancelled", "redacted", "damaged"].includes(one.state) ? `, ${one.state}` : one.to === null ? ", not ended" : ""}`;
+    const words = `${KINDS[one.kind]}: ${one.label}${isCopied ? ", copied from the run that this one was forked from" : took ? `, ${took}` : ""}${one.firstToken != null ? `, first token after ${one.firstToken ? span(one.firstToken) : "< 1 ms"}` : ""}${one.state === "failed" ? ", failed" : ["lost", "cancelled", "redacted", "damaged"].includes(one.state) ? `, ${one.state}` : one.to === null ? ", not ended" : ""}`;
     const bar = inside ? h("span", { class: `bar span-${one.kind} state-${one.state}${one.to === null ? " open" : ""}`, style: { left: `${100 * from}%`, width: `${100 * width}%` }, title: `${words}\n${exactly(one.from)}` }, silent * (right - left) > 0.002 ? h("span", { class: "silent", style: { width: `${100 * Math.max(0, Math.min(1, left + silent * (right - left)) - from) / Math.max(width, 1e-9)}%` } }) : null) : null;
     // Beside the bar; on its end, if there is no room on either side.
     const isFull = from + width > 0.85 && from < 0.15;
