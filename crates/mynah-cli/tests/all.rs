@@ -29,6 +29,7 @@ mod go_on;
 mod golden;
 mod hostile_text;
 mod inspector;
+mod inspector_details;
 mod inspector_hidden;
 mod inspector_runs;
 mod inspector_views;

@@ -41,6 +41,7 @@ export class RunView {
     this.proof = h("div", { class: "proof" });
     this.failure = h("div", { class: "notices" });
     this.notices = h("div", { class: "notices" });
+    this.absent = h("div", { class: "notices" });
     this.search = h("input", { type: "search", placeholder: "Search records", "aria-label": "Search in the records of this run (/)", oninput: () => this.find(), onkeydown: (event) => this.searchKey(event) });
     this.matches = h("span", { class: "matches", role: "status" });
     this.tabs = VIEWS.map(([name, words], place) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "view", title: `${words} (${place + 1})`, onclick: () => this.open(name), onkeydown: (event) => this.tabKey(event, place) }, words));
@@ -49,7 +50,7 @@ export class RunView {
     this.overall = h("aside", { class: "overall", "aria-label": "What the run adds up to" });
     this.buttons = h("div", { class: "buttons" }, buttons);
     this.element = h("div", { class: "run" },
-      h("div", { class: "run-head" }, h("div", { class: "run-title" }, h("div", { class: "run-name" }, this.chip, this.asked, h("span", { class: "run-of" }, idChip(id, "run id"))), this.buttons), this.header, this.proof, this.failure, this.notices),
+      h("div", { class: "run-head" }, h("div", { class: "run-title" }, h("div", { class: "run-name" }, this.chip, this.asked, h("span", { class: "run-of" }, idChip(id, "run id"))), this.buttons), this.header, this.proof, this.failure, this.absent, this.notices),
       h("div", { class: "run-bar" }, h("div", { role: "tablist", "aria-label": "Views of the run", class: "tabs" }, this.tabs), h("div", { class: "search" }, icon("search"), this.search, this.matches)),
       h("div", { class: "run-body" }, this.stage, this.overall, this.panel));
     this.drawHeader();
@@ -231,7 +232,15 @@ export class RunView {
 
   get current() { return this.views[this.view]; }
 
+  /** Selects the record that an address names. */
+  selectNamed(name) {
+    if (name === null) return;
+    if (this.story.records[Number(name) - 1]) this.select(Number(name));
+    else this.absent.replaceChildren(h("p", { class: "banner warn", role: "status" }, icon("more"), h("span", {}, h("strong", {}, "There is no record ", say(brief(name, 30)), ". "), `The run has ${plural(this.story.records.length, "record")}.`)));
+  }
+
   select(seq) {
+    this.absent.replaceChildren();
     this.selected = seq;
     this.current?.reveal(seq);
     this.drawPanel();
