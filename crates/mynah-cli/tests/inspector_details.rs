@@ -36,3 +36,34 @@ fn an_address_that_names_no_record_or_run_says_so() {
         3
     );
 }
+
+#[test]
+fn a_parameter_that_no_page_knows_is_named() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[("min_cost", "0.05")]));
+    browser.wait("document.querySelector('.unknown-names')?.innerText.includes('min_cost')");
+    browser.open(&served.page(&[("cost", "0"), ("list", "runs")]));
+    browser.wait("document.querySelector('tr[data-run]') !== null");
+    assert_eq!(browser.run("return document.querySelector('.unknown-names').innerText"), "");
+}
+
+#[test]
+fn an_image_in_a_text_is_shown_and_one_of_another_type_is_named() {
+    let Some(browser) = Browser::start() else { return };
+    let png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+    let svg = "A".repeat(5000);
+    let text =
+        format!("![a dot](data:image/png;base64,{png}) ![odd](data:image/svg+xml;base64,{svg})");
+    let play = r#"{"engine": {"model": "m"}, "scripts": [[{"text": "TEXT"}, {"finish": "stop"}]], "tools": [],
+        "ops": [{"op": "chat", "messages": [{"role": "user", "content": "Draw."}]}]}"#;
+    let store = Store::with(&play.replace("TEXT", &text));
+    let served = Served::inspect(&store);
+    let run = common::text(&store.json(&["runs"])[0], "run_id");
+    browser.open(&served.page(&[("run", &run)]));
+    browser.wait("document.querySelector('.markdown img[alt=\"a dot\"]')?.naturalWidth === 1");
+    let told = browser.text(".role-assistant .markdown");
+    assert!(told.contains("image, not shown: odd") && !told.contains(&svg[..100]), "{told}");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}

@@ -23,7 +23,7 @@ const wordOf = (run) => run.status === "suspended" && run.wake_at != null ? "sle
 export const shownStatus = (run) => run.not_started ? "not_started" : wordOf(run);
 
 /** What the log's index answers, and what the server looks for run by run. */
-const NAMES = ["text", "status", "model", "session", "agent", "prefix", "range", "order", "after", "sort", "cost", "seconds"];
+export const NAMES = ["text", "status", "model", "session", "agent", "prefix", "range", "order", "after", "sort", "cost", "seconds"];
 const MORE = ["prefix", "agent", "model", "session", "cost", "seconds", "order"];
 /** So many requests of a search follow each other by themselves; each reads up to 2,000 runs. */
 const ROUNDS = 10;
