@@ -67,3 +67,33 @@ fn an_image_in_a_text_is_shown_and_one_of_another_type_is_named() {
     assert!(told.contains("image, not shown: odd") && !told.contains(&svg[..100]), "{told}");
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
+
+#[test]
+fn only_a_long_pause_is_shortened_and_every_tick_says_another_time() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let served = Served::inspect(&store);
+    browser.open(&served.page(&[]));
+    browser.wait("document.querySelector('tr[data-run]') !== null");
+    // A tool, a pause of so many milliseconds, and another tool.
+    let axis = |pause: u32| {
+        let script = format!(
+            "return Promise.all([import('/ui/timeline.js'), import('/ui/story.js')]).then(([{{ Timeline }}, {{ Story }}]) => {{ \
+            const story = new Story(); const end = 1600 + {pause}; \
+            const span = (kind, from, to) => ({{ kind, label: kind, from, to, seq: 1, last: 1, depth: 0, state: 'ok' }}); \
+            story.records = [{{ seq: 1, ts: 0 }}, {{ seq: 2, ts: end }}]; \
+            story.spans = [span('tool', 0, 100), span('crash', 100, 100 + {pause}), span('tool', 100 + {pause}, end)]; \
+            const view = new Timeline(story, {{ select: () => {{}} }}); \
+            document.getElementById('main').replaceChildren(view.element); view.refresh(); \
+            const words = [...view.element.querySelectorAll('.tick')].map((one) => one.innerText); \
+            return [view.toggle.hidden, view.element.querySelectorAll('.break').length, words.length, new Set(words).size, words.join()]; }})"
+        );
+        browser.run(&script)
+    };
+    let short = axis(900);
+    assert_eq!((&short[0], &short[1]), (&true.into(), &0.into()), "{short}");
+    let long = axis(60_000);
+    assert_eq!((&long[0], &long[1], &long[2]), (&false.into(), &1.into(), &long[3]), "{long}");
+    // Round times, with the digits that tell them apart.
+    assert!(long[4].as_str().unwrap().contains("1 min 0.4 s,1 min 0.6 s"), "{long}");
+}

@@ -371,6 +371,8 @@ export class Story {
       const rows = attempt ? attempt.rows = (attempt.rows ?? 0) + 1 : 0;
       this.spans.splice(attempt ? this.spans.indexOf(attempt.span) + rows : this.spans.length, 0, one);
     }
+    // Durations are whole milliseconds: what happened within a call does not begin before it.
+    if (attempt) attempt.span.within ??= record.ts;
     if (attempt) attempt.effects.push({ seq: record.seq, name: fact.name, effect: fact.effect });
     else if (fact.name === "summary_started") this.note(record, "muted", "The model is asked for a summary of what is left out");
     else this.note(record, "muted", `Side effect: ${fact.name}`, failed ? fact.effect.failed : jsonText(fact.effect?.done ?? null));
@@ -460,6 +462,6 @@ export const reasonWords = (reason) => Object.hasOwn(REASONS, reason) ? REASONS[
 const hiddenBy = (record) => record ? record.unreadable ? "damaged" : "redacted" : null;
 
 /** When a span begins: a tool does when the log has its call, and has ended when its outcome is recorded. */
-export const beginOf = ({ from, to, duration }) => duration != null && to !== null ? Math.max(from, to - duration) : from;
+export const beginOf = ({ from, to, duration, within = Infinity }) => duration != null && to !== null ? Math.min(within, Math.max(from, to - duration)) : from;
 
 const pieces = (cuts) => (cuts ?? []).reduce((sum, cut) => sum + (cut?.pieces?.lens?.length ?? 0), 0);
