@@ -111,21 +111,24 @@ export class Timeline {
     const frame = h("span", { class: "axis-frame" });
     this.axis.replaceChildren(frame);
     const width = frame.clientWidth || 800;
-    const step = niceStep(length / Math.max(2, Math.floor(width / 90)));
     const ticks = [];
     const places = [];
     // The visible times outside of pauses that are shortened: ticks are at round times, before and after such a pause.
     const [first, last] = [this.since(from * this.length), this.since(to * this.length)];
+    let step = niceStep(length * 60 / width);
+    // Later times have more words.
+    const room = () => 8 * tickWords(last, step).length + 8;
+    while (step < length && step / length * width < room()) step = niceStep(1.5 * step);
     let start = first;
     let reach = -Infinity;
     for (const [left, right] of [...this.pauses.map((pause) => pause.map((ts) => ts - this.begin)), [last, Infinity]]) {
       for (let at = Math.ceil(start / step - 1e-9) * step; at <= Math.min(left, last) + 1e-9; at += step) {
         const place = this.fraction(this.begin + at);
         const words = tickWords(at, step);
-        places.push(place);
         // Two at both ends of a pause may be too near for their words.
         if (place * width < reach) continue;
         reach = place * width + 8 * words.length + 8;
+        places.push(place);
         ticks.push(h("span", { class: "tick", style: { left: `${100 * place}%` } }, words));
       }
       start = Math.max(start, right);
@@ -135,7 +138,10 @@ export class Timeline {
     frame.append(...ticks, ...breaks);
     // The last ones may have no room for their words.
     const { right } = this.axis.getBoundingClientRect();
-    while (ticks.length && ticks.at(-1).getBoundingClientRect().right > right) ticks.pop().remove();
+    while (ticks.length && ticks.at(-1).getBoundingClientRect().right > right) {
+      ticks.pop().remove();
+      places.pop();
+    }
     // The rows continue the lines of the axis.
     const line = (place) => `transparent ${100 * place}%, var(--grid) ${100 * place}% calc(${100 * place}% + 1px), transparent calc(${100 * place}% + 1px)`;
     this.element.style.setProperty("--lines", `linear-gradient(90deg, ${places.length ? places.map(line).join(", ") : "transparent, transparent"})`);
