@@ -230,13 +230,13 @@ async function drawn(root, query) {
   let at = first;
   const body = h("ol", { class: "compare-rows" });
   const kindOf = (kind) => h("span", { class: "kind" }, h("span", { class: `dot tone-${toneOf(kind)}`, "aria-hidden": "true" }), say(kind));
-  const cell = (record, side, made) => {
+  const cell = (record, side, made, other = null) => {
     if (!record) return h("span", { class: "compare-cell nothing" }, made ? kindOf(made) : "–");
-    const content = [h("span", { class: "number" }, `#${record.seq}`), kindOf(record.kind), h("span", { class: "says" }, say(record.says ?? summary(record)))];
+    const content = [h("span", { class: "number" }, `#${record.seq}`, other && other.seq !== record.seq ? h("span", { class: "other-seq" }, ` / #${other.seq}`) : null), kindOf(record.kind), h("span", { class: "says" }, say(record.says ?? summary(record)))];
     return ids[side] ? h("a", { class: "compare-cell", href: runHref(ids[side], { view: "records", record: record.seq }) }, content) : h("span", { class: "compare-cell" }, content);
   };
   const words = { same: "same", differs: "differs", "only-left": "only left", "only-right": "only right", "not-reached": "not reached" };
-  const element = (row, place) => h("li", { class: `compare-row ${row.state}${place === first ? " first" : ""}`, id: `row-${place}`, tabindex: "-1" }, h("div", { class: "compare-cells" }, cell(row.one, 0), h("span", { class: "verdict" }, place === first ? "first difference" : words[row.state]), cell(row.two, 1, row.made)),
+  const element = (row, place) => h("li", { class: `compare-row ${row.state}${place === first ? " first" : ""}`, id: `row-${place}`, tabindex: "-1" }, h("div", { class: "compare-cells" }, cell(row.one, 0, null, row.state === "same" ? row.two : null), h("span", { class: "verdict" }, place === first ? "first difference" : words[row.state]), cell(row.two, 1, row.made)),
     row.fields?.length ? h("details", { open: place === first }, h("summary", {}, icon("chevron"), plural(row.fields.length, "field"), row.fields.length === 1 ? " differs" : " differ"), differences(row)) : null);
   let shown = 0;
   const more = h("button", { type: "button", onclick: () => draw(shown + SHOWN_AT_ONCE) });

@@ -77,7 +77,7 @@ export class RunView {
         fact("Turns", least(count(totals.turns)), null, ofAgents ? `${count(totals.turns)},${ofAgents}` : null), fact("Tool calls", least(count(totals.calls))),
         fact("Input", least(compact(totals.input)), totals.cached ? `${atLeast(isLeast, compact(totals.cached))} cached` : "tokens", `${count(totals.input)} tokens${unknown}`),
         fact("Output", least(compact(totals.output)), totals.reasoning ? `${atLeast(isLeast, compact(totals.reasoning))} reasoning` : "tokens", `${count(totals.output)} tokens${unknown}`),
-        fact("Cost", totals.priced ? least(money(totals.cost)) : "–", null, totals.priced ? `$${totals.cost}` : "no price is known"),
+        fact("Cost", h("span", { class: "amount" }, totals.priced ? least(money(totals.cost)) : "–"), null, totals.priced ? `$${totals.cost}` : "no price is known"),
         fact("Model", h("span", { class: "models", title: [...story.models].join(", ") }, say([...story.models].join(", ") || "–"))),
         fact("Records", count(story.records.length)), this.links()));
     this.overall.replaceChildren(...overall(story));
