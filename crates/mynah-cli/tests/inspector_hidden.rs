@@ -2,7 +2,11 @@
 
 use std::fs;
 
-use crate::{chromium::Browser, common::Store};
+use crate::{
+    chromium::Browser,
+    common::{self, Store},
+    served::Served,
+};
 
 /// Two calls side by side, of which the second takes longer, and an answer.
 const CALLS: &str = r#"{"engine": {"model": "m"}, "scripts": [
@@ -102,5 +106,23 @@ fn the_calls_around_a_damaged_record_say_no_more_than_is_known() {
         assert!(told.contains(wanted), "{kind}: {told}");
         assert!(!told.contains("not run") && !told.contains("unknown"), "{kind}: {told}");
         assert!(browser.text(".conversation").contains(&format!("Unreadable record: {kind}")));
+    }
+}
+
+#[test]
+fn a_call_is_shown_by_its_end_if_the_server_cannot_read_its_beginning() {
+    let Some(browser) = Browser::start() else { return };
+    for (kind, wanted) in [("tool_scheduled", "done"), ("tool_completed", "record damaged")] {
+        let store = Store::with(CALLS);
+        let run = common::text(&store.json(&["runs"])[0], "run_id");
+        let records = store.json(&["show", "last", "--records"]);
+        let place = records.iter().position(|record| record["kind"] == kind).unwrap();
+        store.change_record(&run, place + 1);
+        let served = Served::inspect(&store);
+        browser.open(&served.page(&[("run", &run)]));
+        browser.wait("document.querySelector('.proof-line')?.dataset.status === 'corrupt'");
+        let told = states(&browser);
+        assert!(told.contains(wanted), "{kind}: {told}");
+        assert!(!told.contains("not run") && !told.contains("unknown"), "{kind}: {told}");
     }
 }
