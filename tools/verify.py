@@ -105,12 +105,12 @@ def decode_item(data, at, depth):
             value, at = decode_item(data, at, depth + 1)
             values.append(value)
         return values, at
-    demand(major == 5, "there are no CBOR tags")
+    demand(major == 5, "a CBOR value has a tag")
     members, before = {}, b""
     for _ in range(argument):
         start = at
         key, at = decode_item(data, at, depth + 1)
-        demand(isinstance(key, str) and before < data[start:at], "CBOR keys are text, in order")
+        demand(isinstance(key, str) and before < data[start:at], "a CBOR key is not text, or not in order")
         before = data[start:at]
         members[key], at = decode_item(data, at, depth + 1)
     return members, at
@@ -227,8 +227,8 @@ class Run:
         demand(fields["run"] == self.run, "it belongs to another run")
         demand(fields["seq"] == seq, "it is not the next record")
         demand(fields.get("prev") == self.head, "it does not name the hash of the record before it")
-        demand((self.run == MAINTENANCE) == (kind == "removed"), "tombstones have a run of their own")
-        demand((seq == 1 and self.run != MAINTENANCE) == (kind == "run_started"), "a run starts once, first")
+        demand((self.run == MAINTENANCE) == (kind == "removed"), "a tombstone is in another run than that of tombstones, or another record is there")
+        demand((seq == 1 and self.run != MAINTENANCE) == (kind == "run_started"), "the run starts twice, or not with its first record")
         named, adds = self.gone.get(seq, (None, {}))
         demand(named in (None, record.hash.hex()), "a tombstone names another record in its place")
         if kind == "sealed":
@@ -275,14 +275,14 @@ def read_line(line):
     return next(iter(value.items()))
 
 def unhex(text):
-    demand(re.fullmatch("(?:[0-9a-f]{2})*", text), "bytes are hexadecimal, in lower case")
+    demand(re.fullmatch("(?:[0-9a-f]{2})*", text), "a value is not hexadecimal in lower case")
     return bytes.fromhex(text)
 
 def read_record(entry):
     demand(set(entry) <= {"envelope", "salt", "payload", "fact"}, "the record has other members")
-    demand(("salt" in entry) == ("payload" in entry), "a body is a salt and a payload")
+    demand(("salt" in entry) == ("payload" in entry), "it has a salt without a payload, or a payload without a salt")
     salt, payload = (unhex(entry[key]) if key in entry else None for key in ("salt", "payload"))
-    demand(salt is None or len(salt) == 16, "a salt has 16 bytes")
+    demand(salt is None or len(salt) == 16, "the salt is not 16 bytes long")
     record = Record(unhex(entry["envelope"]), salt, payload)
     demand("fact" not in entry or tells(entry["fact"], {record.envelope["kind"]: record.fact}), "the fact that is shown is not the one in its bytes")
     return record
@@ -307,7 +307,7 @@ def check_end(end, run):
     found = dict(records=len(run.leaves), hash=run.head.hex(), root=root, fingerprint=fingerprint, redacted=run.redacted)
     demand(tells(end, {**found, "inclusion": end["inclusion"]}), "the last line says otherwise than the records")
     demand(not root or len(run.gone) == run.redacted, "records are missing before the last line")
-    demand((root is None) == (end["inclusion"] is None), "a proof goes with a seal")
+    demand((root is None) == (end["inclusion"] is None), "it has a proof without a seal, or a seal without a proof")
     if root:
         check_inclusion(leaf(run.head), **end["inclusion"])
 
@@ -329,7 +329,7 @@ def check_bundle(file, trusted=None):
                 if kind == "bundle" and type(entry["version"]) is int and entry["version"] > 1:
                     raise TooNew(f"this version does not know version {entry['version']} of bundles")
                 demand(kind == "bundle" and tells(entry, {"version": 1, "run_id": entry["run_id"]}), "it is not a bundle")
-                demand(1 <= len(entry["run_id"].encode()) <= 255, "a run's id has 1 to 255 bytes")
+                demand(1 <= len(entry["run_id"].encode()) <= 255, "the run's id is empty, or longer than 255 bytes")
                 header = entry
             elif kind == "tombstone" and run is None:
                 gone |= read_tombstone(entry, header["run_id"])

@@ -29,6 +29,8 @@ mod go_on;
 mod golden;
 mod hostile_text;
 mod inspector;
+mod inspector_details;
+mod inspector_hidden;
 mod inspector_runs;
 mod inspector_views;
 mod json;

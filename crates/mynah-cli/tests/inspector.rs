@@ -387,10 +387,14 @@ fn the_log_and_a_run_are_verified_with_root_fingerprint_and_proof() {
         browser.write("#kept", kept);
         browser
             .wait(&format!("document.querySelector('[data-kept]')?.dataset.kept === {verdict:?}"));
+        // A run that is not the one that was kept is not called verified.
+        let told = browser.text("[data-status=verified]");
+        assert_eq!(told.contains("Verified."), verdict != "other", "{told}");
     }
     browser.open(&served.page(&[("verify", "log")]));
     browser.click(".page-head .primary");
     browser.wait("document.querySelector('[data-status=verified]') !== null");
+    assert!(!browser.text(".narrow").contains("root now"));
     let verified = store.json(&["verify"]);
     let root = verified.last().unwrap()["root"].as_str().unwrap().to_owned();
     assert!(browser.text(".notices .card").contains(&root), "{root}");

@@ -554,3 +554,31 @@ fn an_outcome_that_a_person_gave_is_no_longer_unknown() {
         browser.wait("[...document.querySelectorAll('.call-body h3')].map((one) => one.innerText)");
     assert_eq!(heads, json!(["Arguments", "Attempt 1", "Result, given by a person"]));
 }
+
+#[test]
+fn an_answer_is_sent_to_an_agent_that_did_not_begin_the_run() {
+    let Some(browser) = Browser::start() else { return };
+    let store = Store::with(RUNS);
+    let runs = store.json(&["runs"]);
+    let waits = runs.iter().find(|run| run["status"] == "suspended").unwrap();
+    let run = common::text(waits, "run_id");
+    let agent = |name: &str| {
+        let text = r#"{"engine": {"model": "other"}, "scripts": [[{"text": "Two it is."}, {"finish": "stop"}]], "tools": [], "ops": []}"#;
+        store.file(name, text)
+    };
+    let (one, two) = (agent("one.json"), agent("two.json"));
+    let served = Served::start(&mut mynah(["serve", &one, &two, "--json", "--log", &store.url()]));
+    browser.open(&served.page(&[("run", &run)]));
+    browser.wait("document.querySelector('.waiting textarea') !== null");
+    browser.write(".waiting textarea", "two");
+    browser.click(".waiting .primary");
+    // What is missing is told beside the field that gives it.
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('dialog .field select + .error')?.innerText.includes('none of this server fits')");
+    browser.run("document.querySelector('dialog select').value = 'two'");
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('dialog .error')?.innerText.includes('the box “Even if')");
+    browser.click("dialog input[type=checkbox]");
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('.conversation').innerText.includes('Two it is.')");
+}

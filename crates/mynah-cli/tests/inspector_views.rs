@@ -125,8 +125,13 @@ fn a_run_is_compared_with_its_fork_and_with_its_replay_by_another_agent() {
     browser.click("dialog .primary");
     browser.wait("document.querySelector('.run-facts')?.innerText.includes('Fork of')");
     browser.wait("document.querySelector('.run-status .chip')?.innerText === 'Completed'");
+    // The call was made in the other run, and took no time of this one.
+    let added = browser.text(".overall").replace('\t', " ");
+    assert!(added.contains("trains 1 – –") && !added.contains("Tools <"), "{added}");
     browser.run("[...document.querySelectorAll('.buttons a')].find((one) => one.innerText.includes('Compare')).click()");
     browser.wait("document.querySelector('.compare-row.first') !== null");
+    let told = browser.text(".banner.warn");
+    assert!(told.contains("Not in the rows: record 7 on the right"), "{told}");
     browser.run("for (const details of document.querySelectorAll('details')) details.open = true");
     let words = browser.run("return [...document.querySelectorAll('.word-diff')].map((one) => one.innerText).join('\\n')");
     assert!(words.as_str().unwrap().contains("The night train leaves at"), "{words}");
@@ -549,7 +554,7 @@ fn time_passes_and_progress_is_shown_while_a_tool_runs() {
     let script = "return import('/ui/conversation.js').then(({ Conversation }) => { \
         const call = { id: 'c', name: 't', part: {}, attempts: [{ state: 'running', effects: [] }] }; \
         const item = { type: 'message', seq: 1, ts: 0, role: 'assistant', message: { content: [] }, calls: [call] }; \
-        const view = new Conversation({ items: [item], first: { ts: 0 } }, { select: () => {} }); \
+        const view = new Conversation({ items: [item], first: { ts: 0 }, hidden: () => null }, { select: () => {} }); \
         view.progress('c', '40 % of it'); return view.element.querySelector('.doing').textContent; })";
     assert_eq!(browser.run(script), "40 % of it");
 }

@@ -27,7 +27,9 @@ export function confirmed({ title, words, fields = [], button, danger = false, a
             // An error that begins with the name of a field stands beside it.
             const [, field, words] = /^(\w+): ([\s\S]*)$/u.exec(error.message) ?? [];
             const at = fields.find(({ name }) => name === field)?.input;
-            failure.replaceChildren(...say(at ? words : error.message));
+            // The API names a member of the request. A person has a box.
+            const box = fields.find(({ name }) => name === "allow_changed_agent")?.label;
+            failure.replaceChildren(...say((at ? words : error.message).replace('"allow_changed_agent": true', (name) => box ? `the box “${box}”` : name)));
             failure.hidden = false;
             if (at) at.after(failure);
             else send.parentNode.before(failure);
@@ -145,7 +147,7 @@ export const start = (agents, like = null, said = agents[0]?.input ?? "") => con
 /** What a suspended run waits for, as a form. `done` is called after it was sent. */
 export function waitingForm(run, waiting, agents, done) {
   const sent = async (title, words, body) => {
-    const result = await confirmed({ title, words, button: title, act: () => signal(run, body()) });
+    const result = await confirmed({ title, words, fields: agentFields(agents), button: title, act: (values) => signal(run, { ...body(), ...agentOf(values) }) });
     if (result) done(result);
   };
   // The calls of an agent beneath the run are decided one by one too. Their decisions are the answer.

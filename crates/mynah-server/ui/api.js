@@ -5,7 +5,8 @@ import { jsonText, parseJson } from "./exact.js";
 /** What the server answered in place of what was asked for. */
 export class ApiError extends Error {
   constructor(status, problem) {
-    super(problem?.detail ?? problem?.title ?? `the server answered ${status}`);
+    // The code says what kind of error it is.
+    super((problem?.detail ?? problem?.title ?? `the server answered ${status}`).replace(/^log error: (?:[a-z_]+: )?/u, ""));
     Object.assign(this, { status, code: problem?.code ?? "", problem });
   }
 }

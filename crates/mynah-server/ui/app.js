@@ -2,10 +2,10 @@
 
 import { ApiError, post, withQuery } from "./api.js";
 import { comparePage } from "./compare-page.js";
-import { h, icon, logo, say } from "./dom.js";
+import { brief, h, icon, logo, say } from "./dom.js";
 import { keys } from "./run-view.js";
 import { runPage } from "./run-page.js";
-import { runsPage } from "./runs-page.js";
+import { NAMES, runsPage } from "./runs-page.js";
 import { sessionPage } from "./session-page.js";
 import { verifyPage } from "./verify-page.js";
 
@@ -15,6 +15,16 @@ document.getElementById("app").replaceChildren(h("header", { class: "site" }, h(
 
 let page = null;
 let shown = 0;
+
+/** The parameters that the address of each page may have. */
+const KNOWN = new Map([[runPage, ["run", "view", "record"]], [comparePage, ["compare", "with", "replay", "system"]], [sessionPage, ["session"]], [verifyPage, ["verify"]], [runsPage, [...NAMES, "list"]]]);
+const odd = h("div", { class: "notices unknown-names" });
+
+/** Says which parameters of the address mean nothing: a filter that is ignored would seem to find everything. */
+function drawOdd(query, make) {
+  const names = [...new Set(query.keys())].filter((name) => !KNOWN.get(make).includes(name));
+  odd.replaceChildren(...(names.length ? [h("p", { class: "banner warn", role: "status" }, icon("more"), h("span", {}, h("strong", {}, "The address has a part that this page does not know: "), names.slice(0, 5).map((name, place) => [place ? ", " : "", h("code", {}, say(brief(name, 60)))]), ". It is ignored."))] : []));
+}
 
 function pageOf(query) {
   if (query.has("run")) return runPage;
@@ -28,6 +38,7 @@ async function show() {
   const query = new URLSearchParams(location.search);
   const turn = shown += 1;
   const make = pageOf(query);
+  drawOdd(query, make);
   // A page that can show another address stays, and with it the focus.
   if (page?.make === make && page.update) {
     try {
@@ -46,7 +57,7 @@ async function show() {
   }
   // A page that is left while it loads writes into nothing.
   const place = h("div", {});
-  root.replaceChildren(place);
+  root.replaceChildren(odd, place);
   try {
     const made = await make(place, query, go);
     if (turn !== shown) return made.close();

@@ -51,14 +51,14 @@ function item(reader, depth) {
     for (let index = 0; index < argument; index += 1) values.push(item(reader, depth + 1));
     return values;
   }
-  demand(major === 5, "there are no CBOR tags");
+  demand(major === 5, "a CBOR value has a tag");
   const members = Object.create(null);
   let before = null;
   for (let index = 0; index < argument; index += 1) {
     const from = reader.at;
     const key = item(reader, depth + 1);
     const encoded = reader.bytes.subarray(from, reader.at);
-    demand(typeof key === "string" && (before === null || isBefore(before, encoded)), "CBOR keys are text, in order");
+    demand(typeof key === "string" && (before === null || isBefore(before, encoded)), "a CBOR key is not text, or not in order");
     before = encoded;
     members[key] = item(reader, depth + 1);
   }

@@ -160,7 +160,7 @@ async function two(query) {
   if (!query.has("replay")) {
     const [runs, sides] = await Promise.all([Promise.all(ids.map((id) => get(runPath(id)))), Promise.all(ids.map(records))]);
     const isLong = sides.some(({ length }) => length > MAX_ALIGNED);
-    return { ids, isLong, runs, heads: runs.map((run, side) => runHead({ ...run, model: modelOf(sides[side]) ?? run.model }, ["Left", "Right"][side])), rows: align(...sides.map((side) => prepared(inOrderOfCalls(side.filter((record) => !isSeam(record)))))).map(judge) };
+    return { ids, isLong, runs, seams: sides.map((side) => side.filter(isSeam)), heads: runs.map((run, side) => runHead({ ...run, model: modelOf(sides[side]) ?? run.model }, ["Left", "Right"][side])), rows: align(...sides.map((side) => prepared(inOrderOfCalls(side.filter((record) => !isSeam(record)))))).map(judge) };
   }
   const [agent, system] = [query.get("replay") === "-" ? null : query.get("replay"), query.get("system")];
   const again = (more) => post(runPath(ids[0], "/replay"), { ...(agent ? { agent } : {}), ...(system ? { system } : {}), ...more });
@@ -198,6 +198,12 @@ const modelOf = (records) => records.findLast(({ fact }) => fact?.about?.model)?
 
 const runHead = (run, side) => h("div", { class: "compare-run" }, h("span", { class: "muted" }, side), h("a", { href: runHref(run.run_id), title: run.run_id }, h("code", {}, say(shortId(run.run_id)))), statusChip(shownStatus(run)), h("span", { class: "muted" }, say([plural(run.records, "record"), run.model, `${compact(totalsOf(run).input_tokens + totalsOf(run).output_tokens)} tokens`, totalsOf(run).cost ? money(totalsOf(run).cost) : null].filter(Boolean).join(" · "))));
 
+/** Which records have no row. */
+function seamWords(seams) {
+  const named = seams.flatMap((records, side) => records.length ? [`record ${records.map(({ seq }) => seq).join(", ")} on the ${["left", "right"][side]}`] : []);
+  return named.length ? ` Not in the rows: ${named.join(" and ")}, which only ${seams.flat().length === 1 ? "tells" : "tell"} that a branch continues.` : "";
+}
+
 export async function comparePage(root, query) {
   root.replaceChildren(h("div", { class: "skeleton", style: { height: "200px" } }));
   let page = await drawn(root, query);
@@ -218,19 +224,19 @@ export async function comparePage(root, query) {
 
 /** Draws the comparison as it is now. */
 async function drawn(root, query) {
-  const { ids, isLong = false, runs = [], heads, rows, replay = null } = await two(query);
+  const { ids, isLong = false, runs = [], seams = [], heads, rows, replay = null } = await two(query);
   const differing = rows.map(({ state }, place) => state === "same" || state === "not-reached" ? -1 : place).filter((place) => place >= 0);
   const first = differing[0] ?? -1;
   let at = first;
   const body = h("ol", { class: "compare-rows" });
   const kindOf = (kind) => h("span", { class: "kind" }, h("span", { class: `dot tone-${toneOf(kind)}`, "aria-hidden": "true" }), say(kind));
-  const cell = (record, side, made) => {
+  const cell = (record, side, made, other = null) => {
     if (!record) return h("span", { class: "compare-cell nothing" }, made ? kindOf(made) : "–");
-    const content = [h("span", { class: "number" }, `#${record.seq}`), kindOf(record.kind), h("span", { class: "says" }, say(record.says ?? summary(record)))];
+    const content = [h("span", { class: "number" }, `#${record.seq}`, other && other.seq !== record.seq ? h("span", { class: "other-seq" }, ` / #${other.seq}`) : null), kindOf(record.kind), h("span", { class: "says" }, say(record.says ?? summary(record)))];
     return ids[side] ? h("a", { class: "compare-cell", href: runHref(ids[side], { view: "records", record: record.seq }) }, content) : h("span", { class: "compare-cell" }, content);
   };
   const words = { same: "same", differs: "differs", "only-left": "only left", "only-right": "only right", "not-reached": "not reached" };
-  const element = (row, place) => h("li", { class: `compare-row ${row.state}${place === first ? " first" : ""}`, id: `row-${place}`, tabindex: "-1" }, h("div", { class: "compare-cells" }, cell(row.one, 0), h("span", { class: "verdict" }, place === first ? "first difference" : words[row.state]), cell(row.two, 1, row.made)),
+  const element = (row, place) => h("li", { class: `compare-row ${row.state}${place === first ? " first" : ""}`, id: `row-${place}`, tabindex: "-1" }, h("div", { class: "compare-cells" }, cell(row.one, 0, null, row.state === "same" ? row.two : null), h("span", { class: "verdict" }, place === first ? "first difference" : words[row.state]), cell(row.two, 1, row.made)),
     row.fields?.length ? h("details", { open: place === first }, h("summary", {}, icon("chevron"), plural(row.fields.length, "field"), row.fields.length === 1 ? " differs" : " differ"), differences(row)) : null);
   let shown = 0;
   const more = h("button", { type: "button", onclick: () => draw(shown + SHOWN_AT_ONCE) });
@@ -250,7 +256,7 @@ async function drawn(root, query) {
   };
   draw(Math.max(SHOWN_AT_ONCE, first + 50));
   const place = first < 0 ? null : rows[first];
-  const told = replay ? replayWords(replay) : `${first < 0 ? "" : `The first is at record ${place.one?.seq ?? "–"} on the left, ${place.two?.seq ?? "–"} on the right. `}Ids, times, hashes and estimates are not compared.${isLong ? ` A run has over ${count(MAX_ALIGNED)} records, so records are paired by their number.` : ""}`;
+  const told = replay ? replayWords(replay) : `${first < 0 ? "" : `The first is at record ${place.one?.seq ?? "–"} on the left, ${place.two?.seq ?? "–"} on the right. `}Ids, times, hashes and estimates are not compared.${seamWords(seams)}${isLong ? ` A run has over ${count(MAX_ALIGNED)} records, so records are paired by their number.` : ""}`;
   root.replaceChildren(h("div", { class: "page-head" }, h("h1", {}, replay ? "Compare with a replay" : "Compare"), h("div", { class: "buttons" }, replay ? null : h("a", { class: "button", href: withQuery("/", { compare: ids[1], with: ids[0] }) }, "Swap"), first >= 0 ? h("button", { type: "button", onclick: () => goTo(first) }, "First difference") : null)),
     h("div", { class: "compare-heads" }, heads),
     h("p", { class: `banner ${first < 0 ? "ok" : "warn"}` }, icon(first < 0 ? "check" : "fork"), h("span", {}, h("strong", {}, first < 0 ? "No difference. " : replay ? "The replay differs. " : `${plural(differing.length, "difference")}. `), told)),

@@ -89,7 +89,7 @@ export class Conversation {
     const items = this.story.items.slice(chunk.place * CHUNK, (chunk.place + 1) * CHUNK);
     chunk.element.style.removeProperty("min-height");
     for (const [place, item] of items.entries()) {
-      const state = `${stateOf(item)} ${(item.calls ?? []).map((call) => `${shownState(call, this.story.isAbandoned)} ${this.damagedRuns().includes(call.run)}`)}`;
+      const state = `${stateOf(item)} ${(item.calls ?? []).map((call) => `${shownState(call, this.story)} ${this.damagedRuns().includes(call.run)}`)}`;
       const old = chunk.element.children[place];
       if (old?.dataset.state === state) continue;
       const element = this.item(item);
@@ -140,7 +140,7 @@ export class Conversation {
 
   message(item) {
     const { role, message, response, seq, ts } = item;
-    const who = { user: "User", assistant: "Assistant", system: "System", tool: "Tool result", loop: "Loop" }[role] ?? role;
+    const who = item.who ?? { user: "User", assistant: "Assistant", system: "System", tool: "Tool result", loop: "Loop" }[role] ?? role;
     const facts = [];
     if (response) {
       const usage = response.usage ?? {};
@@ -174,17 +174,17 @@ export class Conversation {
 
   call(call) {
     const last = call.attempts.at(-1);
-    const state = shownState(call, this.story.isAbandoned);
+    const state = shownState(call, this.story);
     const isWaiting = !call.isOver && !call.verdict;
     const words = {
-      ok: "done", failed: "failed", running: "running", lost: "outcome unknown", given: "result given", "not-run": "reported as not run", answered: "answered", asks: call.isOver ? "asked a person" : "waits for a person",
+      ok: "done", failed: "failed", running: "running", lost: "outcome unknown", given: "result given", redacted: "redacted", damaged: "record damaged", "not-run": "reported as not run", answered: "answered", asks: call.isOver ? "asked a person" : "waits for a person",
       sleeps: call.isOver ? "waited for a time" : "waits for a time", open: call.manual && isWaiting ? "waits for a person" : "not run",
     }[state] ?? state;
-    const text = argumentsOf(call);
+    const text = call.unknown ? "" : argumentsOf(call);
     const body = h("div", { class: "call-body" });
     // Most calls are never opened: their content is made when they are.
     const fill = () => {
-      if (body.childNodes.length === 0) body.append(...callDetail(call, this.select));
+      if (body.childNodes.length === 0) body.append(...callDetail(call, this.select, this.story));
     };
     return h("details", { class: `call state-${state === "asks" && isWaiting ? "open" : state}`, "data-key": `call ${call.id}`, ontoggle: fill },
       h("summary", {}, icon("chevron"), h("span", { class: "call-name" }, icon("tool"), say(call.name)), h("code", { class: "call-brief" }, say(text.length > 120 ? `${text.slice(0, 119)}…` : text)),
@@ -278,22 +278,27 @@ const argumentsOf = (call) => call.edited ?? writtenOf(call);
 const isLost = (attempt, isAbandoned = false) => attempt?.state === "running" && (attempt.span?.state === "lost" || isAbandoned);
 
 /** What a call came to. What a person decided after its process died counts, and not what was unknown before. */
-function shownState(call, isAbandoned) {
+function shownState(call, story) {
+  const { isAbandoned } = story;
   const last = call.attempts.at(-1);
+  const hidden = story.hidden(call);
+  if (hidden) return hidden;
   if (!last) return call.given !== undefined ? "ok" : call.verdict === "rejected" ? "rejected" : "open";
   if (isLost(last, isAbandoned)) return call.given !== undefined ? "given" : ["rejected", "given up"].includes(call.verdict) ? "not-run" : "lost";
   return last.state === "asks" && call.isAnswered ? "answered" : last.state;
 }
 
 /** The arguments of a call and what it came to, as nodes. `select(seq)` shows a record. */
-export function callDetail(call, select) {
+export function callDetail(call, select, story) {
   const text = argumentsOf(call);
+  const hidden = story.hidden(call);
   const written = call.edited === undefined ? null : writtenOf(call);
   return [
-    h("div", { class: "call-head" }, h("h3", {}, written === null ? "Arguments" : "Arguments, edited by a person"), copyButton(text, "Copy arguments"), h("span", { class: "facts" }, "call ", h("code", {}, say(call.id)))),
-    valueView(text),
+    h("div", { class: "call-head" }, h("h3", {}, written === null ? "Arguments" : "Arguments, edited by a person"), call.unknown && written === null ? null : copyButton(text, "Copy arguments"), h("span", { class: "facts" }, "call ", h("code", {}, say(call.id)))),
+    call.unknown && written === null ? h("p", { class: "muted" }, `The record with the name of the tool and its arguments is ${call.unknown}.`) : valueView(text),
     written === null ? [] : [h("div", { class: "call-head" }, h("h3", {}, "Arguments that the model gave"), copyButton(written, "Copy arguments")), valueView(written)],
     call.attempts.map((attempt) => attemptDetail(attempt, call, select)),
+    hidden ? h("p", { class: "muted" }, call.attempts.length ? `The record with its outcome is ${hidden}.` : `Whether it ran is not known: a record that may say so is ${hidden}.`) : null,
     call.given !== undefined ? [h("div", { class: "call-head" }, h("h3", {}, call.answeredSeq ? "Result, given by a person" : "Result"), copyButton(call.given, "Copy result")), valueView(call.given)] : [],
     call.why ? [h("h3", {}, "Reason"), h("p", {}, say(call.why))] : []].flat(Infinity).filter(Boolean);
 }

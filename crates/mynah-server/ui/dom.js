@@ -146,6 +146,9 @@ export const count = (value) => whole.format(value ?? 0);
 /** One thing, or several. */
 export const plural = (value, one, many = `${one}s`) => `${count(value)} ${Number(value) === 1 ? one : many}`;
 
+/** Marks a sum to which records that cannot be read may add. */
+export const atLeast = (isLeast, words) => isLeast ? `≥ ${words}` : words;
+
 /** Few digits for a number of any size: 1.2k, 3.4M. */
 export function compact(value) {
   const number = Number(value ?? 0);

@@ -91,7 +91,7 @@ async function start() {
     if (place.firstChild !== view.element) place.replaceChildren(view.element);
     document.title = `Run ${id} · Mynah`;
     view.open(state.get("view") ?? view.view);
-    if (Number(state.get("record")) > 0) view.select(Number(state.get("record")));
+    view.selectNamed(state.get("record"));
     drawList();
   };
   keys((event) => shown.view.key(event), () => RUN_KEYS);

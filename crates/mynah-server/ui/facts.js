@@ -39,10 +39,10 @@ export function parsed(text) {
 export function fromEntry(entry, place) {
   const record = { seq: place, kind: "unreadable", ts: null, hash: null, prev: null, fact: null, redacted: !("payload" in entry), raw: entry };
   try {
-    const envelope = decode(unhex(entry.envelope));
+    const envelope = decode(unhex(entry.envelope, "the envelope"));
     Object.assign(record, { kind: String(envelope.kind), ts: Number(envelope.ts) / 1e6, ns: String(envelope.ts), prev: envelope.prev ? hex(envelope.prev) : null });
     if (!record.redacted) {
-      const tagged = decode(unhex(entry.payload));
+      const tagged = decode(unhex(entry.payload, "the payload"));
       record.fact = plain(Object.values(tagged)[0]);
     }
   } catch (error) {

@@ -1,6 +1,6 @@
-// Markdown as DOM nodes. There is no HTML in it: what looks like a tag is text. Images are named and never loaded.
+// Markdown as DOM nodes. There is no HTML in it: what looks like a tag is text. Images in the text itself are shown; others are named and never loaded.
 
-import { h, say } from "./dom.js";
+import { brief, h, say } from "./dom.js";
 
 const MAX_DEPTH = 8;
 /** A longer text is shown as it is. */
@@ -106,7 +106,7 @@ function table(lines, at, nodes) {
 }
 
 // Underscores inside a word are no marks. What is between two marks is bounded: a text of nothing but opening marks takes no longer than any other.
-const INLINE = /(?<escape>\\[\\`*_{}[\]()#+.!|~<>-])|(?<ticks>`+)(?<code>[\s\S]{1,2000}?)\k<ticks>(?!`)|!\[(?<alt>[^\]]{0,300})\]\((?<source>[^()\s]{0,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200}){0,4})(?:\s{1,9}"[^"]{0,300}")?\)|\[(?<label>(?:[^[\]]|\[[^[\]]{0,100}\]){0,300})\]\((?<target>[^()\s]{0,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200}){0,4})(?:\s{1,9}"[^"]{0,300}")?\)|<(?<auto>https?:\/\/[^\s<>]{1,2000})>|(?<bare>\bhttps?:\/\/[^\s<>"'`)\]]{0,2000}[^\s<>"'`)\].,;:!?])|\*\*(?=\S)(?<bold>[\s\S]{0,1000}?\S)\*\*|(?<![\p{L}\p{N}_])__(?=[^\s_])(?<heavy>(?:(?!(?<![\p{L}\p{N}_])__[^\s_])[\s\S]){0,1000}?[^\s_])__(?![\p{L}\p{N}_])|~~(?=\S)(?<gone>[\s\S]{0,1000}?\S)~~|(?<![\w*])\*(?=[^\s*])(?<starred>[\s\S]{0,1000}?[^\s*])\*(?!\*)|(?<![\p{L}\p{N}_])_(?=[^\s_])(?<lined>[\s\S]{0,1000}?[^\s_])_(?![\p{L}\p{N}_])|(?<br> {2,}\n|\\\n)/gu;
+const INLINE = /(?<escape>\\[\\`*_{}[\]()#+.!|~<>-])|(?<ticks>`+)(?<code>[\s\S]{1,2000}?)\k<ticks>(?!`)|!\[(?<drawn>[^\]]{0,300})\]\((?<data>data:[^()\s]{1,262144})\)|!\[(?<alt>[^\]]{0,300})\]\((?<source>[^()\s]{0,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200}){0,4})(?:\s{1,9}"[^"]{0,300}")?\)|\[(?<label>(?:[^[\]]|\[[^[\]]{0,100}\]){0,300})\]\((?<target>[^()\s]{0,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200}){0,4})(?:\s{1,9}"[^"]{0,300}")?\)|<(?<auto>https?:\/\/[^\s<>]{1,2000})>|(?<bare>\bhttps?:\/\/[^\s<>"'`)\]]{0,2000}[^\s<>"'`)\].,;:!?])|\*\*(?=\S)(?<bold>[\s\S]{0,1000}?\S)\*\*|(?<![\p{L}\p{N}_])__(?=[^\s_])(?<heavy>(?:(?!(?<![\p{L}\p{N}_])__[^\s_])[\s\S]){0,1000}?[^\s_])__(?![\p{L}\p{N}_])|~~(?=\S)(?<gone>[\s\S]{0,1000}?\S)~~|(?<![\w*])\*(?=[^\s*])(?<starred>[\s\S]{0,1000}?[^\s*])\*(?!\*)|(?<![\p{L}\p{N}_])_(?=[^\s_])(?<lined>[\s\S]{0,1000}?[^\s_])_(?![\p{L}\p{N}_])|(?<br> {2,}\n|\\\n)/gu;
 
 function inline(text, depth = 0) {
   if (depth > MAX_DEPTH) return say(text);
@@ -115,10 +115,11 @@ function inline(text, depth = 0) {
   for (const match of text.matchAll(INLINE)) {
     nodes.push(...say(text.slice(from, match.index)));
     from = match.index + match[0].length;
-    const { escape, code: literal, alt, source, label, target, auto, bare, bold, heavy, gone, starred, lined } = match.groups;
+    const { escape, code: literal, drawn, data, alt, source, label, target, auto, bare, bold, heavy, gone, starred, lined } = match.groups;
     const deeper = (inner) => inline(inner, depth + 1);
     if (escape) nodes.push(...say(escape.slice(1)));
     else if (literal !== undefined) nodes.push(h("code", {}, say(literal.replace(/^ (.+) $/u, "$1"))));
+    else if (data !== undefined) nodes.push(picture(data, drawn));
     else if (source !== undefined) nodes.push(link(source, ["image: ", ...say(alt || source)]));
     else if (target !== undefined) nodes.push(link(target, deeper(label)));
     else if (auto ?? bare) nodes.push(link(auto ?? bare, null));
@@ -129,6 +130,12 @@ function inline(text, depth = 0) {
   }
   nodes.push(...say(text.slice(from)));
   return nodes;
+}
+
+/** An image that is in the text itself. One of another type is named. */
+function picture(data, alt) {
+  if (/^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+$/u.test(data)) return h("span", { class: "picture" }, h("img", { src: data, alt: alt || "image in the text", loading: "lazy" }));
+  return h("span", { class: "dead-link" }, "image, not shown: ", say(alt), " ", h("code", { class: "target" }, say(brief(data, 60))));
 }
 
 /** A link that shows where it leads. Only http, https and mailto become links; anything else stays text. */

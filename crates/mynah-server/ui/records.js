@@ -42,7 +42,7 @@ export class Records {
     const record = this.visible()[index];
     const after = record.ts === null || !this.story.first ? "" : `+${span(record.ts - this.story.first.ts)}`;
     return h("div", { class: `record-row${record.damaged ? " damaged" : ""}` },
-      h("span", { class: "number" }, String(record.seq)), h("span", { class: "kind" }, h("span", { class: `dot tone-${toneOf(record.kind)}`, "aria-hidden": "true" }), say(record.kind)),
+      h("span", { class: "number" }, String(record.seq)), h("span", { class: "kind" }, h("span", { class: `dot tone-${record.unreadable ? "bad" : toneOf(record.kind)}`, "aria-hidden": "true" }), say(record.kind)),
       h("span", { class: "number", title: record.ts === null ? null : exactly(record.ts) }, after), h("span", { class: "says" }, record.damaged ? h("strong", { class: "error" }, say(record.damaged)) : say(summary(record, (id) => this.story.calls.get(id)?.name ?? id))),
       h("span", { class: "hash" }, record.hash ? say(record.hash.slice(0, 12)) : ""));
   }
@@ -84,7 +84,7 @@ export function recordDetail(record, { raw, close, link, whole = null, actions =
       const entry = record.raw ?? await raw(record);
       record.raw = entry;
       bytes.replaceChildren(...["envelope", "salt", "payload"].map((name) => h("div", {}, h("div", { class: "call-head" }, h("h4", {}, name), entry[name] ? copyButton(entry[name], `Copy ${name}`) : null, h("span", { class: "facts" }, entry[name] ? `${entry[name].length / 2} bytes` : "not there")),
-        entry[name] ? h("pre", { class: "hex", tabindex: "0", role: "group", "aria-label": `${name} in hexadecimal` }, hexDump(entry[name])) : null)));
+        entry[name] ? h("pre", { class: "hex", tabindex: "0", role: "group", "aria-label": `${name} in hexadecimal` }, hexDump(entry[name], bytes.clientWidth < 520 ? 8 : 16)) : null)));
     } catch (error) {
       bytes.replaceChildren(h("p", { class: "error" }, say(error.message)));
     }
@@ -102,17 +102,19 @@ export function recordDetail(record, { raw, close, link, whole = null, actions =
     h("details", { class: "raw", ontoggle: show }, h("summary", {}, icon("chevron"), "Bytes"), bytes));
 }
 
-function hexDump(text) {
+/** Bytes in hexadecimal and as text, so many in a line. */
+function hexDump(text, width) {
   const LINES = 256;
+  const step = 2 * width;
   const lines = [];
-  for (let at = 0; at < text.length && lines.length < LINES; at += 32) {
-    const part = text.slice(at, at + 32);
+  for (let at = 0; at < text.length && lines.length < LINES; at += step) {
+    const part = text.slice(at, at + step);
     const letters = part.match(/../gu)?.map((pair) => {
       const code = parseInt(pair, 16);
       return code >= 32 && code < 127 ? String.fromCharCode(code) : "·";
     }).join("") ?? "";
-    lines.push(`${(at / 2).toString(16).padStart(5, "0")}  ${(part.match(/.{1,4}/gu) ?? []).join(" ").padEnd(39)}  ${letters}`);
+    lines.push(`${(at / 2).toString(16).padStart(5, "0")}  ${(part.match(/.{1,4}/gu) ?? []).join(" ").padEnd(2.5 * width - 1)}  ${letters}`);
   }
-  if (text.length > 32 * LINES) lines.push(`… ${text.length / 2 - 16 * LINES} more bytes; the button copies all`);
+  if (text.length > step * LINES) lines.push(`… ${text.length / 2 - width * LINES} more bytes; the button copies all`);
   return lines.join("\n");
 }

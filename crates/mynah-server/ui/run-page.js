@@ -146,8 +146,7 @@ export async function runPage(root, query) {
   view.grew();
   // The run may have stopped after it was described and before its records were read.
   if (story.status !== run.status) await refresh();
-  const wanted = Number(query.get("record"));
-  if (wanted > 0) view.select(wanted);
+  view.selectNamed(query.get("record"));
 
   /** What the server finds, where this browser cannot look itself: a damaged run is not exported. */
   const ask = async () => {

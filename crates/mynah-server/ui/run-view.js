@@ -1,7 +1,7 @@
 // One run: its header, and three linked views of the same records.
 
 import { Conversation, callDetail } from "./conversation.js";
-import { brief, compact, copyButton, count, exactly, h, icon, idChip, lasting, money, plural, say, shortId, span, statusChip, when } from "./dom.js";
+import { atLeast, brief, compact, copyButton, count, exactly, h, icon, idChip, lasting, money, plural, say, shortId, span, statusChip, when } from "./dom.js";
 import { isBranch } from "./exact.js";
 import { endDetail, subRun, textOf } from "./facts.js";
 import { jsonDiff } from "./json.js";
@@ -41,6 +41,7 @@ export class RunView {
     this.proof = h("div", { class: "proof" });
     this.failure = h("div", { class: "notices" });
     this.notices = h("div", { class: "notices" });
+    this.absent = h("div", { class: "notices" });
     this.search = h("input", { type: "search", placeholder: "Search records", "aria-label": "Search in the records of this run (/)", oninput: () => this.find(), onkeydown: (event) => this.searchKey(event) });
     this.matches = h("span", { class: "matches", role: "status" });
     this.tabs = VIEWS.map(([name, words], place) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "view", title: `${words} (${place + 1})`, onclick: () => this.open(name), onkeydown: (event) => this.tabKey(event, place) }, words));
@@ -49,7 +50,7 @@ export class RunView {
     this.overall = h("aside", { class: "overall", "aria-label": "What the run adds up to" });
     this.buttons = h("div", { class: "buttons" }, buttons);
     this.element = h("div", { class: "run" },
-      h("div", { class: "run-head" }, h("div", { class: "run-title" }, h("div", { class: "run-name" }, this.chip, this.asked, h("span", { class: "run-of" }, idChip(id, "run id"))), this.buttons), this.header, this.proof, this.failure, this.notices),
+      h("div", { class: "run-head" }, h("div", { class: "run-title" }, h("div", { class: "run-name" }, this.chip, this.asked, h("span", { class: "run-of" }, idChip(id, "run id"))), this.buttons), this.header, this.proof, this.failure, this.absent, this.notices),
       h("div", { class: "run-bar" }, h("div", { role: "tablist", "aria-label": "Views of the run", class: "tabs" }, this.tabs), h("div", { class: "search" }, icon("search"), this.search, this.matches)),
       h("div", { class: "run-body" }, this.stage, this.overall, this.panel));
     this.drawHeader();
@@ -57,11 +58,14 @@ export class RunView {
 
   drawHeader() {
     const { story, header } = this;
-    const { first, last, end } = story;
+    const { first, last, active } = story;
     const totals = this.totals();
     const ofAgents = this.agents ? ` with ${plural(this.agents.turns, "turn")} of agents` : "";
+    // A seal has the sums of records that cannot be read, but not those of cached and reasoning tokens.
+    const isLeast = story.unread.length > 0;
+    const least = (words) => atLeast(isLeast && !story.isSummed, words);
+    const unknown = isLeast ? ". Records that are redacted or damaged may have more" : "";
     const fact = (name, value, hint, title) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", { title }, value, hint ? h("small", {}, hint) : null));
-    const active = end?.duration_ms;
     const isOver = !story.isLive || ["completed", "failed", "cancelled"].includes(story.status);
     const wall = first ? story.until - first.ts : 0;
     const status = this.status ?? story.status;
@@ -69,11 +73,11 @@ export class RunView {
     header.replaceChildren(
       h("dl", { class: "facts-list" },
         first ? fact("Started", when(first.ts)) : null,
-        fact("Duration", first && status !== "not_started" ? lasting(first.ts, isOver ? story.until : null) : "–", active != null && Math.abs(active - wall) > 1000 ? `${span(active)} active` : null, `From the start to ${isOver && last ? `the end, ${exactly(story.until)}` : "now"}. Waits are included.`),
-        fact("Turns", count(totals.turns), null, ofAgents ? `${count(totals.turns)},${ofAgents}` : null), fact("Tool calls", count(totals.calls)),
-        fact("Input", compact(totals.input), totals.cached ? `${compact(totals.cached)} cached` : "tokens", `${count(totals.input)} tokens`),
-        fact("Output", compact(totals.output), totals.reasoning ? `${compact(totals.reasoning)} reasoning` : "tokens", `${count(totals.output)} tokens`),
-        fact("Cost", totals.priced ? money(totals.cost) : "–", null, totals.priced ? `$${totals.cost}` : "no price is known"),
+        fact("Duration", first && status !== "not_started" ? lasting(first.ts, isOver ? story.until : null) : "–", active !== null && wall - active > 1000 ? `${active ? span(active) : "0 s"} active` : null, `From the start to ${isOver && last ? `the end, ${exactly(story.until)}` : "now"}. Waits are included.`),
+        fact("Turns", least(count(totals.turns)), null, ofAgents ? `${count(totals.turns)},${ofAgents}` : null), fact("Tool calls", least(count(totals.calls))),
+        fact("Input", least(compact(totals.input)), totals.cached ? `${atLeast(isLeast, compact(totals.cached))} cached` : "tokens", `${count(totals.input)} tokens${unknown}`),
+        fact("Output", least(compact(totals.output)), totals.reasoning ? `${atLeast(isLeast, compact(totals.reasoning))} reasoning` : "tokens", `${count(totals.output)} tokens${unknown}`),
+        fact("Cost", h("span", { class: "amount" }, totals.priced ? least(money(totals.cost)) : "–"), null, totals.priced ? `$${totals.cost}` : "no price is known"),
         fact("Model", h("span", { class: "models", title: [...story.models].join(", ") }, say([...story.models].join(", ") || "–"))),
         fact("Records", count(story.records.length)), this.links()));
     this.overall.replaceChildren(...overall(story));
@@ -170,7 +174,7 @@ export class RunView {
     for (const record of this.story.records) delete record.damaged;
     // What a damaged record says is not shown as if it had happened.
     const unread = ({ seq, fact }) => seq === found?.seq && fact;
-    if (this.view && this.story.records.some(unread)) this.adopt(this.story.records.map((record) => unread(record) ? { ...record, fact: null, text: undefined, kind: "unreadable", unreadable: found.what } : record));
+    if (this.view && this.story.records.some(unread)) this.adopt(this.story.records.map((record) => unread(record) ? { ...record, fact: null, text: undefined, unreadable: found.what } : record));
     const blamed = found?.seq ? this.story.records.find((record) => record.seq === found.seq) : null;
     if (blamed) blamed.damaged = found.what;
     this.drawProof();
@@ -228,7 +232,15 @@ export class RunView {
 
   get current() { return this.views[this.view]; }
 
+  /** Selects the record that an address names. */
+  selectNamed(name) {
+    if (name === null) return;
+    if (this.story.records[Number(name) - 1]) this.select(Number(name));
+    else this.absent.replaceChildren(h("p", { class: "banner warn", role: "status" }, icon("more"), h("span", {}, h("strong", {}, "There is no record ", say(brief(name, 30)), ". "), `The run has ${plural(this.story.records.length, "record")}.`)));
+  }
+
   select(seq) {
+    this.absent.replaceChildren();
     this.selected = seq;
     this.current?.reveal(seq);
     this.drawPanel();
@@ -248,7 +260,7 @@ export class RunView {
     // A record of a call has only a part of it: its arguments are in the answer, and its outcome in another record.
     const call = record.kind.startsWith("tool_") ? this.story.calls.get(record.fact?.call_id) : null;
     this.shownCall = call && { call, state: call.attempts.at(-1)?.state };
-    const whole = call ? h("div", { class: "call-body whole-call" }, h("h3", { class: "call-name" }, icon("tool"), say(call.name)), callDetail(call, (seq) => this.select(seq))) : null;
+    const whole = call ? h("div", { class: "call-body whole-call" }, h("h3", { class: "call-name" }, icon("tool"), say(call.name)), callDetail(call, (seq) => this.select(seq), this.story)) : null;
     this.panel.replaceChildren(recordDetail(record, { raw: this.raw, link, whole, close: () => this.close(), actions: [started, ...this.actions(record)].filter(Boolean) }));
   }
 

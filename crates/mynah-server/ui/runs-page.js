@@ -23,7 +23,7 @@ const wordOf = (run) => run.status === "suspended" && run.wake_at != null ? "sle
 export const shownStatus = (run) => run.not_started ? "not_started" : wordOf(run);
 
 /** What the log's index answers, and what the server looks for run by run. */
-const NAMES = ["text", "status", "model", "session", "agent", "prefix", "range", "order", "after", "sort", "cost", "seconds"];
+export const NAMES = ["text", "status", "model", "session", "agent", "prefix", "range", "order", "after", "sort", "cost", "seconds"];
 const MORE = ["prefix", "agent", "model", "session", "cost", "seconds", "order"];
 /** So many requests of a search follow each other by themselves; each reads up to 2,000 runs. */
 const ROUNDS = 10;
@@ -69,7 +69,7 @@ export async function runsPage(root, query, show) {
     state = stateOf(next);
     form.show(state);
     list?.close();
-    list = new RunList(state, { go, parts, pick, picked });
+    list = new RunList(state, { go, parts, pick, picked, canStart: rights.then(({ actions, agents }) => actions && agents.length > 0) });
     parts.frame.setAttribute("aria-busy", "true");
     try {
       await list.open();
@@ -91,8 +91,8 @@ export async function runsPage(root, query, show) {
 
 /** The runs that fit some filters, live. */
 class RunList {
-  constructor(state, { go, parts, pick, picked }) {
-    Object.assign(this, { state, go, parts, pick, picked, runs: new Map(), chosen: -1, closed: false, stop: () => {}, clock: null, missed: 0, drawn: Date.now(), body: h("tbody", {}) });
+  constructor(state, { go, parts, pick, picked, canStart }) {
+    Object.assign(this, { state, go, parts, pick, picked, canStart, runs: new Map(), chosen: -1, closed: false, stop: () => {}, clock: null, missed: 0, drawn: Date.now(), body: h("tbody", {}) });
     const [since, before] = bounds(state.range);
     // As text: nanoseconds are more than a number holds exactly.
     const nanoseconds = (ms) => ms === null ? null : `${ms}000000`;
@@ -144,7 +144,7 @@ class RunList {
     // The log lists runs by time alone.
     if (this.sort in SORTS && (page.next !== null || state.after)) parts.notes.append(h("p", { class: "banner sorted", role: "status" }, icon("more"), h("span", {}, `Only the ${count(runs.size)} runs of this page are sorted by ${this.sort}.`, { cost: " To find expensive runs in the whole log, set “Cost from” under “More filters”.", duration: " To find long runs in the whole log, set “Duration from” under “More filters”." }[this.sort])));
     if (searches) parts.pager.prepend(h("span", { class: "muted" }, `Searched ${plural(searched, "run")}.`));
-    if (runs.size === 0) parts.frame.replaceChildren(emptyState(Object.values(this.wanted).some(Boolean)));
+    if (runs.size === 0) parts.frame.replaceChildren(emptyState(Object.values(this.wanted).some(Boolean), await this.canStart));
     // Sums are over what the index can filter, so they would be of other runs than those in the list.
     if (searches) parts.charts.replaceChildren(h("p", { class: "muted sparks-note" }, "The charts are hidden: they cannot count the runs of a search."));
     else this.drawCharts();
@@ -332,7 +332,7 @@ function filterForm(state, changed, rights) {
   const chip = h("span", { class: "chip" });
   const clear = h("button", { type: "button", class: "plain clear", onclick: () => { search.focus(); changed(Object.fromEntries(Object.keys(inputs).map((name) => [name, ""]))); } }, "Clear");
   const more = h("details", { class: "more-filters", open: MORE.some((name) => state[name]) }, h("summary", {}, icon("chevron"), "More filters", chip),
-    h("div", { class: "filter-row" }, texts("prefix", "Run id begins with", "any"), agents, texts("model", "Model", "any; the whole name", "models-shown"), texts("session", "Session", "any; the whole id", "sessions-shown"), field("cost", "Cost from", number("$")), field("seconds", "Duration from", number("seconds")),
+    h("div", { class: "filter-row" }, texts("prefix", "Run id begins with", "any"), agents, texts("model", "Model", "the whole name", "models-shown"), texts("session", "Session", "the whole id", "sessions-shown"), field("cost", "Cost from", number("$")), field("seconds", "Duration from", number("seconds")),
       field("order", "Order", select([["", "newest first"], ["oldest", "oldest first"]]))));
   const element = h("form", { class: "filters", role: "search", "aria-label": "Filters", novalidate: true, onsubmit: (event) => { event.preventDefault(); commit(); } },
     h("div", { class: "filter-row" }, h("div", { class: "filter filter-text" }, icon("search"), h("label", {}, h("span", { class: "visually-hidden" }, "Search what was said (/)"), search)),
@@ -372,9 +372,9 @@ function excerpt({ seq, before, text, after }) {
   return h("span", { class: "excerpt" }, say(`${before.replace(/\s+/gu, " ").trimStart()}`), h("mark", {}, say(text)), say(after.replace(/\s+/gu, " ").trimEnd()), h("span", { class: "muted" }, ` #${seq}`));
 }
 
-function emptyState(isFiltered) {
+function emptyState(isFiltered, canStart) {
   return isFiltered
     ? h("div", { class: "empty" }, logo(), h("h2", {}, "No run fits these filters"), h("p", {}, h("a", { href: "/" }, "Show all runs")))
-    : h("div", { class: "empty" }, logo(), h("h2", {}, "There are no runs yet"), h("p", {}, "Runs that are recorded in this log appear here at once, from ", h("code", {}, "mynah run agent.toml"), " or from a program with ", h("code", {}, "engine.chat(thread).record(&log)"), "."), h("p", { class: "muted" }, "To see how runs look, inspect the log of ", h("code", {}, "mynah demo --dir demo"), "."));
+    : h("div", { class: "empty" }, logo(), h("h2", {}, "There are no runs yet"), canStart ? h("p", {}, h("strong", {}, "Start a run"), " above begins one with an agent of this server.") : null, h("p", {}, "Runs that are recorded in this log appear here at once, from ", h("code", {}, "mynah run agent.toml"), " or from a program with ", h("code", {}, "engine.chat(thread).record(&log)"), "."), h("p", { class: "muted" }, "To see how runs look, inspect the log of ", h("code", {}, "mynah demo --dir demo"), "."));
 }
 

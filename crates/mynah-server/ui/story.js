@@ -3,9 +3,17 @@
 import { isBranch, jsonText } from "./exact.js";
 import { answersOf, breachText, callsOf, endDetail, errorText, parsed, partsOf, subRun, textOf } from "./facts.js";
 
+/** The records that end a span, and those that may say what came of a call without an attempt. */
+const ENDS = { model: ["assistant_completed", "turn_lost", "budget_exceeded", "cancelled"], tool: ["tool_completed", "tool_failed"] };
+const OUTCOMES = ["tool_scheduled", "tool_completed", "tool_failed", "resumed"];
+
 export class Story {
   constructor() {
     this.records = [];
+    /** Records without a fact: they are redacted or damaged. */
+    this.unread = [];
+    /** The records at which turns begin. */
+    this.turnStarts = [];
     /** What was said and what happened, in order. */
     this.items = [];
     /** What took time: `{kind, label, from, to, seq, depth, state}`. */
@@ -15,6 +23,8 @@ export class Story {
     this.status = "running";
     this.about = {};
     this.models = new Set();
+    /** So many records are copies of those of the parent: what they tell took no time of this run. */
+    this.copied = 0;
     this.turn = null;
     this.waiting = null;
     this.end = null;
@@ -27,7 +37,7 @@ export class Story {
   /** The first record that can be read. */
   get first() { return this.records.find((record) => record.ts !== null) ?? null; }
   get last() { return this.records.at(-1) ?? null; }
-  get sealed() { return this.last?.kind === "sealed"; }
+  get sealed() { return this.last?.kind === "sealed" && this.last.fact !== null; }
 
   /** The end that a suspended run waits after; null if it does not wait. */
   get pending() { return this.status === "suspended" ? this.end : null; }
@@ -46,6 +56,15 @@ export class Story {
     return one.to ?? (this.isAbandoned && one.kind !== "crash" ? this.lastTime : this.until);
   }
 
+  /** Whether all of a span is in records that were copied. */
+  isCopied(one) { return one.last <= this.copied; }
+
+  /** For how long the run was active, without the run that it was forked from, in milliseconds; null if it is not known. */
+  get active() {
+    const { duration_ms: active = null } = this.end ?? {};
+    return active === null ? null : Math.max(0, active - Number(this.about.parent?.active ?? 0) / 1e6);
+  }
+
   /** Tells whether a process has the run; while none has, a span shows it. */
   followProcess(isAbandoned) {
     Object.assign(this, { isLive: true, isAbandoned });
@@ -59,8 +78,8 @@ export class Story {
     this.records.push(record);
     const { kind, fact } = record;
     if (!fact) {
-      this.isPartial = true;
-      this.note(record, record.unreadable ? "bad" : "muted", record.unreadable ? "Unreadable record" : `Redacted: ${kind}`, record.unreadable ?? "");
+      this.unread.push(record);
+      this.note(record, record.unreadable ? "bad" : "muted", record.unreadable ? `Unreadable record${kind === "unreadable" ? "" : `: ${kind}`}` : `Redacted: ${kind}`, record.unreadable ?? "");
       this.follow(kind, record);
       return;
     }
@@ -92,9 +111,35 @@ export class Story {
     Object.assign(one, { to: record.ts, last: record.seq, state });
   }
 
-  /** What a redacted record still tells by its kind. */
+  /** The last record without a fact in the turn of record `after` that may be of one of these kinds. */
+  missing(after, kinds) {
+    if (this.unread.length === 0) return null;
+    const before = this.turnStarts.find((seq) => seq > after) ?? Infinity;
+    return this.unread.findLast(({ seq, kind }) => seq > after && seq < before && (kind === "unreadable" || kinds.includes(kind))) ?? null;
+  }
+
+  /** Why the outcome of a call is not known: `redacted` or `damaged`; null if its records can be read. */
+  hidden(call) {
+    const last = call.attempts.at(-1);
+    if (last ? last.state !== "running" : call.given !== undefined || call.verdict) return null;
+    return hiddenBy(last ? this.missing(last.seq, ENDS.tool) : this.missing(call.seq, OUTCOMES));
+  }
+
+  /** Ends spans whose end is in a record that cannot be read. How long they took is not known. */
+  settle(record, kinds = ["model", "tool"]) {
+    if (this.unread.length === 0) return;
+    for (const one of this.spans) {
+      const end = one.to === null && kinds.includes(one.kind) ? this.missing(one.seq, ENDS[one.kind]) : null;
+      if (end) Object.assign(one, { to: Math.max(one.from, end.ts ?? record.ts), last: end.seq, state: hiddenBy(end), isUnclear: true });
+    }
+  }
+
+  /** What a record without a fact still tells by its kind. */
   follow(kind, record) {
     if (kind === "turn_started") this.beginTurn(record, this.totals.turns + 1);
+    // The only call that runs is the one that ends here.
+    const running = ENDS.tool.includes(kind) && record.redacted ? this.spans.filter((one) => one.kind === "tool" && one.to === null) : [];
+    if (running.length === 1) this.close(running[0], record, "redacted");
     if (kind === "assistant_completed") this.close(this.turn?.model, record);
     if (["completed", "failed", "cancelled"].includes(kind)) this.finish(kind, null, record);
     if (kind === "suspended") this.status = "suspended";
@@ -102,6 +147,8 @@ export class Story {
   }
 
   beginTurn(record, number) {
+    this.settle(record);
+    this.turnStarts.push(record.seq);
     this.close(this.turn?.span, record);
     this.totals.turns += 1;
     const one = this.open("turn", `Turn ${number}`, record);
@@ -110,6 +157,7 @@ export class Story {
 
   on_run_started(fact, record) {
     this.learn(fact.about);
+    this.copied = Number(fact.about?.parent?.seq ?? 0);
     const session = fact.about?.session;
     if (session?.previous?.messages > 0) this.note(record, "muted", `Continues ${session.previous.messages} earlier messages of its session`, "", { run: session.previous.run_id, at: session.previous.seq });
     if (fact.about?.parent) this.note(record, "muted", fact.about.parent.continues ? "Continues a run that failed or reached a limit" : "Forked from another run", "", { run: fact.about.parent.run_id, at: fact.about.parent.seq });
@@ -126,7 +174,7 @@ export class Story {
       }
     }
     const item = this.say(record, message);
-    item.calls = callsOf(message).map((part) => this.learnCall(part));
+    item.calls = callsOf(message).map((part) => this.learnCall(part, record));
   }
 
   learn(about) {
@@ -135,8 +183,8 @@ export class Story {
     if (about.model) this.models.add(String(about.model));
   }
 
-  learnCall(part) {
-    const call = { id: part.id, name: part.name, part, attempts: [], manual: false };
+  learnCall(part, { seq }) {
+    const call = { id: part.id, name: part.name, part, seq, attempts: [], manual: false };
     this.calls.set(part.id, call);
     return call;
   }
@@ -148,6 +196,7 @@ export class Story {
     this.waiting = null;
     const after = fact.after ?? "crash";
     if (this.gap) this.followProcess(false);
+    this.settle(record);
     if (before && isSeam && this.status === "running" && after === "crash") {
       for (const one of this.spans) if (one.to === null && one.kind !== "turn") Object.assign(one, { to: before.ts, last: before.seq, state: "lost" });
       this.spans.push({ kind: "crash", label: "Process died, resumed", from: before.ts, to: record.ts, seq: record.seq, last: record.seq, depth: 0, state: "lost" });
@@ -243,7 +292,7 @@ export class Story {
       this.turn.model.firstToken = fact.first_token_ms ?? null;
     }
     const item = this.say(record, response.message ?? { role: "assistant", content: "" }, { response, duration: fact.duration_ms ?? null, firstToken: fact.first_token_ms ?? null, turn: this.turn?.number ?? null, pieces: pieces(fact.cuts) });
-    item.calls = callsOf(response.message).map((part) => this.learnCall(part));
+    item.calls = callsOf(response.message).map((part) => this.learnCall(part, record));
     const manual = fact.plan === "manual" ? item.calls.map((call) => call.id) : fact.plan?.tools?.manual ?? [];
     for (const id of manual) if (this.calls.has(id)) this.calls.get(id).manual = true;
     for (const id of fact.plan?.tools?.denied ?? []) if (this.calls.has(id)) this.calls.get(id).verdict = "not permitted";
@@ -251,42 +300,64 @@ export class Story {
   }
 
   on_tool_scheduled(fact, record) {
-    if (fact.attempt === 1) this.totals.calls += 1;
-    let call = this.calls.get(fact.call_id);
-    if (!call) {
-      const part = { type: "tool_call", id: fact.call_id, name: fact.call?.name ?? fact.call_id, raw_arguments: fact.call?.arguments ?? "" };
-      call = this.learnCall(part);
-      this.items.push({ type: "message", seq: record.seq, ts: record.ts, role: "loop", message: { role: "loop", content: [part] }, calls: [call] });
-    }
-    const one = this.open("tool", `${call.name}${fact.attempt > 1 ? ` (attempt ${fact.attempt})` : ""}`, record, { depth: 1 });
-    call.attempts.push({ number: fact.attempt, seq: record.seq, from: record.ts, span: one, state: "running", effects: [] });
+    this.settle(record, ["model"]);
+    this.begin(fact, record);
   }
 
-  attempt(id, number) {
-    return this.calls.get(id)?.attempts.findLast((attempt) => attempt.number === number);
+  /** Begins an attempt of a call. */
+  begin({ call_id: id, attempt: number, call: made }, record, more = {}) {
+    if (number === 1) this.totals.calls += 1;
+    const call = this.calls.get(id) ?? this.unknownCall(id, made, record);
+    const one = this.open("tool", `${call.name}${number > 1 ? ` (attempt ${number})` : ""}`, record, { depth: 1, ...more });
+    const attempt = { number, seq: record.seq, from: record.ts, span: one, state: "running", effects: [] };
+    call.attempts.push(attempt);
+    return attempt;
+  }
+
+  /** A call of the loop, which names it; or one of a message that cannot be read. */
+  unknownCall(id, made, record) {
+    const message = made ? null : this.unread.findLast(({ kind }) => ["assistant_completed", "run_started", "unreadable"].includes(kind));
+    const part = { type: "tool_call", id, name: made?.name ?? (message ? `call ${id}` : id), raw_arguments: made?.arguments ?? "" };
+    const call = this.learnCall(part, record);
+    call.unknown = hiddenBy(message);
+    const last = this.items.at(-1);
+    if (message && last?.of === message) last.calls.push(call);
+    else this.items.push({ type: "message", seq: record.seq, ts: record.ts, role: "loop", of: message, who: message && (message.unreadable ? "Calls of a damaged record" : "Calls of a redacted message"), message: { role: "loop", content: [part] }, calls: [call] });
+    return call;
+  }
+
+  /** The attempt that a record is about. The record proves that the call ran, if the one that began it cannot be read. */
+  attempt({ call_id: id, attempt: number }, record) {
+    const known = this.calls.get(id)?.attempts.findLast((attempt) => attempt.number === number);
+    return known ?? (this.unread.length ? this.begin({ call_id: id, attempt: number }, record, { isUnclear: true }) : null);
+  }
+
+  /** Ends an attempt. One whose beginning cannot be read began as long ago as its record says that it took. */
+  endAttempt({ span: one }, { duration_ms: duration = null }, record, state) {
+    if (one.isUnclear && one.to === null && duration !== null) Object.assign(one, { isUnclear: false, from: Math.max(this.first.ts, Math.min(one.from, record.ts - duration)) });
+    this.close(one, record, state);
+    one.duration = duration;
   }
 
   on_tool_completed(fact, record) {
-    const attempt = this.attempt(fact.call_id, fact.attempt);
+    const attempt = this.attempt(fact, record);
     if (!attempt) return;
     const failed = isBranch(fact.outcome) && "error" in fact.outcome;
     const asks = isBranch(fact.outcome) && "ask_user" in fact.outcome;
     const sleeps = isBranch(fact.outcome) && "later" in fact.outcome;
-    this.close(attempt.span, record, failed ? "failed" : "ok");
+    this.endAttempt(attempt, fact, record, failed ? "failed" : "ok");
     Object.assign(attempt, { state: failed ? "failed" : asks ? "asks" : sleeps ? "sleeps" : "ok", doneSeq: record.seq, content: fact.content, outcome: fact.outcome, duration: fact.duration_ms ?? null });
-    attempt.span.duration = attempt.duration;
   }
 
   on_tool_failed(fact, record) {
-    const attempt = this.attempt(fact.call_id, fact.attempt);
+    const attempt = this.attempt(fact, record);
     if (!attempt) return;
-    this.close(attempt.span, record, "failed");
+    this.endAttempt(attempt, fact, record, "failed");
     Object.assign(attempt, { state: "failed", doneSeq: record.seq, content: fact.content, error: errorText(fact.error), resolution: fact.resolution, duration: fact.duration_ms ?? null });
-    attempt.span.duration = attempt.duration;
   }
 
   on_side_effect(fact, record) {
-    const attempt = fact.inside ? this.attempt(fact.inside.call_id, fact.inside.attempt) : null;
+    const attempt = fact.inside ? this.attempt(fact.inside, record) : null;
     const failed = "failed" in (fact.effect ?? {});
     const run = subRun("side_effect", fact);
     const call = attempt ? this.calls.get(fact.inside.call_id) : null;
@@ -300,6 +371,8 @@ export class Story {
       const rows = attempt ? attempt.rows = (attempt.rows ?? 0) + 1 : 0;
       this.spans.splice(attempt ? this.spans.indexOf(attempt.span) + rows : this.spans.length, 0, one);
     }
+    // Durations are whole milliseconds: what happened within a call does not begin before it.
+    if (attempt) attempt.span.within ??= record.ts;
     if (attempt) attempt.effects.push({ seq: record.seq, name: fact.name, effect: fact.effect });
     else if (fact.name === "summary_started") this.note(record, "muted", "The model is asked for a summary of what is left out");
     else this.note(record, "muted", `Side effect: ${fact.name}`, failed ? fact.effect.failed : jsonText(fact.effect?.done ?? null));
@@ -318,7 +391,7 @@ export class Story {
   partial(fact, record) {
     if (!fact.partial) return;
     this.usage(fact.partial.usage);
-    if (partsOf(fact.partial.message).length) this.say(record, fact.partial.message, { response: fact.partial, cut: true, calls: callsOf(fact.partial.message).map((part) => this.learnCall(part)) });
+    if (partsOf(fact.partial.message).length) this.say(record, fact.partial.message, { response: fact.partial, cut: true, calls: callsOf(fact.partial.message).map((part) => this.learnCall(part, record)) });
   }
 
   on_finalize_started(fact, record) {
@@ -333,6 +406,7 @@ export class Story {
   on_suspended(fact, record) {
     this.status = "suspended";
     this.end = { ...fact, seq: record.seq };
+    this.settle(record);
     this.close(this.turn?.span, record);
     this.turn = null;
     this.waiting = this.open("wait", `Waits: ${reasonWords(fact.reason)}`, record);
@@ -351,6 +425,7 @@ export class Story {
     this.status = status;
     this.end = end && { ...end, seq: record.seq };
     const cut = status === "cancelled" ? "cancelled" : "lost";
+    this.settle(record);
     for (const one of this.spans) this.close(one, record, one.kind === "turn" || one.kind === "wait" ? "ok" : cut);
     for (const call of this.calls.values()) call.isOver = true;
     this.turn = null;
@@ -362,7 +437,8 @@ export class Story {
 
   on_sealed(fact, record) {
     // Records without their bodies do not say what they took. The seal does.
-    if (this.isPartial && fact.totals) {
+    if (this.unread.length && fact.totals) {
+      this.isSummed = true;
       const { turns, tool_calls: calls, input_tokens: input, output_tokens: output, cost } = fact.totals;
       Object.assign(this.totals, { turns, calls, input, output, cost, priced: cost > 0 });
     }
@@ -382,7 +458,10 @@ const REASONS = {
 /** Why a run stopped, in words. */
 export const reasonWords = (reason) => Object.hasOwn(REASONS, reason) ? REASONS[reason] : String(reason ?? "").replaceAll("_", " ");
 
+/** Why a record has no fact. */
+const hiddenBy = (record) => record ? record.unreadable ? "damaged" : "redacted" : null;
+
 /** When a span begins: a tool does when the log has its call, and has ended when its outcome is recorded. */
-export const beginOf = ({ from, to, duration }) => duration != null && to !== null ? Math.max(from, to - duration) : from;
+export const beginOf = ({ from, to, duration, within = Infinity }) => duration != null && to !== null ? Math.min(within, Math.max(from, to - duration)) : from;
 
 const pieces = (cuts) => (cuts ?? []).reduce((sum, cut) => sum + (cut?.pieces?.lens?.length ?? 0), 0);

@@ -7,6 +7,8 @@ import { beginOf } from "./story.js";
 const ROW = 28;
 /** The part of the axis that a wait takes where waits are shortened. */
 const SHORT = 0.06;
+/** A pause is shortened from this length on, in milliseconds. */
+const LONG = 1000;
 const KINDS = { turn: "Turn", model: "Model call", tool: "Tool", agent: "Agent", effect: "Side effect", wait: "Wait", crash: "Crash" };
 
 export class Timeline {
@@ -33,18 +35,21 @@ export class Timeline {
     const { spans, first, until } = this.story;
     const begin = first?.ts ?? 0;
     const end = Math.max(until, begin + 0.001);
-    const pauses = spans.filter((one) => one.kind === "wait" || one.kind === "crash").map((one) => [one.from, this.story.endOf(one)]).filter(([from, to]) => to > from);
-    const paused = pauses.reduce((sum, [from, to]) => sum + to - from, 0);
+    const all = spans.filter((one) => one.kind === "wait" || one.kind === "crash").map((one) => [one.from, this.story.endOf(one)]).filter(([from, to]) => to > from);
+    const paused = all.reduce((sum, [from, to]) => sum + to - from, 0);
     const active = Math.max(end - begin - paused, 0.001);
-    this.toggle.hidden = paused < active * SHORT;
-    const kept = (from, to) => this.shorten ? Math.min(to - from, active * SHORT) : to - from;
+    // Only a pause beside which the rest would be small.
+    const long = all.filter(([from, to]) => to - from >= LONG && to - from > active / 4);
+    this.toggle.hidden = long.length === 0;
+    const pauses = this.shorten ? long : [];
+    const kept = () => active * SHORT;
     // Where a moment stands: its time without what was cut out of pauses before it.
     this.at = (ts) => {
       let cut = 0;
       for (const [from, to] of pauses) {
         if (ts <= from) break;
         const part = Math.min(ts, to) - from;
-        cut += part - kept(from, to) * (part / (to - from));
+        cut += part - kept() * (part / (to - from));
       }
       return ts - begin - cut;
     };
@@ -54,14 +59,13 @@ export class Timeline {
       for (const [from, to] of pauses) {
         const start = from - begin - cut;
         if (place <= start) break;
-        const short = kept(from, to);
+        const short = kept();
         cut += (to - from - short) * Math.min(1, (place - start) / short);
       }
       return place + cut;
     };
     this.length = Math.max(this.at(end), 0.001);
-    this.end = end;
-    this.pauses = pauses;
+    Object.assign(this, { begin, end, pauses });
     this.list.resize(spans.length);
     this.draw();
   }
@@ -79,10 +83,11 @@ export class Timeline {
     const inside = right >= 0 && left <= 1;
     const from = Math.max(0, left);
     const width = Math.max(0, Math.min(1, right) - from);
-    const took = one.kind === "effect" ? "" : one.state === "lost" && one.kind !== "crash" ? "?" : one.duration === 0 ? "< 1 ms" : span(one.duration ?? to - one.from);
+    const isCopied = this.story.isCopied(one);
+    const took = one.kind === "effect" ? "" : isCopied ? "–" : one.isUnclear || one.state === "lost" && one.kind !== "crash" ? "?" : one.duration === 0 ? "< 1 ms" : span(one.duration ?? to - one.from);
     // The part of a model call before its first token.
     const silent = one.firstToken != null && to > one.from ? Math.min(1, one.firstToken / (to - one.from)) : 0;
-    const words = `${KINDS[one.kind]}: ${one.label}${took ? `, ${took}` : ""}${one.firstToken != null ? `, first token after ${one.firstToken ? span(one.firstToken) : "< 1 ms"}` : ""}${one.state === "failed" ? ", failed" : one.state === "lost" || one.state === "cancelled" ? `, ${one.state}` : one.to === null ? ", not ended" : ""}`;
+    const words = `${KINDS[one.kind]}: ${one.label}${isCopied ? ", copied from the run that this one was forked from" : took ? `, ${took}` : ""}${one.firstToken != null ? `, first token after ${one.firstToken ? span(one.firstToken) : "< 1 ms"}` : ""}${one.state === "failed" ? ", failed" : ["lost", "cancelled", "redacted", "damaged"].includes(one.state) ? `, ${one.state}` : one.to === null ? ", not ended" : ""}`;
     const bar = inside ? h("span", { class: `bar span-${one.kind} state-${one.state}${one.to === null ? " open" : ""}`, style: { left: `${100 * from}%`, width: `${100 * width}%` }, title: `${words}\n${exactly(one.from)}` }, silent * (right - left) > 0.002 ? h("span", { class: "silent", style: { width: `${100 * Math.max(0, Math.min(1, left + silent * (right - left)) - from) / Math.max(width, 1e-9)}%` } }) : null) : null;
     // Beside the bar; on its end, if there is no room on either side.
     const isFull = from + width > 0.85 && from < 0.15;
@@ -103,23 +108,43 @@ export class Timeline {
   drawAxis() {
     const [from, to] = this.window;
     const length = (to - from) * this.length;
-    const width = this.axis.clientWidth || 800;
-    const step = niceStep(length / Math.max(2, Math.floor(width / 110)));
+    const frame = h("span", { class: "axis-frame" });
+    this.axis.replaceChildren(frame);
+    const width = frame.clientWidth || 800;
     const ticks = [];
-    for (let at = Math.ceil(from * this.length / step) * step; at <= to * this.length + 1e-9; at += step) {
-      const place = (at / this.length - from) / (to - from);
-      const words = at === 0 ? "0" : span(this.since(at));
-      // In a pause that is shortened, several ticks are at almost the same time.
-      if (ticks.at(-1)?.textContent !== words) ticks.push(h("span", { class: "tick", style: { left: `${100 * place}%` } }, words));
+    const places = [];
+    // The visible times outside of pauses that are shortened: ticks are at round times, before and after such a pause.
+    const [first, last] = [this.since(from * this.length), this.since(to * this.length)];
+    let step = niceStep(length * 60 / width);
+    // Later times have more words.
+    const room = () => 8 * tickWords(last, step).length + 8;
+    while (step < length && step / length * width < room()) step = niceStep(1.5 * step);
+    let start = first;
+    let reach = -Infinity;
+    for (const [left, right] of [...this.pauses.map((pause) => pause.map((ts) => ts - this.begin)), [last, Infinity]]) {
+      for (let at = Math.ceil(start / step - 1e-9) * step; at <= Math.min(left, last) + 1e-9; at += step) {
+        const place = this.fraction(this.begin + at);
+        const words = tickWords(at, step);
+        // Two at both ends of a pause may be too near for their words.
+        if (place * width < reach) continue;
+        reach = place * width + 8 * words.length + 8;
+        places.push(place);
+        ticks.push(h("span", { class: "tick", style: { left: `${100 * place}%` } }, words));
+      }
+      start = Math.max(start, right);
     }
-    this.axis.replaceChildren(h("span", { class: "axis-frame" }, ticks));
+    const breaks = this.pauses.map(([left, right]) => [this.fraction((left + right) / 2), right - left]).filter(([place]) => place > 0 && place < 1)
+      .map(([place, length]) => h("span", { class: "break", title: `A pause of ${span(length)}, drawn shorter`, style: { left: `${100 * place}%` } }, "//"));
+    frame.append(...ticks, ...breaks);
     // The last ones may have no room for their words.
     const { right } = this.axis.getBoundingClientRect();
-    while (ticks.length && ticks.at(-1).getBoundingClientRect().right > right) ticks.pop().remove();
+    while (ticks.length && ticks.at(-1).getBoundingClientRect().right > right) {
+      ticks.pop().remove();
+      places.pop();
+    }
     // The rows continue the lines of the axis.
-    const percent = (at) => `${100 * at / (this.length * (to - from))}%`;
-    this.element.style.setProperty("--step", percent(step));
-    this.element.style.setProperty("--first", percent((step - (from * this.length) % step) % step));
+    const line = (place) => `transparent ${100 * place}%, var(--grid) ${100 * place}% calc(${100 * place}% + 1px), transparent calc(${100 * place}% + 1px)`;
+    this.element.style.setProperty("--lines", `linear-gradient(90deg, ${places.length ? places.map(line).join(", ") : "transparent, transparent"})`);
   }
 
   drawOverview() {
@@ -219,6 +244,19 @@ export class Timeline {
     const next = (this.index ?? (by > 0 ? -1 : this.story.spans.length)) + by;
     return this.story.spans[next]?.seq ?? null;
   }
+}
+
+/** A time on the axis, with the digits that tell it from the one a step before. */
+function tickWords(ms, step) {
+  if (ms <= 0) return "0";
+  const [unit, name] = ms < 1 ? [0.001, "µs"] : ms < 1000 ? [1, "ms"] : [1000, "s"];
+  const digits = Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
+  const number = (value) => String(Number(value.toFixed(digits)));
+  if (ms < 6e4) return `${number(ms / unit)} ${name}`;
+  if (step >= 6e4) return span(ms);
+  const minutes = Math.floor(ms / 6e4 + 1e-9);
+  const rest = number(Math.max(0, ms - 6e4 * minutes) / 1000);
+  return `${span(6e4 * minutes)}${rest === "0" ? "" : ` ${rest} s`}`;
 }
 
 /** 1, 2 or 5 times a power of ten up to a second, and sizes of a clock above. */

@@ -104,8 +104,8 @@ async function verifyLog(root) {
         const isOther = found.kept && leaves === null;
         bad += Number(Boolean(found.err)) + Number(Boolean(isOther));
         report("");
-        bar.value = bar.max;
-        now.hidden = Boolean(found.err);
+        bar.hidden = true;
+        now.hidden = Boolean(found.err) || found.root === log.root;
         result.replaceChildren(...told, h("p", { class: `banner ${ok ? isOther ? "" : "ok" : "bad"}`, "data-status": ok ? "verified" : "corrupt" }, icon(ok ? "seal" : "cross"), h("span", {}, h("strong", {}, ok ? isOther ? "Intact in itself. " : "Verified. " : "Not what it was. "), found.err ? ["The list of seals is damaged. ", found.err.metadata?.run_id ? ["Run ", say(found.err.metadata.run_id), ": "] : null, say(found.err.metadata?.what ?? found.err.message), ". So the log has no root to rely on."] : `${plural(found.runs, "run")}, ${plural(found.seals, "seal")}, ${plural(found.removals, "removal")}.`)), ...found.err ? [] : [h("dl", { class: "pairs card" }, hashLine("root", found.root)), h("p", { class: "muted" }, `The root is over ${plural(found.leaves, "leaf", "leaves")}: every run that ended, and everything that was taken away. Keep it elsewhere, and nothing can be changed or taken away unseen.`)]);
       },
       problem: ({ data }, source) => {
@@ -178,13 +178,25 @@ async function verifyRun(root, id) {
       }
     } else steps[2].done(null, sound ? " not yet: the run has no seal" : " not checked");
     if (closed) return;
-    const summary = bad.length ? bad : [h("p", { class: "banner ok", "data-status": report.status }, icon("seal"), h("span", {}, h("strong", {}, report.status === "verified" ? canVerify() ? "Verified. " : "The server says: verified. " : "Intact so far. "), report.status === "verified" ? "The run is what it was when it ended." : "The run has not ended, so there is no seal."))];
+    const whole = bad.length ? bad : [h("p", { class: "banner ok", "data-status": report.status }, icon("seal"), h("span", {}, h("strong", {}, report.status === "verified" ? canVerify() ? "Verified. " : "The server says: verified. " : "Intact so far. "), report.status === "verified" ? "The run is what it was when it ended." : "The run has not ended, so there is no seal."))];
     const verdict = h("div", { class: "notices" });
     const hashes = { fingerprint, "root of the run, not its fingerprint": report.root, "root of the log, not the fingerprint": proof?.root };
-    const kept = keptField("Fingerprint that you kept", "Compared with the one that was computed here.", (text) => verdict.replaceChildren(...keptVerdict(text, hashes)));
-    found.replaceChildren(...summary, ...(report.fingerprint ? [kept.element, verdict, h("dl", { class: "pairs card" }, hashLine("fingerprint", report.fingerprint), hashLine("root of the run", report.root), proof ? hashLine("root of the log", proof.root) : null, proof ? proof.proof.map((hash, place) => hashLine(`proof ${place + 1}`, hash)) : null),
+    const summary = h("div", { class: "notices" }, whole);
+    const isIntact = bad.length === 0;
+    const kept = keptField("Fingerprint that you kept", "Compared with the one that was computed here.", (text) => {
+      verdict.replaceChildren(...keptVerdict(text, hashes));
+      // What is intact in itself may be another run than the one that was kept.
+      const isOther = isIntact && verdict.querySelector("[data-kept=other]");
+      summary.replaceChildren(...(isOther ? [h("p", { class: "banner", "data-status": report.status }, icon("seal"), h("span", {}, h("strong", {}, "Intact in itself. "), "But its fingerprint is not the one that you kept."))] : whole));
+    });
+    found.replaceChildren(summary, ...(report.fingerprint ? [kept.element, verdict, h("dl", { class: "pairs card" }, hashLine("fingerprint", report.fingerprint), hashLine("root of the run", report.root), proof ? hashLine("root of the log", proof.root) : null, proof ? proof.proof.map((hash, place) => hashLine(`proof ${place + 1}`, hash)) : null),
       h("p", { class: "muted" }, "To prove this to others, send them the run as ", h("a", { href: runPath(id, "/export?format=html"), download: `${fileName(id)}.html` }, "a page"), " or ", h("a", { href: runPath(id, "/export"), download: `${fileName(id)}.ndjson` }, "a bundle"), ", and tell them the fingerprint in another way. The file verifies without this server.")] : []));
   };
-  work().catch((error) => found.replaceChildren(h("p", { class: "banner bad" }, icon("cross"), say(error.message))));
+  work().catch((error) => {
+    const open = steps.filter(({ element }) => !element.matches(".ok, .bad, .skipped"));
+    open[0]?.done(false, " ", ...say(error.message));
+    for (const one of open.slice(1)) one.done(null, " not checked");
+    found.replaceChildren(h("p", { class: "banner bad" }, icon("cross"), h("span", {}, h("strong", {}, "Not verified. "), say(error.message))));
+  });
   return { title: "Verification", close: () => { closed = true; }, key: () => false, keys: [] };
 }

@@ -30,8 +30,8 @@ export function hex(bytes) {
   return text;
 }
 
-export function unhex(text) {
-  demand(typeof text === "string" && /^(?:[0-9a-f]{2})*$/u.test(text), "bytes are hexadecimal, in lower case");
+export function unhex(text, name = "a value") {
+  demand(typeof text === "string" && /^(?:[0-9a-f]{2})*$/u.test(text), `${name} is not hexadecimal in lower case`);
   const bytes = new Uint8Array(text.length / 2);
   for (let index = 0; index < bytes.length; index += 1) bytes[index] = parseInt(text.substr(2 * index, 2), 16);
   return bytes;
@@ -67,7 +67,7 @@ async function rootOfInclusion(hash, index, size, proof) {
 
 /** Checks that a record is a leaf of the tree with this root. */
 export async function checkInclusion(fingerprint, { index, size, root, proof }) {
-  const path = proof.map(unhex);
+  const path = proof.map((hash) => unhex(hash, "the proof"));
   const found = await rootOfInclusion(await leafOf(unhex(fingerprint)), index, size, path);
   demand(path.length === 0 && hex(found) === root, "the leaf is not proven to be in the tree");
 }
@@ -154,8 +154,8 @@ export const hashOf = async (entry) => hex(await sha256(RECORD, unhex(entry.enve
 /** The record of an entry `{envelope, salt, payload}` in hexadecimal: its hash, its envelope, and its fact, which is null without a body. */
 export async function readRecord(entry) {
   demand(Object.keys(entry).every((key) => ["envelope", "salt", "payload", "fact"].includes(key)), "the record has other members");
-  demand(("salt" in entry) === ("payload" in entry), "a body is a salt and a payload");
-  const bytes = unhex(entry.envelope);
+  demand(("salt" in entry) === ("payload" in entry), "it has a salt without a payload, or a payload without a salt");
+  const bytes = unhex(entry.envelope, "the envelope");
   const hash = await sha256(RECORD, bytes);
   const envelope = decode(bytes);
   if (isMap(envelope) && isCount(envelope.v) && envelope.v > 1) throw new TooNew(`this version does not know version ${envelope.v} of the format`);
@@ -168,8 +168,8 @@ export async function readRecord(entry) {
     membersOf(envelope.kind);
     return { hash, envelope, fact: null };
   }
-  const [salt, payload] = [unhex(entry.salt), unhex(entry.payload)];
-  demand(salt.length === 16, "a salt has 16 bytes");
+  const [salt, payload] = [unhex(entry.salt, "the salt"), unhex(entry.payload, "the payload")];
+  demand(salt.length === 16, "the salt is not 16 bytes long");
   demand(payload.length <= MAX_PAYLOAD, "the payload is too large");
   demand(hex(await sha256(BODY, salt, payload)) === hex(envelope.body), "the body is not the one that was committed to");
   const tagged = decode(payload);
@@ -198,8 +198,8 @@ class Chain {
     demand(envelope.run === this.run, "it belongs to another run");
     demand(envelope.seq === seq, "it is not the next record");
     demand((envelope.prev ? hex(envelope.prev) : null) === this.head, BROKEN);
-    demand((this.run === MAINTENANCE) === (kind === "removed"), "tombstones have a run of their own");
-    demand((seq === 1 && this.run !== MAINTENANCE) === (kind === "run_started"), "a run starts once, first");
+    demand((this.run === MAINTENANCE) === (kind === "removed"), "a tombstone is in another run than that of tombstones, or another record is there");
+    demand((seq === 1 && this.run !== MAINTENANCE) === (kind === "run_started"), "the run starts twice, or not with its first record");
     const named = this.gone.get(seq);
     demand(!named || named.hash === hex(hash), "a tombstone names another record in its place");
     if (kind === "sealed") {
@@ -291,7 +291,7 @@ export async function verifyLines(lines, progress = () => {}) {
     if (header.version > 1) throw new TooNew(`this version does not know version ${header.version} of bundles`);
     demand(header.version === 1, "it is not a bundle");
     const length = encoder.encode(header.run_id).length;
-    demand(length >= 1 && length <= 255, "a run's id has 1 to 255 bytes");
+    demand(length >= 1 && length <= 255, "the run's id is empty, or longer than 255 bytes");
     for (const [index, line] of lines.entries()) {
       const [kind, ...more] = Object.keys(line);
       demand(more.length === 0 && !(stage === "end"), "it follows the end");
@@ -376,6 +376,6 @@ async function checkEnd(end, chain) {
   const isSame = Object.entries(found).every(([key, value]) => end[key] === value) && Object.keys(end).length === 6 && "inclusion" in end;
   demand(isSame, "the last line says otherwise than the records");
   demand(!chain.root || chain.gone.size === chain.redacted, "records are missing before the last line");
-  demand((chain.root === null) === (end.inclusion === null), "a proof goes with a seal");
+  demand((chain.root === null) === (end.inclusion === null), "it has a proof without a seal, or a seal without a proof");
   if (chain.root) await checkInclusion(fingerprint, end.inclusion);
 }
