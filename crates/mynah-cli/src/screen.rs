@@ -68,6 +68,8 @@ pub(crate) struct Screen {
     is_open: bool,
     /// Whether the model formats the answer: JSON, and nothing that it says to a person.
     is_finalizing: bool,
+    /// Whether programs read the answer: JSON by a schema.
+    is_form: bool,
     tools: Vec<Working>,
     /// The arguments that are not JSON, by the ids of their calls.
     malformed: HashMap<String, String>,
@@ -110,6 +112,7 @@ impl Screen {
             markdown: Markdown::new(looks.colours),
             is_open: false,
             is_finalizing: false,
+            is_form: false,
             tools: Vec::new(),
             malformed: HashMap::new(),
             is_after_tool: false,
@@ -158,7 +161,9 @@ impl Screen {
                 Event::ChatCompleted { result: completed } => {
                     self.not_run(&completed);
                     // An answer that was recorded before is not streamed again.
-                    if !self.json && !is_answered && !completed.is_halted() {
+                    let is_new = !is_answered && !completed.is_halted();
+                    if !self.json && (is_new || self.holds_text()) {
+                        self.is_form = false;
                         written(self.say(&completed.text()))?;
                     }
                     result = Some(*completed);
@@ -179,6 +184,7 @@ impl Screen {
     ) -> Result<Option<ChatResult>, Stop> {
         self.tools.clear();
         self.malformed.clear();
+        self.is_form = run.engine.get_params().contains_key("response_format");
         match (self.show(stream, run.prompt).await?, run.prompt) {
             (Some(result), Some(prompt)) => self.settle(result, run, prompt).await.map(Some),
             (result, _) => Ok(result),
@@ -314,6 +320,9 @@ impl Screen {
 
     /// Shows a piece of the answer.
     fn say(&mut self, piece: &str) -> io::Result<()> {
+        if self.holds_text() {
+            return Ok(());
+        }
         if !self.looks.is_rich {
             self.is_open = !piece.ends_with('\n');
             return write!(self.out, "{}", for_stdout(piece));
@@ -327,6 +336,11 @@ impl Screen {
             self.pause()?;
         }
         self.live.print(&mut self.out, &rows)
+    }
+
+    /// Whether nothing is shown before the answer is complete: of what the model says, a program reads only that.
+    fn holds_text(&self) -> bool {
+        self.is_form && !self.looks.is_rich
     }
 
     /// Shows the result of a tool: folded in a terminal.

@@ -197,3 +197,14 @@ fn a_log_that_cannot_be_written_is_reported_and_nothing_is_said_to_be_kept() {
         (Some(130), "mynah: interrupted; nothing of this run was kept\n")
     );
 }
+
+#[test]
+fn in_a_pipe_an_answer_by_a_schema_is_all_that_is_printed() {
+    let store = Store::new();
+    let agent =
+        FORM.replacen("[tools]\nshell = 'ask'", "params = { structured_finalize = true }", 1);
+    let agent = store.file("agent.toml", &agent);
+    store.file("script.json", &scripts(&[says("It is a bird."), says(r#"{"a":1}"#)]));
+    let done = store.run(&["run", &agent, "go"]);
+    assert_eq!((done.code, done.stdout.as_str()), (Some(0), "{\"a\":1}\n"), "{}", done.stderr);
+}
