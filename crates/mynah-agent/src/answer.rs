@@ -28,18 +28,21 @@ pub fn check(schema: &Value, response: &Response) -> mynah::Result<()> {
 
 /// Why the answer of a completed run does not fit the schema that the run asked for; none if it fits, or if there is neither.
 pub fn misfit<'f>(facts: impl IntoIterator<Item = &'f Fact>) -> Option<Error> {
-    let (mut schema, mut answer, mut is_done) = (None, None, false);
+    let (mut schema, mut answer, mut failure, mut is_done) = (None, None, None, false);
     for fact in facts {
         match fact {
             Fact::RunStarted { about: Some(about), .. }
             | Fact::Resumed { about: Some(about), .. } => schema = schema_of(about),
             Fact::AssistantCompleted { response, .. } => answer = Some(response),
+            Fact::FinalizeFailed { error } => failure = Some(error),
             Fact::Completed(end) => is_done = end.reason == HaltReason::Completed,
             _ => {}
         }
     }
     let (schema, answer) = schema.zip(answer).filter(|_| is_done)?;
-    check(&schema, answer).err()
+    let misfit = check(&schema, answer).err()?;
+    // The call that would have formatted the answer failed: that is why.
+    Some(failure.cloned().unwrap_or(misfit))
 }
 
 /// How the provider cut an answer off, if it did.

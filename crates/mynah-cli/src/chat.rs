@@ -1,7 +1,7 @@
 //! `mynah chat`: a conversation with an agent in the terminal.
 
 mod catch_up;
-mod commands;
+pub(crate) mod commands;
 mod message;
 mod stored;
 mod who;

@@ -326,13 +326,20 @@ impl Arguments {
                 self.judge(log, run).await?;
                 Ok(Failure::input(error.to_string()))
             }
-            ErrorKind::Log(LogReason::Sealed) => Ok(match self.outage(log, run).await? {
-                Some((why, how)) => Failure::input(format!("run {run} has ended: {why}; {how}")),
-                // The library names its own function here.
-                None => Failure::of(&error.clone().with_message(format!(
-                    "log error: sealed: run {run} has ended; fork it to continue"
-                ))),
-            }),
+            ErrorKind::Log(LogReason::Sealed) => {
+                let last = recorded_call(log, run).await?.run_id;
+                let run = match last == *run {
+                    true => format!("run {run}"),
+                    false => format!("run {run} was continued by run {last}, which"),
+                };
+                Ok(match self.outage(log, &last).await? {
+                    Some((why, how)) => Failure::input(format!("{run} has ended: {why}; {how}")),
+                    // The library names its own function here.
+                    None => Failure::of(&error.clone().with_message(format!(
+                        "log error: sealed: {run} has ended; fork it to continue"
+                    ))),
+                })
+            }
             ErrorKind::Replay(_) => {
                 let diff = error.metadata().get("diff").and_then(Value::as_array);
                 let mut told = format!("{error}\n").into_bytes();

@@ -162,7 +162,8 @@ impl Screen {
                     self.not_run(&completed);
                     // An answer that was recorded before is not streamed again.
                     let is_new = !is_answered && !completed.is_halted();
-                    if !self.json && (is_new || self.holds_text()) {
+                    let is_held = self.holds_text() && !completed.is_halted();
+                    if !self.json && (is_new || is_held) {
                         self.is_form = false;
                         written(self.say(&completed.text()))?;
                     }

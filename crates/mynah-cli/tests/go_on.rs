@@ -247,6 +247,8 @@ fn a_call_that_fails_or_spends_its_budget_says_how_to_resume_it() {
         assert_eq!(store.run(&["verify", fork]).code, Some(0), "the failed run is as it was");
         let ended = keyed(resume);
         assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        let twice = format!("run {fork} was continued by run {fork}~2, which has ended; fork it");
+        assert!(ended.stderr.contains(&twice), "{}", ended.stderr);
     }
 }
 

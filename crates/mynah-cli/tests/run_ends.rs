@@ -207,4 +207,10 @@ fn in_a_pipe_an_answer_by_a_schema_is_all_that_is_printed() {
     store.file("script.json", &scripts(&[says("It is a bird."), says(r#"{"a":1}"#)]));
     let done = store.run(&["run", &agent, "go"]);
     assert_eq!((done.code, done.stdout.as_str()), (Some(0), "{\"a\":1}\n"), "{}", done.stderr);
+
+    let fails = r#"[{"preflight_error": "invalid_request"}]"#.to_owned();
+    store.file("script.json", &scripts(&[says("It is a bird."), fails]));
+    let failed = store.run(&["run", &agent, "go"]);
+    assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+    assert!(failed.stderr.contains("invalid_request"), "{}", failed.stderr);
 }

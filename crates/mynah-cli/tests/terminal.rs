@@ -22,6 +22,9 @@ fn an_answer_is_rendered_and_a_question_of_a_tool_is_answered_in_place() {
     assert!(screen.contains("0 + 0 tokens"), "{screen}");
     terminal.send("Soup!\r");
     terminal.wait_after("How many?", "\n?");
+    // A command does not go to the model.
+    terminal.send("/undo\r");
+    terminal.wait_after("commands work between messages", "\n?");
     terminal.send("two\r");
     terminal.wait_prompt("Two soups.");
     terminal.send("\x04");

@@ -6,8 +6,8 @@ pub(crate) mod approvals;
 use std::{sync::Arc, time::Duration};
 
 use mynah_data::{
-    Budget, CONTINUE, ChatResult, Error, HaltReason, Message, Messages, Metadata, Result, Role,
-    RunId, Thread, ToolCall, ToolOutcome, ToolReason, Wait,
+    Budget, CONTINUE, ChatResult, Error, ErrorKind, HaltReason, LogReason, Message, Messages,
+    Metadata, Result, Role, RunId, Thread, ToolCall, ToolOutcome, ToolReason, Wait,
 };
 use mynah_log::{Fact, Log, MAX_RUN_ID, SUB_RUN, SUB_RUN_STARTED, Totals};
 use mynah_step::{Spent, Tool, ToolContext, millis, since_1970};
@@ -15,7 +15,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    Decision, Engine, EventStream, Options, Resume, Run, Waiting, linked::root, loaded::Loaded,
+    Decision, Engine, EventStream, Options, Resume, Run, Waiting,
+    linked::{next_id, root},
+    loaded::Loaded,
 };
 use activity::followed;
 
@@ -203,7 +205,10 @@ async fn delegate(
     thread: Thread,
     context: ToolContext,
 ) -> Result<ToolOutcome> {
-    let child = context.run_id().map(|parent| child_id(parent, &context));
+    let child = match (context.run_id(), context.log()) {
+        (Some(parent), Some(log)) => Some(child_id(parent, &*log, &context).await?),
+        _ => None,
+    };
     if let Some(child) = &child {
         // The link is there before the run: who looks for it or ends the parent finds it.
         let started = async { Ok::<_, Error>(json!({"run_id": child})) };
@@ -249,8 +254,20 @@ async fn work(
     let agent = agent.max_agent_depth(own.map_or(left, |own| own.min(left)));
     let place = context.log().zip(child);
     let budgets = budgets(place.as_ref(), &agent, &context).await?;
-    let (stream, (engine, options)) = start(&agent, thread, budgets, place.as_ref());
-    let result = followed(stream, context.clone()).await?;
+    let begin = |agent: &Engine, allow_changed| {
+        let (thread, budgets) = (thread.clone(), budgets.clone());
+        start(agent, thread, budgets, place.as_ref(), allow_changed)
+    };
+    let (stream, (mut engine, mut options)) = begin(&agent, false);
+    let result = match followed(stream, context.clone()).await {
+        // The agent is another than the one that began the run. Its parent, which may be continued, has it so.
+        Err(error) if error.kind() == ErrorKind::Log(LogReason::RunExists) => {
+            let stream;
+            (stream, (engine, options)) = begin(&agent, true);
+            followed(stream, context.clone()).await?
+        }
+        result => result?,
+    };
     let Some((log, _)) = place else {
         let outcome = match result.halted_reason {
             HaltReason::Completed => Outcome::Answer(result.text().into_owned()),
@@ -290,6 +307,7 @@ fn start(
     thread: Thread,
     (budget, new_budget): (Option<Budget>, Option<Budget>),
     place: Option<&(Arc<dyn Log>, RunId)>,
+    allow_changed: bool,
 ) -> (EventStream, (Engine, Options)) {
     let mut chat = agent.chat(thread);
     if let Some((log, child)) = place {
@@ -298,7 +316,7 @@ fn start(
     if let Some(budget) = budget {
         chat = chat.budget(budget);
     }
-    chat = chat.options(Options { new_budget, ..Options::new() });
+    chat = chat.options(Options { new_budget, allow_changed, ..Options::new() });
     let settings = chat.settings();
     (chat.stream(), settings)
 }
@@ -404,12 +422,22 @@ fn hints_of(run: &Run) -> Metadata {
     hints
 }
 
-/// The id of the agent's run: the same in every attempt of the call, also in a run that continues the parent.
-fn child_id(parent: &RunId, context: &ToolContext) -> RunId {
+/// The id of the agent's run: the same in every attempt of the call. If the parent continues other runs, one of them may have begun it.
+async fn child_id(parent: &RunId, log: &dyn Log, context: &ToolContext) -> Result<RunId> {
     let key = context.idempotency_key();
     let short = key.get(..12).unwrap_or(&key);
-    let id = format!("{}+{}-{short}", root(parent), context.call.name);
-    RunId::from(if id.len() <= MAX_RUN_ID { id } else { key })
+    let child = |parent: &RunId| {
+        let id = format!("{parent}+{}-{short}", context.call.name);
+        RunId::from(if id.len() <= MAX_RUN_ID { id } else { key.clone() })
+    };
+    let mut earlier = RunId::from(root(parent));
+    while earlier != *parent {
+        if log.head(&child(&earlier)).await?.is_some() {
+            return Ok(child(&earlier));
+        }
+        earlier = next_id(&earlier);
+    }
+    Ok(child(parent))
 }
 
 /// The budget with which the agent's run begins: what is left of the parent's and the agent's own. If it has begun, the recorded one, and the

@@ -7,7 +7,7 @@ use std::{
 
 use futures_util::StreamExt as _;
 use mynah::{
-    AdapterReason, Approval, CancelHandle, Event, OnToolError, OnUncertain, Options, Waiting,
+    AdapterReason, Approval, CancelHandle, Event, OnToolError, OnUncertain, Options, Role, Waiting,
     cancel_run,
     log::{RunStatus, verify_run},
     prelude::*,
@@ -238,6 +238,29 @@ async fn an_agent_gets_what_is_left_of_the_budget() {
     let runs = log.runs(Default::default()).await.unwrap().runs;
     let child = runs.iter().find(|run| run.run_id.starts_with("p+")).unwrap();
     assert_eq!(child.totals.turns, 1, "{:?}", result.halted_reason);
+}
+
+#[tokio::test]
+async fn an_unfinished_run_of_an_agent_continues_with_the_agent_as_it_is_now() {
+    let ask = Tool::new("ask", "", json!({})).handler(async |_, _| ToolOutcome::ask("Which kind?"));
+    let research = |prompt: &str| {
+        let agent = researcher([calls("ask", json!({})), says("Hill mynahs can.")]);
+        agent.tool(ask.clone()).system(prompt)
+    };
+    let log = MemoryLog::new();
+    let engine = editor(research("Be brief."));
+    engine.chat("Mynahs?").record(&log).run_id("p").await.unwrap();
+    let engine = Engine::new(Scripted::play([says("Yes.")]));
+    let agent = researcher([says("Hill mynahs can.")]).tool(ask.clone()).system("Be thorough.");
+    let engine = engine.tool(agent.as_tool("research", "Looks facts up."));
+    let done = engine.resume(&log, "p").answer("The hill mynah").await.unwrap();
+    assert_eq!(done.text(), "Yes.");
+    let result = done.thread.messages.iter().find(|message| message.role() == Role::Tool);
+    assert_eq!(
+        result.map(|message| message.text().into_owned()).as_deref(),
+        Some("Hill mynahs can.")
+    );
+    assert_eq!(statuses(&log, "p+").await, [RunStatus::Completed]);
 }
 
 #[tokio::test]

@@ -54,6 +54,11 @@ pub(super) const NAMES: [&str; COMMANDS.len()] = {
     names
 };
 
+/// Whether a line begins with a command of chats.
+pub(crate) fn begins_with_command(line: &str) -> bool {
+    line.split_whitespace().next().is_some_and(|word| NAMES.contains(&word))
+}
+
 impl Chat {
     pub(super) async fn command(&mut self, command: &str, rest: &str) -> Result<Next, Failure> {
         match command {

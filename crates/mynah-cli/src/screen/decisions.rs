@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Screen, Stop, wording::legible};
 use crate::{
+    chat::commands::begins_with_command,
     describe::{asker, choices, form},
     text::line,
     tty::{ASKS, BAD, Entered, Prompt, Reads, edited},
@@ -92,6 +93,13 @@ impl Screen {
             let Some(answer) = self.asked(&text, Reads::Answer, prompt).await? else {
                 return Ok(None);
             };
+            if begins_with_command(&answer) {
+                self.remark(
+                    BAD,
+                    "commands work between messages: answer the question, or leave it with Ctrl-C",
+                );
+                continue;
+            }
             let answer = chosen(&choices, answer);
             // A mistyped number would otherwise go to the model.
             let is_number = answer.trim().parse::<i64>().is_ok();
