@@ -310,6 +310,9 @@ fn no_page_is_wider_than_its_window() {
         browser.wait("document.querySelector('main .empty, .proof-line, tr[data-run], .narrow, .compare-row') !== null && !document.querySelector('.skeleton')");
         let over = browser.run("const { scrollWidth, clientWidth } = document.documentElement; return scrollWidth - clientWidth");
         assert_eq!(over, json!(0), "{page} at {width}");
+        let text = browser.text("main");
+        assert!(!text.contains("[object"), "{page}: {text}");
+        assert!(!page.contains("compare=") || text.contains("waits for a person"), "{text}");
     }
     // For any part of the timeline.
     browser.look(320, 900, false);

@@ -260,8 +260,8 @@ async function drawn(root, query) {
   root.replaceChildren(h("div", { class: "page-head" }, h("h1", {}, replay ? "Compare with a replay" : "Compare"), h("div", { class: "buttons" }, replay ? null : h("a", { class: "button", href: withQuery("/", { compare: ids[1], with: ids[0] }) }, "Swap"), first >= 0 ? h("button", { type: "button", onclick: () => goTo(first) }, "First difference") : null)),
     h("div", { class: "compare-heads" }, heads),
     h("p", { class: `banner ${first < 0 ? "ok" : "warn"}` }, icon(first < 0 ? "check" : "fork"), h("span", {}, h("strong", {}, first < 0 ? "No difference. " : replay ? "The replay differs. " : `${plural(differing.length, "difference")}. `), told)),
-    runs.filter(({ status, abandoned }) => status === "running" && !abandoned).map((run) => h("p", { class: "banner", role: "status" }, icon("bolt"), h("span", {}, h("strong", {}, "In progress. "), "Run ", h("a", { href: runHref(run.run_id) }, say(shortId(run.run_id))), " has not ended; its records appear here as they come."))),
-    runs.filter(({ waiting }) => waiting).map((run) => h("p", { class: "banner wait" }, icon("pause"), h("span", {}, h("strong", {}, "Waits. "), "Run ", h("a", { href: runHref(run.run_id) }, say(shortId(run.run_id))), " waits for a person; decide in its page."))),
+    ...runs.filter(({ status, abandoned }) => status === "running" && !abandoned).map((run) => h("p", { class: "banner", role: "status" }, icon("bolt"), h("span", {}, h("strong", {}, "In progress. "), "Run ", h("a", { href: runHref(run.run_id) }, say(shortId(run.run_id))), " has not ended; its records appear here as they come."))),
+    ...runs.filter(({ waiting }) => waiting).map((run) => h("p", { class: "banner wait" }, icon("pause"), h("span", {}, h("strong", {}, "Waits. "), "Run ", h("a", { href: runHref(run.run_id) }, say(shortId(run.run_id))), " waits for a person; decide in its page."))),
     body, more);
   return {
     runs,
