@@ -79,6 +79,8 @@ fn only_a_long_pause_is_shortened_and_every_tick_says_another_time() {
     let axis = |pause: u32| {
         let script = format!(
             "return Promise.all([import('/ui/timeline.js'), import('/ui/story.js')]).then(([{{ Timeline }}, {{ Story }}]) => {{ \
+            const crossed = (axis) => {{ const rooms = [...axis.querySelectorAll('.tick, .break')].map((one) => one.getBoundingClientRect()).sort((one, other) => one.left - other.left); \
+            return rooms.filter((room, place) => place > 0 && room.left < rooms[place - 1].right || room.height > 24).length; }}; \
             const story = new Story(); const end = 1600 + {pause}; \
             const span = (kind, from, to) => ({{ kind, label: kind, from, to, seq: 1, last: 1, depth: 0, state: 'ok' }}); \
             story.records = [{{ seq: 1, ts: 0 }}, {{ seq: 2, ts: end }}]; \
@@ -86,7 +88,7 @@ fn only_a_long_pause_is_shortened_and_every_tick_says_another_time() {
             const view = new Timeline(story, {{ select: () => {{}} }}); \
             document.getElementById('main').replaceChildren(view.element); view.refresh(); \
             const words = [...view.element.querySelectorAll('.tick')].map((one) => one.innerText); \
-            return [view.toggle.hidden, view.element.querySelectorAll('.break').length, words.length, new Set(words).size, words.join()]; }})"
+            return [view.toggle.hidden, view.element.querySelectorAll('.break').length, words.length, new Set(words).size, words.join(), crossed(view.element)]; }})"
         );
         browser.run(&script)
     };
@@ -96,4 +98,11 @@ fn only_a_long_pause_is_shortened_and_every_tick_says_another_time() {
     assert_eq!((&long[0], &long[1], &long[2]), (&false.into(), &1.into(), &long[3]), "{long}");
     // Round times, with the digits that tell them apart.
     assert!(long[4].as_str().unwrap().contains("1 min 0.4 s,1 min 0.6 s"), "{long}");
+    // The pause ends at a tick, and no words are over others.
+    assert!(long[4].as_str().unwrap().contains("1 min 0.1 s"), "{long}");
+    assert_eq!(long[5], 0, "{long}");
+    browser.look(320, 900, false);
+    let narrow = axis(60_000);
+    assert!(narrow[4].as_str().unwrap().starts_with('0'), "{narrow}");
+    assert_eq!(narrow[5], 0, "{narrow}");
 }

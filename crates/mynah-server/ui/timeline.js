@@ -111,37 +111,47 @@ export class Timeline {
     const frame = h("span", { class: "axis-frame" });
     this.axis.replaceChildren(frame);
     const width = frame.clientWidth || 800;
-    const ticks = [];
-    const places = [];
     // The visible times outside of pauses that are shortened: ticks are at round times, before and after such a pause.
     const [first, last] = [this.since(from * this.length), this.since(to * this.length)];
     let step = niceStep(length * 60 / width);
     // Later times have more words.
     const room = () => 8 * tickWords(last, step).length + 8;
     while (step < length && step / length * width < room()) step = niceStep(1.5 * step);
+    const end = this.axis.getBoundingClientRect().right - frame.getBoundingClientRect().left;
+    const taken = [];
+    const places = [];
+    const known = new Set();
+    /** Takes the room from `left` to `right`, in pixels. Returns whether it was free. */
+    const take = (left, right) => {
+      if (left < -1 || right > end || taken.some(([from, to]) => left < to && right > from)) return false;
+      taken.push([left, right]);
+      return true;
+    };
+    const tick = (at, words) => {
+      const place = this.fraction(this.begin + at);
+      const element = h("span", { class: "tick", style: { left: `${100 * place}%` } }, words);
+      frame.append(element);
+      if (known.has(words) || !take(place * width, place * width + element.getBoundingClientRect().width + 8)) return element.remove();
+      known.add(words);
+      places.push(place);
+    };
+    if (first <= 0) tick(0, "0");
+    // The ends of pauses come before other times: the time passes there unseen.
+    const finer = Math.min(6e4, 10 ** Math.floor(Math.log10(step / 10)));
+    for (const [left, right] of this.pauses) {
+      const [begin, until] = [this.fraction(left) * width, this.fraction(right) * width];
+      // In the middle, but beside the tick at the end.
+      const middle = Math.min((begin + until) / 2, until - 14);
+      const isInside = middle > 0 && middle < width;
+      if (isInside && take(middle - 12, middle + 12)) frame.append(h("span", { class: "break", title: `A pause of ${span(right - left)}, drawn shorter`, style: { left: `${middle}px` } }, "//"));
+      if (until >= 0 && until <= width + 1) tick(right - this.begin, tickWords(Math.round((right - this.begin) / finer) * finer, finer));
+    }
     let start = first;
-    let reach = -Infinity;
     for (const [left, right] of [...this.pauses.map((pause) => pause.map((ts) => ts - this.begin)), [last, Infinity]]) {
-      for (let at = Math.ceil(start / step - 1e-9) * step; at <= Math.min(left, last) + 1e-9; at += step) {
-        const place = this.fraction(this.begin + at);
-        const words = tickWords(at, step);
-        // Two at both ends of a pause may be too near for their words.
-        if (place * width < reach) continue;
-        reach = place * width + 8 * words.length + 8;
-        places.push(place);
-        ticks.push(h("span", { class: "tick", style: { left: `${100 * place}%` } }, words));
-      }
+      for (let at = Math.ceil(start / step - 1e-9) * step; at <= Math.min(left, last) + 1e-9; at += step) tick(at, tickWords(at, step));
       start = Math.max(start, right);
     }
-    const breaks = this.pauses.map(([left, right]) => [this.fraction((left + right) / 2), right - left]).filter(([place]) => place > 0 && place < 1)
-      .map(([place, length]) => h("span", { class: "break", title: `A pause of ${span(length)}, drawn shorter`, style: { left: `${100 * place}%` } }, "//"));
-    frame.append(...ticks, ...breaks);
-    // The last ones may have no room for their words.
-    const { right } = this.axis.getBoundingClientRect();
-    while (ticks.length && ticks.at(-1).getBoundingClientRect().right > right) {
-      ticks.pop().remove();
-      places.pop();
-    }
+    places.sort((one, other) => one - other);
     // The rows continue the lines of the axis.
     const line = (place) => `transparent ${100 * place}%, var(--grid) ${100 * place}% calc(${100 * place}% + 1px), transparent calc(${100 * place}% + 1px)`;
     this.element.style.setProperty("--lines", `linear-gradient(90deg, ${places.length ? places.map(line).join(", ") : "transparent, transparent"})`);
