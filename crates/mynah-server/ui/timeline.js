@@ -131,20 +131,22 @@ export class Timeline {
       const place = this.fraction(this.begin + at);
       const element = h("span", { class: "tick", style: { left: `${100 * place}%` } }, words);
       frame.append(element);
-      if (known.has(words) || !take(place * width, place * width + element.getBoundingClientRect().width + 8)) return element.remove();
+      if (known.has(words) || !take(place * width, place * width + element.getBoundingClientRect().width)) return element.remove();
       known.add(words);
       places.push(place);
     };
     if (first <= 0) tick(0, "0");
-    // The ends of pauses come before other times: the time passes there unseen.
-    const finer = Math.min(6e4, 10 ** Math.floor(Math.log10(step / 10)));
     for (const [left, right] of this.pauses) {
       const [begin, until] = [this.fraction(left) * width, this.fraction(right) * width];
-      // In the middle, but beside the tick at the end.
-      const middle = Math.min((begin + until) / 2, until - 14);
-      const isInside = middle > 0 && middle < width;
-      if (isInside && take(middle - 12, middle + 12)) frame.append(h("span", { class: "break", title: `A pause of ${span(right - left)}, drawn shorter`, style: { left: `${middle}px` } }, "//"));
-      if (until >= 0 && until <= width + 1) tick(right - this.begin, tickWords(Math.round((right - this.begin) / finer) * finer, finer));
+      // In the middle, but beside the tick at the end and the one at the beginning of the run.
+      const middle = Math.max(Math.min((begin + until) / 2, until - 12), begin >= 0 && first <= 0 ? 26 : -Infinity);
+      if (middle > 0 && middle < width && take(middle - 10, middle + 10)) frame.append(h("span", { class: "break", title: `A pause of ${span(right - left)}, drawn shorter`, style: { left: `${middle}px` } }, "//"));
+    }
+    // The ends of pauses come before other times: the time passes there unseen.
+    const finer = Math.min(6e4, 10 ** Math.floor(Math.log10(0.75 * step)));
+    for (const [, right] of this.pauses) {
+      const [place, at] = [this.fraction(right), right - this.begin];
+      if (place >= 0 && place <= 1) tick(at, tickWords(Math.round(at / finer) * finer, finer));
     }
     let start = first;
     for (const [left, right] of [...this.pauses.map((pause) => pause.map((ts) => ts - this.begin)), [last, Infinity]]) {
