@@ -103,6 +103,12 @@ fn runs_are_listed_under_the_status_that_they_show_and_their_time_passes() {
     assert_eq!(browser.text("tr[data-run] .chip"), "Not started");
     browser.click("tr[data-run] .run-id a");
     assert!(browser.text(".run-head .banner").contains("Not started"));
+    // No process has held it, so no time has passed in it.
+    browser.click("#tab-timeline");
+    let rows = browser.text(".timeline");
+    assert!(!rows.contains("No process has it"), "{rows}");
+    let sums = browser.run("return document.querySelector('.overall').textContent");
+    assert!(!sums.to_string().contains("Between calls"), "{sums}");
     // A run that waits has no end, so its time passes.
     browser.open(&served.page(&[("status", "suspended")]));
     let time = "document.querySelector('tr[data-run] .lasting')?.innerText";

@@ -543,6 +543,7 @@ fn an_outcome_that_a_person_gave_is_no_longer_unknown() {
     browser.wait(
         "document.querySelector('.decision option[value=approve]')?.innerText === 'Run it again'",
     );
+    assert_eq!(browser.text(".call .call-state"), "outcome unknown");
     choose(&browser, "result", "it is out");
     browser.click(".waiting .primary");
     browser.click("dialog .primary");

@@ -21,6 +21,8 @@ export function overall(story) {
   const { first, until } = story;
   const spans = story.spans.filter((one) => !story.isCopied(one));
   if (!first || story.spans.length === 0) return [];
+  // Time passes only in a run that was started.
+  if (story.isNotStarted) return tools(story);
   const whole = Math.max(until - first.ts, 0.001);
   const parts = KINDS.map(([kind, words]) => {
     const own = spans.filter((one) => one.kind === kind);

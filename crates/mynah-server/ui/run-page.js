@@ -57,7 +57,7 @@ export async function runPage(root, query) {
       run.previous ? relation("Turn before", runHref(run.previous.run_id), run.previous.run_id) : null,
       run.agent ? h("div", { class: "fact" }, h("dt", {}, "Agent"), h("dd", {}, say(run.agent))) : null],
   });
-  story.followProcess(run.abandoned);
+  story.followProcess(run.abandoned, run.not_started);
   root.replaceChildren(view.element);
 
   const canContinue = rights.actions && rights.agents.length > 0;
@@ -127,7 +127,7 @@ export async function runPage(root, query) {
   const refresh = async (known = null) => {
     run = known?.run_id === id ? known : await get(runPath(id));
     Object.assign(view, { status: shownStatus(run), agents: run.agents });
-    story.followProcess(run.abandoned);
+    story.followProcess(run.abandoned, run.not_started);
     drawButtons();
     drawNotices();
     view.drawHeader();
@@ -142,7 +142,7 @@ export async function runPage(root, query) {
     next = await load();
     view.grew();
   }
-  story.followProcess(run.abandoned);
+  story.followProcess(run.abandoned, run.not_started);
   view.grew();
   // The run may have stopped after it was described and before its records were read.
   if (story.status !== run.status) await refresh();

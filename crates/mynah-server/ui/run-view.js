@@ -157,10 +157,10 @@ export class RunView {
       for (const [place, shown] of story.records.entries()) Object.assign(shown, { text: undefined }, records[place]);
       return;
     }
-    const { isLive, isAbandoned } = story;
+    const { isLive, isAbandoned, isNotStarted } = story;
     Object.assign(story, new Story());
     for (const record of records) story.add(record);
-    if (isLive) story.followProcess(isAbandoned);
+    if (isLive) story.followProcess(isAbandoned, isNotStarted);
     this.views = {};
     const { view } = this;
     this.view = null;

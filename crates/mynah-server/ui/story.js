@@ -32,6 +32,8 @@ export class Story {
     this.isLive = false;
     /** Whether no process has the run, although it has not ended. */
     this.isAbandoned = false;
+    /** Whether the run has only the records of the one that it was forked from. */
+    this.isNotStarted = false;
   }
 
   /** The first record that can be read. */
@@ -47,7 +49,7 @@ export class Story {
 
   /** The end of the run; or now, if it has not ended. */
   get until() {
-    const isOver = !this.isLive || ["completed", "failed", "cancelled"].includes(this.status);
+    const isOver = !this.isLive || this.isNotStarted || ["completed", "failed", "cancelled"].includes(this.status);
     return isOver ? this.lastTime : Math.max(this.lastTime, Date.now());
   }
 
@@ -66,10 +68,10 @@ export class Story {
   }
 
   /** Tells whether a process has the run; while none has, a span shows it. */
-  followProcess(isAbandoned) {
-    Object.assign(this, { isLive: true, isAbandoned });
+  followProcess(isAbandoned, isNotStarted = false) {
+    Object.assign(this, { isLive: true, isAbandoned, isNotStarted });
     this.spans = this.spans.filter((one) => one !== this.gap);
-    this.gap = isAbandoned && this.records.length ? { kind: "crash", label: "No process has it", from: this.lastTime, to: null, seq: this.last.seq, last: this.last.seq, depth: 0, state: "open" } : null;
+    this.gap = isAbandoned && !isNotStarted && this.records.length ? { kind: "crash", label: "No process has it", from: this.lastTime, to: null, seq: this.last.seq, last: this.last.seq, depth: 0, state: "open" } : null;
     if (this.gap) this.spans.push(this.gap);
   }
 
@@ -109,6 +111,11 @@ export class Story {
   close(one, record, state = "ok") {
     if (!one || one.to !== null) return;
     Object.assign(one, { to: record.ts, last: record.seq, state });
+  }
+
+  /** Ends what ran when its process died, after record `before`. */
+  lose(before) {
+    for (const one of this.spans) if (one.to === null && one.kind !== "turn") Object.assign(one, { to: before.ts, last: before.seq, state: "lost" });
   }
 
   /** The last record without a fact in the turn of record `after` that may be of one of these kinds. */
@@ -195,10 +202,10 @@ export class Story {
     this.close(waited, record);
     this.waiting = null;
     const after = fact.after ?? "crash";
-    if (this.gap) this.followProcess(false);
+    if (this.gap || this.isNotStarted) this.followProcess(false);
     this.settle(record);
     if (before && isSeam && this.status === "running" && after === "crash") {
-      for (const one of this.spans) if (one.to === null && one.kind !== "turn") Object.assign(one, { to: before.ts, last: before.seq, state: "lost" });
+      this.lose(before);
       this.spans.push({ kind: "crash", label: "Process died, resumed", from: before.ts, to: record.ts, seq: record.seq, last: record.seq, depth: 0, state: "lost" });
       this.note(record, "bad", "The process died here. Another one continued.", "");
     } else if (isSeam && after === "branch") {
@@ -403,10 +410,11 @@ export class Story {
     this.note(record, "bad", "The final call could not be made", errorText(fact.error));
   }
 
-  on_suspended(fact, record) {
+  on_suspended(fact, record, before) {
     this.status = "suspended";
     this.end = { ...fact, seq: record.seq };
     this.settle(record);
+    if (before && fact.reason === "uncertain_tools") this.lose(before);
     this.close(this.turn?.span, record);
     this.turn = null;
     this.waiting = this.open("wait", `Waits: ${reasonWords(fact.reason)}`, record);
