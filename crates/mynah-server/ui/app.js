@@ -23,7 +23,7 @@ const odd = h("div", { class: "notices unknown-names" });
 /** Says which parameters of the address mean nothing: a filter that is ignored would seem to find everything. */
 function drawOdd(query, make) {
   const names = [...new Set(query.keys())].filter((name) => !KNOWN.get(make).includes(name));
-  odd.replaceChildren(...(names.length ? [h("p", { class: "banner warn", role: "status" }, icon("more"), h("span", {}, h("strong", {}, "The address has a part that this page does not know: "), names.slice(0, 5).map((name, place) => [place ? ", " : "", h("code", {}, say(brief(name, 60)))]), ". It is ignored."))] : []));
+  odd.replaceChildren(...(names.length ? [h("p", { class: "banner warn", role: "status" }, icon("more"), h("span", {}, h("strong", {}, `The address has ${names.length === 1 ? "a part" : "parts"} that this page does not know: `), names.slice(0, 5).map((name, place) => [place ? ", " : "", h("code", {}, say(brief(name, 60)))]), names.length === 1 ? ". It is ignored." : ". They are ignored."))] : []));
 }
 
 function pageOf(query) {
@@ -85,7 +85,7 @@ const go = (state) => visit(withQuery("/", state));
 
 function failure(error) {
   const words = error.status === 404 ? "Not found" : error.status === 410 ? "Pruned" : error.status === 0 ? "No connection" : "That did not work";
-  return h("div", { class: "empty" }, logo(), h("h1", {}, words), h("p", {}, say(error.message)), error.code ? h("code", { class: "muted" }, say(error.code)) : null, h("div", { class: "buttons" }, h("button", { type: "button", onclick: show }, "Try again"), h("a", { class: "button", href: "/" }, "All runs")));
+  return h("div", { class: "empty" }, logo(), h("h1", {}, words), h("p", {}, say(error.message.charAt(0).toUpperCase() + error.message.slice(1))), error.code ? h("code", { class: "muted" }, say(error.code)) : null, h("div", { class: "buttons" }, h("button", { type: "button", onclick: show }, "Try again"), h("a", { class: "button", href: "/" }, "All runs")));
 }
 
 function login() {

@@ -1,6 +1,6 @@
 // Two runs side by side: aligned, the first difference marked, words and fields that differ shown.
 
-import { get, post, recordsOf, runPath, withQuery } from "./api.js";
+import { ApiError, get, post, recordsOf, runPath, withQuery } from "./api.js";
 import { compact, count, h, icon, money, plural, say, shortId, statusChip } from "./dom.js";
 import { isBranch, jsonText } from "./exact.js";
 import { callsOf, fromApi, subRun, summary, textOf, totalsOf } from "./facts.js";
@@ -158,6 +158,7 @@ function mainText({ kind, fact }) {
 async function two(query) {
   const ids = [query.get("compare"), query.get("with")];
   if (!query.has("replay")) {
+    if (!ids[1]) throw new ApiError(400, { detail: "the address lacks “with”: add &with= and the id of the run to compare with" });
     const [runs, sides] = await Promise.all([Promise.all(ids.map((id) => get(runPath(id)))), Promise.all(ids.map(records))]);
     const isLong = sides.some(({ length }) => length > MAX_ALIGNED);
     return { ids, isLong, runs, seams: sides.map((side) => side.filter(isSeam)), heads: runs.map((run, side) => runHead({ ...run, model: modelOf(sides[side]) ?? run.model }, ["Left", "Right"][side])), rows: align(...sides.map((side) => prepared(inOrderOfCalls(side.filter((record) => !isSeam(record)))))).map(judge) };

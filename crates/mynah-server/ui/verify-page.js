@@ -129,6 +129,8 @@ async function verifyLog(root) {
 }
 
 async function verifyRun(root, id) {
+  // A run that does not exist is not damaged. One that is may have no description.
+  await get(runPath(id)).catch((error) => { if (error.status === 404) throw error; });
   const steps = [step("The server checks the run against its log"), step("This browser checks every record itself"), step("The run's seal is a leaf of the log's tree")];
   const found = h("div", { class: "notices" });
   root.replaceChildren(h("div", { class: "narrow" }, h("div", { class: "page-head" }, h("h1", {}, "Verification of ", h("a", { href: runHref(id) }, h("code", {}, say(shortId(id))))), h("div", { class: "buttons" }, h("a", { class: "button", href: withQuery("/", { verify: "log" }) }, "Verify the log"))), found, h("ol", { class: "steps" }, steps.map(({ element }) => element))));
