@@ -58,7 +58,8 @@ fn an_image_in_a_text_is_shown_and_one_of_another_type_is_named() {
     let png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
     let svg = "A".repeat(5000);
     let text =
-        format!("![a dot](data:image/png;base64,{png}) ![odd](data:image/svg+xml;base64,{svg})");
+        format!("![a dot](data:image/png;base64,{png}) ![odd](data:image/svg+xml;base64,{svg}) ![titled](DATA:IMAGE/PNG;base64,{png} 'a title') [linked](data:text/html;base64,{svg})")
+            .replace('\'', "\\\"");
     let play = r#"{"engine": {"model": "m"}, "scripts": [[{"text": "TEXT"}, {"finish": "stop"}]], "tools": [],
         "ops": [{"op": "chat", "messages": [{"role": "user", "content": "Draw."}]}]}"#;
     let store = Store::with(&play.replace("TEXT", &text));
@@ -66,7 +67,9 @@ fn an_image_in_a_text_is_shown_and_one_of_another_type_is_named() {
     let run = common::text(&store.json(&["runs"])[0], "run_id");
     browser.open(&served.page(&[("run", &run)]));
     browser.wait("document.querySelector('.markdown img[alt=\"a dot\"]')?.naturalWidth === 1");
+    browser.wait("document.querySelector('.markdown img[alt=titled]')?.naturalWidth === 1");
     let told = browser.text(".role-assistant .markdown");
+    assert!(told.contains("linked"), "{told}");
     assert!(told.contains("image, not shown: odd") && !told.contains(&svg[..100]), "{told}");
     assert_eq!(browser.errors(), Vec::<String>::new());
 }

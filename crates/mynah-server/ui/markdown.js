@@ -106,7 +106,7 @@ function table(lines, at, nodes) {
 }
 
 // Underscores inside a word are no marks. What is between two marks is bounded: a text of nothing but opening marks takes no longer than any other.
-const INLINE = /(?<escape>\\[\\`*_{}[\]()#+.!|~<>-])|(?<ticks>`+)(?<code>[\s\S]{1,2000}?)\k<ticks>(?!`)|!\[(?<drawn>[^\]]{0,300})\]\((?<data>data:[^()\s]{1,262144})\)|!\[(?<alt>[^\]]{0,300})\]\((?<source>[^()\s]{0,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200}){0,4})(?:\s{1,9}"[^"]{0,300}")?\)|\[(?<label>(?:[^[\]]|\[[^[\]]{0,100}\]){0,300})\]\((?<target>[^()\s]{0,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200}){0,4})(?:\s{1,9}"[^"]{0,300}")?\)|<(?<auto>https?:\/\/[^\s<>]{1,2000})>|(?<bare>\bhttps?:\/\/[^\s<>"'`)\]]{0,2000}[^\s<>"'`)\].,;:!?])|\*\*(?=\S)(?<bold>[\s\S]{0,1000}?\S)\*\*|(?<![\p{L}\p{N}_])__(?=[^\s_])(?<heavy>(?:(?!(?<![\p{L}\p{N}_])__[^\s_])[\s\S]){0,1000}?[^\s_])__(?![\p{L}\p{N}_])|~~(?=\S)(?<gone>[\s\S]{0,1000}?\S)~~|(?<![\w*])\*(?=[^\s*])(?<starred>[\s\S]{0,1000}?[^\s*])\*(?!\*)|(?<![\p{L}\p{N}_])_(?=[^\s_])(?<lined>[\s\S]{0,1000}?[^\s_])_(?![\p{L}\p{N}_])|(?<br> {2,}\n|\\\n)/gu;
+const INLINE = /(?<escape>\\[\\`*_{}[\]()#+.!|~<>-])|(?<ticks>`+)(?<code>[\s\S]{1,2000}?)\k<ticks>(?!`)|(?<bang>!?)\[(?<drawn>[^\]]{0,300})\]\((?<data>[Dd][Aa][Tt][Aa]:[^()\s]{1,262144})(?:\s{1,9}"[^"]{0,300}")?\)|!\[(?<alt>[^\]]{0,300})\]\((?<source>[^()\s]{0,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200}){0,4})(?:\s{1,9}"[^"]{0,300}")?\)|\[(?<label>(?:[^[\]]|\[[^[\]]{0,100}\]){0,300})\]\((?<target>[^()\s]{0,2000}(?:\([^()\s]{0,200}\)[^()\s]{0,200}){0,4})(?:\s{1,9}"[^"]{0,300}")?\)|<(?<auto>https?:\/\/[^\s<>]{1,2000})>|(?<bare>\bhttps?:\/\/[^\s<>"'`)\]]{0,2000}[^\s<>"'`)\].,;:!?])|\*\*(?=\S)(?<bold>[\s\S]{0,1000}?\S)\*\*|(?<![\p{L}\p{N}_])__(?=[^\s_])(?<heavy>(?:(?!(?<![\p{L}\p{N}_])__[^\s_])[\s\S]){0,1000}?[^\s_])__(?![\p{L}\p{N}_])|~~(?=\S)(?<gone>[\s\S]{0,1000}?\S)~~|(?<![\w*])\*(?=[^\s*])(?<starred>[\s\S]{0,1000}?[^\s*])\*(?!\*)|(?<![\p{L}\p{N}_])_(?=[^\s_])(?<lined>[\s\S]{0,1000}?[^\s_])_(?![\p{L}\p{N}_])|(?<br> {2,}\n|\\\n)/gu;
 
 function inline(text, depth = 0) {
   if (depth > MAX_DEPTH) return say(text);
@@ -115,11 +115,11 @@ function inline(text, depth = 0) {
   for (const match of text.matchAll(INLINE)) {
     nodes.push(...say(text.slice(from, match.index)));
     from = match.index + match[0].length;
-    const { escape, code: literal, drawn, data, alt, source, label, target, auto, bare, bold, heavy, gone, starred, lined } = match.groups;
+    const { escape, code: literal, bang, drawn, data, alt, source, label, target, auto, bare, bold, heavy, gone, starred, lined } = match.groups;
     const deeper = (inner) => inline(inner, depth + 1);
     if (escape) nodes.push(...say(escape.slice(1)));
     else if (literal !== undefined) nodes.push(h("code", {}, say(literal.replace(/^ (.+) $/u, "$1"))));
-    else if (data !== undefined) nodes.push(picture(data, drawn));
+    else if (data !== undefined) nodes.push(bang ? picture(data, drawn) : link(data, deeper(drawn)));
     else if (source !== undefined) nodes.push(link(source, ["image: ", ...say(alt || source)]));
     else if (target !== undefined) nodes.push(link(target, deeper(label)));
     else if (auto ?? bare) nodes.push(link(auto ?? bare, null));
@@ -133,7 +133,9 @@ function inline(text, depth = 0) {
 }
 
 /** An image that is in the text itself. One of another type is named. */
-function picture(data, alt) {
+function picture(source, alt) {
+  // Types have no case, the data do.
+  const data = source.replace(/^[^,]*/u, (head) => head.toLowerCase());
   if (/^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+$/u.test(data)) return h("span", { class: "picture" }, h("img", { src: data, alt: alt || "image in the text", loading: "lazy" }));
   return h("span", { class: "dead-link" }, "image, not shown: ", say(alt), " ", h("code", { class: "target" }, say(brief(data, 60))));
 }
@@ -147,7 +149,8 @@ export function link(target, label) {
     // Not absolute, so it leads nowhere that the model could know.
   }
   const isSafe = url && ["http:", "https:", "mailto:"].includes(url.protocol);
-  if (!isSafe) return h("span", { class: "dead-link" }, label ?? [], label ? h("code", { class: "target" }, say(target)) : say(target));
+  const shown = url?.protocol === "data:" ? brief(target, 60) : target;
+  if (!isSafe) return h("span", { class: "dead-link" }, label ?? [], label ? h("code", { class: "target" }, say(shown)) : say(shown));
   const words = label && textOf(label) !== target ? [...label, h("span", { class: "target" }, say(url.host || target))] : say(target);
   return h("a", { href: url.href, rel: "noopener noreferrer nofollow", target: "_blank", referrerpolicy: "no-referrer", title: url.href }, words);
 }
