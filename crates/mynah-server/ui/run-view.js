@@ -140,10 +140,10 @@ export class RunView {
     this.views.conversation?.refresh();
   }
 
-  /** Time passes in a run that a process has. */
+  /** Time passes in a run that has not ended. */
   tick() {
     this.overall.replaceChildren(...overall(this.story));
-    if (this.view === "timeline" && this.story.status === "running") this.current.refresh();
+    if (this.view === "timeline" && ["running", "suspended"].includes(this.story.status)) this.current.refresh();
   }
 
   /** Shows records whose bytes were verified. The views are made anew only if those that are shown say something else. */
