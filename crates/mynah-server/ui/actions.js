@@ -28,8 +28,9 @@ export function confirmed({ title, words, fields = [], button, danger = false, a
             const [, field, words] = /^(\w+): ([\s\S]*)$/u.exec(error.message) ?? [];
             const at = fields.find(({ name }) => name === field)?.input;
             // The API names a member of the request. A person has a box.
+            const stale = error.code?.endsWith("approval_stale") ? staleWords(error.problem?.metadata) : null;
             const box = fields.find(({ name }) => name === "allow_changed_agent")?.label;
-            failure.replaceChildren(...say((at ? words : error.message).replace('"allow_changed_agent": true', (name) => box ? `the box “${box}”` : name)));
+            failure.replaceChildren(...stale ?? say((at ? words : error.message).replace('"allow_changed_agent": true', (name) => box ? `the box “${box}”` : name)));
             failure.hidden = false;
             if (at) at.after(failure);
             else send.parentNode.before(failure);
@@ -48,6 +49,12 @@ export function confirmed({ title, words, fields = [], button, danger = false, a
     });
     dialog.showModal();
   });
+}
+
+/** What a person can do about a call whose tool changed; null if the error does not name them. */
+function staleWords({ run_id: run, tool_call_id: id, tool_name: name, digest } = {}) {
+  if (!run || !id || !digest) return null;
+  return [...say(`The tool ${name} changed since the run asked. Look at it, then approve it again with `), h("code", { class: "exact" }, say(`mynah resume ${run} --agent FILE --allow-changed-agent --approve-digest ${id}=${digest}`)), ", or reject the call."];
 }
 
 const signal = (run, body) => post(runPath(run, "/signals"), body);
