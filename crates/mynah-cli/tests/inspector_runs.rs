@@ -479,6 +479,26 @@ fn a_form_refuses_what_is_missing_or_no_json_and_the_card_shows_what_ran() {
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
+#[test]
+fn an_approval_of_a_tool_that_changed_says_what_can_be_done() {
+    let Some(browser) = Browser::start() else { return };
+    let ops = r#""ops": [{"op": "chat", "messages": [{"role": "user", "content": "Pay."}]}]"#;
+    let store = Store::with(&PAY.replace(r#""ops": []"#, ops));
+    let changed = r#""manual": true, "description": "Pays twice""#;
+    let agent = store.file("changed.json", &PAY.replace(r#""manual": true"#, changed));
+    let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
+    let run = common::text(&store.json(&["runs"])[0], "run_id");
+    browser.open(&served.page(&[("run", &run)]));
+    choose(&browser, "approve", "");
+    browser.click(".waiting .primary");
+    browser.click("dialog input[type=checkbox]");
+    browser.click("dialog .primary");
+    browser.wait("document.querySelector('dialog .error:not([hidden])') !== null");
+    let told = browser.text("dialog .error");
+    assert!(told.contains("The tool pay changed since the run asked"), "{told}");
+    assert!(told.contains("--approve-digest c0=") && !told.contains("Engine::"), "{told}");
+}
+
 const ASK: &str = r#"{"engine": {"model": "m"}, "scripts": [
     [{"tool_call": {"id": "q0", "name": "ask", "arguments": {}}}, {"finish": "tool_calls"}],
     [{"text": "Ordered."}, {"finish": "stop"}]],

@@ -52,9 +52,11 @@ export function confirmed({ title, words, fields = [], button, danger = false, a
 }
 
 /** What a person can do about a call whose tool changed; null if the error does not name them. */
-function staleWords({ run_id: run, tool_call_id: id, tool_name: name, digest } = {}) {
+function staleWords({ run_id: run, tool_call_id: id, tool_name: name, digest, manual_tool_calls: calls } = {}) {
   if (!run || !id || !digest) return null;
-  return [...say(`The tool ${name} changed since the run asked. Look at it, then approve it again with `), h("code", { class: "exact" }, say(`mynah resume ${run} --agent FILE --allow-changed-agent --approve-digest ${id}=${digest}`)), ", or reject the call."];
+  // The model chose the id: a shell must not read it as more than a word.
+  const quoted = (word) => /^[\w.=-]+$/u.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+  return [...say(`The tool ${name} changed since the run asked. Look at it, then approve the call with `), h("code", { class: "exact" }, say(`mynah resume ${quoted(run)} --agent FILE --allow-changed-agent --approve-digest ${quoted(`${id}=${digest}`)}`)), calls?.length > 1 ? " and the decisions about the other calls, or reject it." : ", or reject it."];
 }
 
 const signal = (run, body) => post(runPath(run, "/signals"), body);
