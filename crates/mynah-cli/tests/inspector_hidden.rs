@@ -8,7 +8,7 @@ use crate::{
     served::Served,
 };
 
-/// Two calls side by side, of which the second takes longer, and an answer.
+/// Two concurrent calls and an answer. The second call takes longer.
 const CALLS: &str = r#"{"engine": {"model": "m"}, "scripts": [
     [{"tool_call": {"id": "c0", "name": "trains", "arguments": {"to": "Vienna"}}},
      {"tool_call": {"id": "c1", "name": "hotels", "arguments": {"in": "Vienna"}}},

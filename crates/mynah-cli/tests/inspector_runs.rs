@@ -593,7 +593,7 @@ fn an_answer_is_sent_to_an_agent_that_did_not_begin_the_run() {
     browser.wait("document.querySelector('.waiting textarea') !== null");
     browser.write(".waiting textarea", "two");
     browser.click(".waiting .primary");
-    // What is missing is told beside the field that gives it.
+    // The error stands beside the field that is missing.
     browser.click("dialog .primary");
     browser.wait("document.querySelector('dialog .field select + .error')?.innerText.includes('none of this server fits')");
     browser.run("document.querySelector('dialog select').value = 'two'");

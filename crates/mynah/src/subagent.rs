@@ -30,6 +30,9 @@ const MAX_DEPTH: u32 = 8;
 /// How long an agent may work on a task, unless its tool has another timeout.
 const TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
+/// In how many runs before this one an agent's run is looked for.
+const MAX_CONTINUED: usize = 1_000;
+
 /// What an agent does for another.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
@@ -431,7 +434,11 @@ async fn child_id(parent: &RunId, log: &dyn Log, context: &ToolContext) -> Resul
         RunId::from(if id.len() <= MAX_RUN_ID { id } else { key.clone() })
     };
     let mut earlier = RunId::from(root(parent));
-    while earlier != *parent {
+    // The number in a foreign id may be any.
+    for _ in 0..MAX_CONTINUED {
+        if earlier == *parent {
+            break;
+        }
         if log.head(&child(&earlier)).await?.is_some() {
             return Ok(child(&earlier));
         }

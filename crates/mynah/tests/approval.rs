@@ -185,11 +185,7 @@ async fn rerun_tools_runs_what_is_idempotent_and_needed_no_approval() -> mynah::
         (|tool: Tool| tool.idempotent(1).approval(Approval::Ask), true, 0),
     ] {
         let (log, ran) = (MemoryLog::new(), Arc::new(AtomicU32::new(0)));
-        let counter = Arc::clone(&ran);
-        let pick = Tool::new("pick", "", json!({})).handler(move |arguments: Value, _| {
-            counter.fetch_add(1, Relaxed);
-            async { arguments }
-        });
+        let pick = counted(&ran);
         let engine = calls(["c0"])?.tool(make(pick));
         let run = engine.chat("go").record(&log).await?.run_id.unwrap_or_default();
         if is_approved {
@@ -210,11 +206,7 @@ async fn what_a_person_allowed_once_is_not_run_by_a_replay() -> mynah::Result<()
         [(Tool::manual as fn(Tool) -> Tool, ToolMode::Auto), (|tool| tool, ToolMode::Manual)]
     {
         let (log, ran) = (MemoryLog::new(), Arc::new(AtomicU32::new(0)));
-        let counter = Arc::clone(&ran);
-        let pick = Tool::new("pick", "", json!({})).handler(move |arguments: Value, _| {
-            counter.fetch_add(1, Relaxed);
-            async { arguments }
-        });
+        let pick = counted(&ran);
         let engine = calls(["c0"])?.tool(make(pick));
         let waiting = engine.chat("go").mode(mode).record(&log).await?;
         let run = waiting.run_id.unwrap_or_default();
