@@ -493,8 +493,8 @@ fn a_real_model_is_talked_to_stopped_and_talked_to_again() {
     let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "s"], 80, &[]);
     terminal.wait("›");
     terminal.send("Tell me a long story about a mynah bird.\r");
-    // A small model says something of birds.
-    terminal.wait_after("mynah bird.", "bird");
+    // Whatever a small model says, it is English.
+    terminal.wait_after("mynah bird.", "the ");
     terminal.send("\x03");
     terminal.wait_prompt("stopped");
     terminal.send("Say hello.\r");
