@@ -321,7 +321,28 @@ fn test() -> Result<(), String> {
     variables.extend(axe().map(|file| ("MYNAH_AXE", file)));
     run_in(&variables, &format!("{line} --no-run"))?;
     let parts = ["--doc", "--lib --bins --examples --tests"].map(|part| format!("{line} {part}"));
-    side_by_side(&variables, &parts)
+    let Err(failures) = side_by_side(&variables, &parts) else { return Ok(()) };
+    let problem = failures.iter().map(|(problem, _)| &**problem).collect::<Vec<_>>().join("\n");
+    let failed = failures.iter().flat_map(|(_, output)| failed_tests(output)).collect::<Vec<_>>();
+    if failed.is_empty() || !failed.iter().all(|test| is_repeatable(test)) {
+        return Err(problem);
+    }
+    run_in(&variables, &format!("{line} --test all -- --exact {}", failed.join(" ")))?;
+    for test in failed {
+        skip(&format!("the failure of {test}"), "it passed alone; mend it, its output is above");
+    }
+    Ok(())
+}
+
+/// The tests that `cargo test` reports as failed.
+fn failed_tests(output: &str) -> impl Iterator<Item = &str> {
+    let lines = output.lines().filter_map(|line| line.strip_prefix("test "));
+    lines.filter_map(|line| line.strip_suffix(" ... FAILED"))
+}
+
+/// Whether a failed test is run once more, alone: it drives a browser or a terminal, whose speed no test decides.
+fn is_repeatable(test: &str) -> bool {
+    ["exported_page::", "inspector", "terminal::"].iter().any(|prefix| test.starts_with(prefix))
 }
 
 /// Refuses a file of tests that is part of no program: it would never run.
@@ -348,7 +369,7 @@ fn unlisted_tests() -> Result<(), String> {
 const TEST_THREADS: &str = "6";
 
 /// Runs these commands at the same time. Prints the output of each when it ends.
-fn side_by_side(variables: &[(&str, String)], lines: &[String]) -> Result<(), String> {
+fn side_by_side(variables: &[(&str, String)], lines: &[String]) -> Result<(), Vec<Failure>> {
     let results = thread::scope(|scope| {
         let mut running = Vec::new();
         for line in lines {
@@ -356,15 +377,18 @@ fn side_by_side(variables: &[(&str, String)], lines: &[String]) -> Result<(), St
         }
         running.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
     });
-    let panicked = |_| Err("the thread of a command panicked".to_owned());
-    let failures: Vec<String> =
+    let panicked = |_| Err(("the thread of a command panicked".to_owned(), String::new()));
+    let failures: Vec<Failure> =
         results.into_iter().filter_map(|result| result.unwrap_or_else(panicked).err()).collect();
-    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+    if failures.is_empty() { Ok(()) } else { Err(failures) }
 }
 
+/// What went wrong with a command, and what it printed.
+type Failure = (String, String);
+
 /// Runs a command and prints its output when it ends.
-fn captured(variables: &[(&str, String)], line: &str) -> Result<(), String> {
-    let failed = |e| format!("cannot start: {e}\nrepeat: {line}");
+fn captured(variables: &[(&str, String)], line: &str) -> Result<(), Failure> {
+    let failed = |e| (format!("cannot start: {e}\nrepeat: {line}"), String::new());
     let (mut output, writer) = io::pipe().map_err(failed)?;
     let mut command = command(line);
     command.envs(variables.iter().map(|(key, value)| (key, value))).stdin(Stdio::null());
@@ -377,7 +401,9 @@ fn captured(variables: &[(&str, String)], line: &str) -> Result<(), String> {
     let status = child.wait().map_err(failed)?;
     let mut stdout = io::stdout().lock();
     let _ = stdout.write_all(&text).and_then(|()| stdout.flush());
-    if status.success() { Ok(()) } else { Err(format!("{status}\nrepeat: {line}")) }
+    let problem = || format!("{status}\nrepeat: {line}");
+    let printed = || String::from_utf8_lossy(&text).into_owned();
+    if status.success() { Ok(()) } else { Err((problem(), printed())) }
 }
 
 /// The script that checks the accessibility of pages.
@@ -596,6 +622,17 @@ mod tests {
         COMPLETE.store(true, Relaxed);
         assert!(without_peers().is_err());
         COMPLETE.store(false, Relaxed);
+    }
+
+    #[test]
+    fn only_tests_of_pages_and_terminals_are_run_again() {
+        let output = "test inspector_runs::a_page ... ok\ntest terminal::a_key ... FAILED\ntest log::an_append ... FAILED\n";
+        let failed: Vec<&str> = failed_tests(output).collect();
+        assert_eq!(failed, ["terminal::a_key", "log::an_append"]);
+        assert_eq!(
+            failed.iter().map(|test| is_repeatable(test)).collect::<Vec<_>>(),
+            [true, false]
+        );
     }
 
     #[test]

@@ -34,7 +34,7 @@ fn an_exported_page_shows_and_verifies_its_run_without_a_network() {
     browser.open(&format!("file://{path}"));
     assert_eq!(verdict(&browser), "verified");
     let hash = common::text(&store.json(&["runs"])[0], "hash");
-    assert_eq!(browser.text(".fingerprint"), hash);
+    browser.shows(".fingerprint", hash);
     for (tab, content) in
         [("conversation", ".message"), ("timeline", ".bar"), ("records", ".record-row.row")]
     {
@@ -71,10 +71,10 @@ fn a_changed_byte_of_any_record_is_found_and_its_record_named() {
         }
     }
     browser.click(".proof-line button.small");
-    assert_eq!(browser.text(".record-row.damaged .number"), lines.len().to_string());
+    browser.shows(".record-row.damaged .number", lines.len().to_string());
     // What it says is not shown as if it had happened.
     browser.click("#tab-conversation");
-    assert!(browser.text(".conversation").contains("Unreadable record"));
+    browser.has(".conversation", "Unreadable record");
 }
 
 #[test]
@@ -159,10 +159,7 @@ fn a_page_that_was_cut_off_says_that_it_is_incomplete() {
     browser.wait(warned);
     browser.open(&format!("file://{path}"));
     assert_eq!(verdict(&browser), "verified");
-    assert_eq!(
-        browser.run("return document.querySelector('.incomplete')"),
-        serde_json::json!(null)
-    );
+    browser.gives("return document.querySelector('.incomplete')", serde_json::Value::Null);
 }
 
 #[test]
@@ -264,6 +261,6 @@ fn the_runs_of_agents_are_in_the_page_and_each_is_verified() {
     browser.wait(&format!("{states} === 'verified,damaged: record 1'"));
     // The run that relies on it does not look sound.
     browser.wait("document.querySelector('[data-status=agent_damaged]') !== null");
-    assert!(browser.text(".proof-line").contains("The run of an agent is damaged"));
-    assert!(browser.text(".agent-run").contains("damaged"));
+    browser.has(".proof-line", "The run of an agent is damaged");
+    browser.has(".agent-run", "damaged");
 }

@@ -31,12 +31,12 @@ fn the_list_of_runs_filters_sorts_and_pages_and_keeps_that_in_the_address() {
     browser.wait("document.querySelectorAll('.spark svg').length === 4");
     browser.run("const s = document.querySelector('.filter-status select'); s.value = 'failed'; s.dispatchEvent(new Event('change'))");
     browser.wait("location.search.includes('status=failed') && document.querySelectorAll('tr[data-run]').length === 1");
-    assert_eq!(browser.text("tr[data-run] .chip"), "Failed");
+    browser.shows("tr[data-run] .chip", "Failed");
     // What is in the address is what is shown.
     browser.open(&served.page(&[("status", "failed")]));
     browser.wait("document.querySelectorAll('tr[data-run]').length === 1");
     browser.open(&served.page(&[("prefix", "nothing")]));
-    assert!(browser.text(".empty h2").contains("No run fits"));
+    browser.has(".empty h2", "No run fits");
     browser.open(&served.page(&[("order", "oldest")]));
     browser.wait("document.querySelectorAll('tr[data-run]').length === 5");
     let first =
@@ -68,7 +68,7 @@ fn filters_keep_the_focus_what_is_written_and_a_bad_value() {
     browser.click(".filter-model input");
     browser.wait("document.querySelectorAll('tr[data-run]').length === 1 && location.search === '?prefix=run-1'");
     let kept = "return [document.activeElement.closest('label')?.className, document.querySelector('.filters') === window.form, document.querySelector('.more-filters').open]";
-    assert_eq!(browser.run(kept), json!(["filter filter-model", true, true]));
+    browser.gives(kept, json!(["filter filter-model", true, true]));
     // What is written and not committed is in the address with the next change.
     browser.write(".filter-model input", "none");
     browser.run("const s = document.querySelector('.filter-status select'); s.value = 'failed'; s.dispatchEvent(new Event('change'))");
@@ -77,15 +77,15 @@ fn filters_keep_the_focus_what_is_written_and_a_bad_value() {
     browser
         .wait("location.search === '' && document.querySelectorAll('tr[data-run]').length === 5");
     assert_eq!(browser.run(kept)[2], true, "the filters stay open");
-    assert_eq!(browser.run("return document.querySelector('.filter-prefix input').value"), "");
+    browser.gives("return document.querySelector('.filter-prefix input').value", "");
     browser.run("history.back()");
     browser.wait("document.querySelector('.filter-prefix input').value === 'run-1'");
     // A value that does not fit is marked, and the form stays.
     browser.open(&served.page(&[("cost", "-5")]));
-    assert!(browser.text(".filter-cost .error").contains("0 or more"));
+    browser.has(".filter-cost .error", "0 or more");
     browser.wait("document.querySelector('.filter-cost input[aria-invalid]')?.value === '-5'");
     browser.open(&served.page(&[("status", "odd")]));
-    assert!(browser.text(".filter-status .error").contains("give one of running"));
+    browser.has(".filter-status .error", "give one of running");
     assert!(browser.errors().iter().all(|error| error.contains("/v1/")));
 }
 
@@ -98,11 +98,11 @@ fn runs_are_listed_under_the_status_that_they_show_and_their_time_passes() {
     store.ok(&["fork", &common::text(&done[0], "run_id"), "--at", "2"]);
     let served = Served::inspect(&store);
     browser.open(&served.page(&[("status", "running")]));
-    assert!(browser.text(".empty h2").contains("No run fits"));
+    browser.has(".empty h2", "No run fits");
     browser.open(&served.page(&[("status", "abandoned")]));
-    assert_eq!(browser.text("tr[data-run] .chip"), "Not started");
+    browser.shows("tr[data-run] .chip", "Not started");
     browser.click("tr[data-run] .run-id a");
-    assert!(browser.text(".run-head .banner").contains("Not started"));
+    browser.has(".run-head .banner", "Not started");
     // No process has held it, so no time has passed in it.
     browser.click("#tab-timeline");
     let rows = browser.text(".timeline");
@@ -164,7 +164,7 @@ fn a_run_is_shown_in_three_linked_views_and_verified_in_the_browser() {
     let run = common::text(&store.json(&["runs"])[0], "run_id");
     browser.open(&served.page(&[("run", &run)]));
     browser.wait(VERIFIED);
-    assert_eq!(browser.text(".fingerprint"), common::text(&store.json(&["runs"])[0], "hash"));
+    browser.shows(".fingerprint", common::text(&store.json(&["runs"])[0], "hash"));
     browser.click("#tab-timeline");
     browser.click(".span-row:nth-child(3)");
     let shown = browser.text(".record-detail h2");
@@ -199,14 +199,14 @@ fn a_run_that_is_recorded_elsewhere_appears_and_grows_without_a_reload() {
     let mut play = mynah(["play", "--log", &store.url(), &file]);
     let mut playing = play.stdout(Stdio::null()).spawn().unwrap();
     browser.wait("document.querySelectorAll('tr[data-run]').length === 6");
-    assert_eq!(browser.text("tr[data-run] .chip"), "Running");
+    browser.shows("tr[data-run] .chip", "Running");
     browser.click("tr[data-run] .run-id a");
     browser.wait("document.querySelector('.run-status .chip')?.innerText === 'Running'");
     assert!(!browser.text(".conversation").contains("The end."));
     browser.wait("document.querySelector('.conversation').innerText.includes('The end.')");
     browser.wait("document.querySelector('.run-status .chip').innerText === 'Completed'");
     browser.wait(VERIFIED);
-    assert_eq!(browser.run("return window.same"), true);
+    browser.gives("return window.same", true);
     assert!(playing.wait().unwrap().success());
 }
 
@@ -230,12 +230,12 @@ fn a_run_is_started_approved_followed_and_forked_in_the_page() {
     assert_eq!(browser.wait("document.querySelector('.exact')?.textContent"), r#"{"eur":  5.90}"#);
     browser.run("const one = document.querySelector('.decision select'); one.value = 'approve'; one.dispatchEvent(new Event('change'))");
     browser.click(".waiting .primary");
-    assert!(browser.text("dialog").contains("run refund with"));
+    browser.has("dialog", "run refund with");
     browser.click("dialog .primary");
     browser.wait("document.querySelector('.streaming')?.innerText.includes('It is')");
     browser.wait("document.querySelector('.conversation').innerText.includes('refunded.') && !document.querySelector('.streaming')");
     browser.wait(VERIFIED);
-    assert!(browser.text(".conversation").contains("Approved: refund"));
+    browser.has(".conversation", "Approved: refund");
     browser.wait("document.querySelector('.waiting') === null");
     let run = browser.wait("new URLSearchParams(location.search).get('run')");
     browser.click(".seq");
@@ -243,7 +243,7 @@ fn a_run_is_started_approved_followed_and_forked_in_the_page() {
     browser.run("document.querySelector('dialog input[type=checkbox]').checked = false");
     browser.click("dialog .primary");
     browser.wait(&format!("new URLSearchParams(location.search).get('run') !== {run} && document.querySelector('.run-facts') !== null"));
-    assert!(browser.text(".run-facts").contains("Fork of"));
+    browser.has(".run-facts", "Fork of");
     // The user's message, to be changed.
     browser.open(&served.page(&[("run", run.as_str().unwrap()), ("record", "1")]));
     browser.click(".record-detail .actions button:nth-child(2)");
@@ -262,7 +262,7 @@ fn a_page_offers_no_action_where_none_is_allowed() {
     let runs = store.json(&["runs"]);
     let waits = runs.iter().find(|run| run["status"] == "suspended").unwrap();
     browser.open(&served.page(&[("run", &common::text(waits, "run_id")), ("record", "2")]));
-    assert!(browser.text(".banner.wait").contains("How many?"));
+    browser.has(".banner.wait", "How many?");
     let buttons = browser.run("return [...document.querySelectorAll('.run-head button, .actions button')].map((b) => b.innerText).filter(Boolean)");
     assert_eq!(buttons, json!([]));
 }
@@ -287,20 +287,20 @@ fn a_killed_and_resumed_run_shows_where_its_process_died() {
     browser.open(&served.page(&[]));
     let run = browser.wait("document.querySelector('tr[data-run]')?.dataset.run");
     browser.open(&served.page(&[("verify", run.as_str().unwrap())]));
-    assert!(browser.text("[data-status=corrupt]").contains("Record 5 is damaged"));
+    browser.has("[data-status=corrupt]", "Record 5 is damaged");
     browser.wait("document.querySelectorAll('.step.bad').length === 2");
     let others = "records are intact, as this browser computed";
     assert!(browser.text(".steps").contains(others), "{}", browser.text(".steps"));
     // The record is shown in its place, and so are those around it.
     browser.click("[data-status=corrupt] a.button");
-    assert!(browser.text(".record-row.selected").contains("unreadable"));
+    browser.has(".record-row.selected", "unreadable");
     browser.wait("document.querySelectorAll('.record-row.row').length > 8");
     browser.wait("document.querySelector('.proof-line')?.innerText.includes('Damaged: record 5')");
     let told = browser.text(".proof-line");
     for part in ["the body is not the one that was committed to", others] {
         assert!(told.contains(part), "{told}");
     }
-    assert!(browser.text(".record-detail").contains("This record is damaged"));
+    browser.has(".record-detail", "This record is damaged");
     // An export of it is an error, and not a file that ends in the middle.
     browser.wait("document.querySelector('.run-title button[disabled]') !== null");
     let run = run.as_str().unwrap();
@@ -308,11 +308,11 @@ fn a_killed_and_resumed_run_shows_where_its_process_died() {
         let script = format!(
             "return fetch('/v1/runs/{run}/export?format={format}').then(async (answer) => [answer.status, (await answer.json()).code])"
         );
-        assert_eq!(browser.run(&script), json!([500, "log_error/corrupt"]), "{format}");
+        browser.gives(&script, json!([500, "log_error/corrupt"]));
     }
     browser.open(&served.page(&[("verify", "log")]));
     browser.click(".page-head .primary");
-    assert!(browser.text(".wrong li").contains("record 5"));
+    browser.has(".wrong li", "record 5");
     browser.wait("document.querySelector('[data-status=corrupt]') !== null");
     assert!(browser.errors().iter().all(|error| error.contains("/v1/")));
 }
@@ -328,16 +328,16 @@ fn a_run_is_shown_around_a_record_that_is_damaged_wherever_it_is() {
     browser.open(&served.page(&[("run", &run), ("view", "records")]));
     browser.wait("document.querySelector('.proof-line')?.innerText.includes('Damaged: record 1')");
     browser.wait("document.querySelectorAll('.record-row.row').length > 3");
-    assert!(browser.text(".record-row.damaged").contains("unreadable"));
-    assert!(browser.text(".proof-line").contains("records are intact, as this browser computed"));
+    browser.has(".record-row.damaged", "unreadable");
+    browser.has(".proof-line", "records are intact, as this browser computed");
     browser.click("#tab-conversation");
-    assert!(browser.text(".conversation").contains("Unreadable record"));
-    assert_eq!(browser.text(".run-status .chip"), "Completed");
+    browser.has(".conversation", "Unreadable record");
+    browser.shows(".run-status .chip", "Completed");
     let script = format!(
         "return fetch('/v1/runs/{run}/records').then(async (answer) => (await answer.json()).records.slice(0, 2).map(({{ seq, kind, fact, unreadable }}) => [seq, kind, fact === null, Boolean(unreadable)]))"
     );
     let [first, second] = [json!([1, null, true, true]), json!([2, "turn_started", false, false])];
-    assert_eq!(browser.run(&script), json!([first, second]));
+    browser.gives(&script, json!([first, second]));
 }
 
 #[test]
@@ -355,11 +355,11 @@ fn a_damaged_index_or_list_of_seals_is_not_blamed_on_a_record() {
         log.close().unwrap();
         let served = Served::inspect(&store);
         browser.open(&served.page(&[("verify", &run)]));
-        let told = browser.text("[data-status=corrupt]");
-        assert!(told.contains("The records are intact") && told.contains(said), "{told}");
+        browser.has("[data-status=corrupt]", "The records are intact");
+        browser.has("[data-status=corrupt]", said);
         let states = "return [...document.querySelectorAll('.step')].map((step) => step.classList[1]).join()";
         let is_seal = change.contains("seals");
-        assert_eq!(browser.run(states), if is_seal { "bad,ok,bad" } else { "bad,ok,ok" });
+        browser.gives(states, if is_seal { "bad,ok,bad" } else { "bad,ok,ok" });
         // The log counts its problems as the command does, and shows no root that it does not have.
         let verified = store.run(&["verify"]);
         browser.open(&served.page(&[("verify", "log")]));
@@ -383,8 +383,8 @@ fn the_log_and_a_run_are_verified_with_root_fingerprint_and_proof() {
     let sealed = runs.iter().find(|run| run["status"] == "completed").unwrap();
     browser.open(&served.page(&[("verify", &common::text(sealed, "run_id"))]));
     browser.wait("document.querySelectorAll('.step.ok').length === 3");
-    let shown = browser.text(".card");
-    assert!(shown.contains(&common::text(sealed, "hash")) && shown.contains("proof 1"), "{shown}");
+    browser.has(".card", &common::text(sealed, "hash"));
+    browser.has(".card", "proof 1");
     // A fingerprint that was kept elsewhere is compared with the one that was computed.
     let other = "0".repeat(64);
     for (kept, verdict) in
@@ -403,7 +403,7 @@ fn the_log_and_a_run_are_verified_with_root_fingerprint_and_proof() {
     assert!(!browser.text(".narrow").contains("root now"));
     let verified = store.json(&["verify"]);
     let root = verified.last().unwrap()["root"].as_str().unwrap().to_owned();
-    assert!(browser.text(".notices .card").contains(&root), "{root}");
+    browser.has(".notices .card", &root);
     for (kept, verdict) in [(&*root, "same"), (&*other, "other"), ("12", "none")] {
         browser.write("#kept", kept);
         browser.press("\u{e007}");
@@ -433,13 +433,13 @@ fn two_runs_are_compared_word_by_word_and_field_by_field() {
     fill(&store, [run("left", "the quick brown fox"), run("right", "the quick red fox")]);
     let served = Served::inspect(&store);
     browser.open(&served.page(&[("compare", "left"), ("with", "right")]));
-    assert_eq!(browser.text(".word-diff del"), "brown");
-    assert_eq!(browser.text(".word-diff ins"), "red");
-    assert!(browser.text(".field-diff").contains("response.message.content"));
+    browser.shows(".word-diff del", "brown");
+    browser.shows(".word-diff ins", "red");
+    browser.has(".field-diff", "response.message.content");
     browser.wait("document.querySelectorAll('.compare-row.same').length === 4");
     browser.wait("document.querySelectorAll('.compare-row.first').length === 1");
     browser.open(&served.page(&[("compare", "left"), ("with", "left")]));
-    assert!(browser.text(".banner.ok").contains("No difference"));
+    browser.has(".banner.ok", "No difference");
 }
 
 #[test]
@@ -611,7 +611,7 @@ fn a_run_of_10000_records_stays_small_while_it_is_scrolled() {
         assert!(most.as_u64().unwrap() < 6000, "{view}: {most} elements");
     }
     browser.open(&served.page(&[("run", "long"), ("view", "records"), ("record", "9000")]));
-    assert_eq!(browser.text(".record-row.selected .number"), "9000");
+    browser.shows(".record-row.selected .number", "9000");
 }
 
 #[test]

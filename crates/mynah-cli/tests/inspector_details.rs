@@ -22,16 +22,16 @@ fn an_address_that_names_no_record_or_run_says_so() {
     browser.wait(
         "document.querySelector('.banner.warn')?.innerText.includes('There is no record 999')",
     );
-    assert_eq!(browser.run("return document.querySelectorAll('.selected').length"), 0);
+    browser.gives("return document.querySelectorAll('.selected').length", 0);
     browser.open(&served.page(&[("run", &run), ("record", "2")]));
     browser.wait("document.querySelector('.record-detail') !== null");
-    assert_eq!(browser.run("return document.querySelectorAll('.banner.warn').length"), 0);
+    browser.gives("return document.querySelectorAll('.banner.warn').length", 0);
     // A run that does not exist is not damaged, and the error is in words for people.
     browser.open(&served.page(&[("verify", "nope")]));
     let told = browser.text("main .empty");
     assert!(told.contains("Not found") && !told.contains("log error"), "{told}");
     assert_eq!(told.matches("nope").count(), 1, "{told}");
-    assert_eq!(browser.run("return document.querySelectorAll('.banner, .step').length"), 0);
+    browser.gives("return document.querySelectorAll('.banner, .step').length", 0);
     browser.open(&served.page(&[("compare", &run)]));
     let told = browser.text("main .empty");
     assert!(told.contains("The address lacks “with”") && !told.contains("null"), "{told}");
@@ -49,7 +49,7 @@ fn a_parameter_that_no_page_knows_is_named() {
         .wait("document.querySelector('.unknown-names')?.innerText.includes('They are ignored')");
     browser.open(&served.page(&[("cost", "0"), ("list", "runs")]));
     browser.wait("document.querySelector('tr[data-run]') !== null");
-    assert_eq!(browser.run("return document.querySelector('.unknown-names').innerText"), "");
+    browser.gives("return document.querySelector('.unknown-names').innerText", "");
 }
 
 #[test]

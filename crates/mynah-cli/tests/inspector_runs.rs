@@ -36,7 +36,7 @@ fn no_call_is_decided_before_a_person_has_chosen() {
     let run = started(&browser, &served, "Refund them.");
     browser.wait("document.querySelectorAll('.waiting .decision').length === 2");
     let chosen = "[...document.querySelectorAll('.decision select')].map((one) => one.value)";
-    assert_eq!(browser.run(&format!("return {chosen}")), json!(["", ""]));
+    browser.gives(&format!("return {chosen}"), json!(["", ""]));
     // Neither the keyboard nor the button sends what is not decided.
     for focus in ["select", ".primary"] {
         browser.run(&format!("document.querySelector('.waiting {focus}').focus()"));
@@ -44,7 +44,7 @@ fn no_call_is_decided_before_a_person_has_chosen() {
         browser.press("\u{e00c}");
     }
     browser.click(".waiting .primary");
-    assert_eq!(browser.run("return document.querySelector('dialog')"), json!(null));
+    browser.gives("return document.querySelector('dialog')", json!(null));
     let choose = |place: usize, value: &str| {
         browser.run(&format!(
             "const one = document.querySelectorAll('.decision select')[{place}]; one.value = '{value}'; one.dispatchEvent(new Event('change'))"
@@ -89,7 +89,7 @@ fn numbers_are_shown_as_they_were_written() {
         let numbers = "return [...document.querySelectorAll('.call .json')].map((tree) => [...tree.querySelectorAll('.number')].map((one) => one.textContent))";
         let written =
             json!([["9007199254740993", "1.0", "1"], ["18446744073709551617", "2.50", "1e400"]]);
-        assert_eq!(browser.run(numbers), written, "{address}");
+        browser.gives(numbers, written);
     }
     // Times are in nanoseconds, which are more than 2^53.
     browser.open(&served.page(&[]));
@@ -97,7 +97,7 @@ fn numbers_are_shown_as_they_were_written() {
         "return import('/ui/api.js').then(({{ recordsOf }}) => recordsOf('{run}', {{ limit: 1 }})).then((page) => String(page.records[0].ts))"
     );
     let shown = store.json(&["show", &run, "--records"]);
-    assert_eq!(browser.run(&script), shown[0]["ts"].to_string());
+    browser.gives(&script, shown[0]["ts"].to_string());
 }
 
 #[test]
@@ -139,14 +139,14 @@ fn the_page_of_an_agents_run_leads_to_where_its_calls_are_decided() {
     let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
     let parent = started(&browser, &served, "Look around.");
     browser.wait("document.querySelector('.waiting .decision') !== null");
-    assert_eq!(browser.text(".call .call-state"), "waits for a person");
+    browser.shows(".call .call-state", "waits for a person");
     browser.click(".agent-run a");
-    let told = browser.text(".banner.wait");
-    assert!(told.contains("Decide in the run") && told.contains(&parent), "{told}");
-    assert_eq!(browser.run("return document.querySelector('.waiting')"), json!(null));
+    browser.has(".banner.wait", "Decide in the run");
+    browser.has(".banner.wait", &parent);
+    browser.gives("return document.querySelector('.waiting')", json!(null));
     browser.click(".banner.wait a");
     browser.wait("document.querySelector('.waiting .decision') !== null");
-    assert_eq!(browser.run("return new URLSearchParams(location.search).get('run')"), *parent);
+    browser.gives("return new URLSearchParams(location.search).get('run')", &*parent);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_failed_run_says_why_at_its_top_and_beside_the_call() {
     let beside = browser.text(".call-error");
     assert!(why.starts_with("Failed") && why.contains(&beside), "{why}; {beside}");
     browser.click(".run-head .banner.bad button");
-    assert!(browser.text(".record-detail h2").contains("tool_failed"));
+    browser.has(".record-detail h2", "tool_failed");
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_failed_run_is_resumed_only_as_that_can_help_and_leads_to_what_continued_it(
         browser.open(&served.page(&[("run", name)]));
         let button = "[...document.querySelectorAll('.run-title button')].find((one) => one.innerText === 'Resume')";
         browser.wait(&format!("{button} !== undefined"));
-        assert_eq!(browser.run(&format!("return {button}.className")), class, "{name}");
+        browser.gives(&format!("return {button}.className"), class);
         press(&browser, "Resume");
         let dialog = browser.text("dialog");
         assert!(dialog.contains(said) && !dialog.contains("outcome is unknown"), "{dialog}");
@@ -219,7 +219,7 @@ fn a_failed_run_is_resumed_only_as_that_can_help_and_leads_to_what_continued_it(
         browser.wait(&format!(
             "document.querySelector('.facts-list')?.innerText.includes('Continued in\\n{name}~2')"
         ));
-        assert_eq!(browser.run(&format!("return {button} === undefined")), true);
+        browser.gives(&format!("return {button} === undefined"), true);
     }
 }
 
@@ -236,11 +236,11 @@ fn a_list_that_is_sorted_in_part_says_so() {
     });
     let served = Served::inspect(&store);
     browser.open(&served.page(&[("sort", "cost")]));
-    assert!(browser.text(".banner.sorted").contains("Only the 100 runs of this page"));
+    browser.has(".banner.sorted", "Only the 100 runs of this page");
     // All runs fit: nothing to say.
     browser.open(&served.page(&[("sort", "cost"), ("prefix", "r-00")]));
     browser.wait("document.querySelectorAll('tr[data-run]').length === 10");
-    assert_eq!(browser.run("return document.querySelector('.banner.sorted')"), json!(null));
+    browser.gives("return document.querySelector('.banner.sorted')", json!(null));
 }
 
 #[test]
@@ -252,8 +252,8 @@ fn runs_are_found_by_the_day_on_which_they_started() {
     browser.open(&served.page(&[("range", "today"), ("status", "failed")]));
     browser.wait("document.querySelectorAll('tr[data-run]').length === 1");
     browser.open(&served.page(&[("range", "yesterday")]));
-    assert!(browser.text(".empty h2").contains("No run fits"));
-    assert_eq!(browser.text(".spark-axis"), "0:00\n24:00");
+    browser.has(".empty h2", "No run fits");
+    browser.shows(".spark-axis", "0:00\n24:00");
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
@@ -279,11 +279,11 @@ fn a_large_run_says_how_much_of_it_is_here_and_is_verified_on_request() {
         "const real = window.fetch; window.fetch = (path, ...rest) => String(path).includes('from=1001') ? new Promise((done) => { window.go = () => done(real(path, ...rest)); }) : real(path, ...rest)",
     );
     browser.click("tr[data-run] .run-id a");
-    assert!(browser.text(".proof-line").contains("Loading 1,000 of 2,40"));
-    assert_eq!(browser.text(".run-status .chip"), "Completed");
+    browser.has(".proof-line", "Loading 1,000 of 2,40");
+    browser.shows(".run-status .chip", "Completed");
     browser.run("window.go()");
     browser.wait("document.querySelector('.proof-line')?.innerText.includes('Not verified yet')");
-    assert!(browser.text(".run-title .buttons").contains("Replay"));
+    browser.has(".run-title .buttons", "Replay");
     browser.click(".proof-line button.small");
     browser.wait("document.querySelector('.proof-line')?.dataset.status === 'verified'");
     assert_eq!(browser.errors(), Vec::<String>::new());
@@ -333,8 +333,8 @@ fn the_answer_to_a_message_is_shown_while_it_streams() {
     // It is shown at once, and once.
     browser.wait("document.querySelector('.queued')?.innerText.includes('Go on.')");
     streams("Four five.");
-    assert_eq!(browser.run("return document.querySelector('.queued')"), json!(null));
-    assert!(browser.text(".conversation").contains("Go on."));
+    browser.gives("return document.querySelector('.queued')", json!(null));
+    browser.has(".conversation", "Go on.");
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
@@ -362,15 +362,15 @@ fn another_prompt_and_model_are_tried_in_a_new_run_that_is_compared_with_the_fir
     let run = started(&browser, &served, "Look up.");
     browser.wait("document.querySelector('[data-status=verified]') !== null");
     press(&browser, "Try another prompt");
-    let told = browser.text("dialog");
-    assert!(told.contains("no tool runs") && told.contains("costs money"), "{told}");
+    browser.has("dialog", "no tool runs");
+    browser.has("dialog", "costs money");
     browser.write("dialog textarea", "Be brief.");
     browser.write("dialog input", "m-2");
     browser.click("dialog .primary");
     browser.wait("document.querySelectorAll('.compare-run .chip.status-completed').length === 2");
-    let heads = browser.text(".compare-heads");
-    assert!(heads.contains("m-1") && heads.contains("m-2"), "{heads}");
-    assert!(browser.text(".compare-row.first").contains("Be brief."));
+    browser.has(".compare-heads", "m-1");
+    browser.has(".compare-heads", "m-2");
+    browser.has(".compare-row.first", "Be brief.");
     assert!(!browser.text(".compare-rows").contains("resumed"));
     let query = "new URLSearchParams(location.search)";
     let ids = browser.run(&format!("return [{query}.get('compare'), {query}.get('with')]"));
@@ -381,10 +381,10 @@ fn another_prompt_and_model_are_tried_in_a_new_run_that_is_compared_with_the_fir
     assert!(facts.contains(&format!("recorded:{run}")), "{facts}");
     browser.open(&served.page(&[("run", other)]));
     browser.wait("document.querySelector('.run-facts')?.innerText.includes('Fork of')");
-    assert!(browser.text(".conversation").contains("Tools did not run"));
+    browser.has(".conversation", "Tools did not run");
     browser.open(&served.page(&[]));
-    assert!(browser.text("tr[data-run] .run-fork").contains("try of"));
-    assert!(browser.text("tr[data-run]").contains("m-2"));
+    browser.has("tr[data-run] .run-fork", "try of");
+    browser.has("tr[data-run]", "m-2");
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
@@ -434,8 +434,7 @@ fn a_form_refuses_what_is_missing_or_no_json_and_the_card_shows_what_ran() {
     let served = Served::start(&mut mynah(["serve", &agent, "--json", "--log", &store.url()]));
     let run = started(&browser, &served, "Pay.");
     browser.wait("document.querySelector('.proof-line')?.innerText.includes('4 records checked')");
-    let no_dialog =
-        || assert_eq!(browser.run("return document.querySelector('dialog')"), json!(null));
+    let no_dialog = || browser.gives("return document.querySelector('dialog')", json!(null));
     // An empty result is no result.
     choose(&browser, "result", "");
     browser.click(".waiting .primary");
@@ -443,7 +442,7 @@ fn a_form_refuses_what_is_missing_or_no_json_and_the_card_shows_what_ran() {
     choose(&browser, "edit", "{\"eur\": 5");
     browser.click(".waiting .primary");
     no_dialog();
-    assert!(browser.text(".waiting .error:not([hidden])").contains("not JSON"));
+    browser.has(".waiting .error:not([hidden])", "not JSON");
     choose(&browser, "edit", "{\"eur\": 5}");
     browser.click(".waiting .primary");
     browser.click("dialog .primary");
@@ -453,8 +452,8 @@ fn a_form_refuses_what_is_missing_or_no_json_and_the_card_shows_what_ran() {
     assert!(card.contains("approved with edited arguments · done"), "{card}");
     browser.click(".call summary");
     browser.wait("document.querySelectorAll('.call-body h3').length === 3");
-    let detail = browser.text(".call-body");
-    assert!(detail.contains("edited by a person") && detail.contains("the model gave"), "{detail}");
+    browser.has(".call-body", "edited by a person");
+    browser.has(".call-body", "the model gave");
     // The run waits again, and all of its records are checked.
     browser.wait("document.querySelector('.proof-line')?.innerText.includes('10 records checked')");
     // A fork where it waits is made without a question, and waits too.
@@ -462,12 +461,12 @@ fn a_form_refuses_what_is_missing_or_no_json_and_the_card_shows_what_ran() {
         browser.wait("[...document.querySelectorAll('.note.tone-wait')].at(-1)?.dataset.seq");
     browser.open(&served.page(&[("run", &run), ("record", waits.as_str().unwrap())]));
     press(&browser, "Fork here");
-    assert!(browser.text("dialog").contains("waits for your decision"));
+    browser.has("dialog", "waits for your decision");
     browser.click("dialog .primary");
     browser.wait("document.querySelector('.run-facts')?.innerText.includes('Fork of')");
     choose(&browser, "result", "by hand");
     browser.click(".waiting .primary");
-    assert!(browser.text("dialog").contains("by hand"));
+    browser.has("dialog", "by hand");
     browser.click("dialog .primary");
     browser.wait("document.querySelector('.conversation')?.innerText.includes('Done.')");
     let note = browser.wait("[...document.querySelectorAll('.note')].find((one) => one.innerText.includes('Result given for pay'))?.innerText");
@@ -475,7 +474,7 @@ fn a_form_refuses_what_is_missing_or_no_json_and_the_card_shows_what_ran() {
     assert_eq!(store.json(&["runs"]).len(), 2, "one click makes one fork");
     browser.open(&served.page(&[]));
     browser.wait("document.querySelectorAll('tr[data-run]').length === 2");
-    assert!(browser.text(".run-fork").contains("fork of"));
+    browser.has(".run-fork", "fork of");
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
@@ -521,8 +520,8 @@ fn a_call_that_asks_waits_for_a_person_and_its_session_too() {
     // The session takes no message meanwhile, and shows the question.
     browser.open(&served.page(&[("session", "ada")]));
     press(&browser, "Send a message");
-    let told = browser.text("dialog");
-    assert!(told.contains("The last turn waits") && told.contains("How many?"), "{told}");
+    browser.has("dialog", "The last turn waits");
+    browser.has("dialog", "How many?");
     browser.click("dialog .primary");
     browser.wait("document.querySelector('.waiting textarea') !== null");
     // What the question offers is answered with a button.
@@ -533,7 +532,7 @@ fn a_call_that_asks_waits_for_a_person_and_its_session_too() {
     browser.click(".waiting .primary");
     browser.click("dialog .primary");
     browser.wait("document.querySelector('.conversation')?.innerText.includes('Ordered.')");
-    assert!(browser.text(".call .call-state").ends_with("answered"));
+    browser.wait("document.querySelector('.call .call-state').innerText.endsWith('answered')");
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
@@ -558,22 +557,22 @@ fn an_outcome_that_a_person_gave_is_no_longer_unknown() {
     playing.wait().unwrap();
     browser.wait("document.querySelector('.call-state')?.innerText.includes('outcome unknown')");
     press(&browser, "Resume");
-    assert!(browser.text("dialog").contains("Calls whose outcome is unknown"));
+    browser.has("dialog", "Calls whose outcome is unknown");
     browser.click("dialog .primary");
     browser.wait(
         "document.querySelector('.decision option[value=approve]')?.innerText === 'Run it again'",
     );
-    assert_eq!(browser.text(".call .call-state"), "outcome unknown");
+    browser.shows(".call .call-state", "outcome unknown");
     choose(&browser, "result", "it is out");
     browser.click(".waiting .primary");
     browser.click("dialog .primary");
     browser.wait("document.querySelector('.conversation')?.innerText.includes('Deployed.')");
-    assert_eq!(browser.text(".call .call-state"), "result given");
+    browser.shows(".call .call-state", "result given");
     browser.click(".call summary");
-    browser.wait("document.querySelectorAll('.call-body h3').length > 0");
-    let heads =
-        browser.wait("[...document.querySelectorAll('.call-body h3')].map((one) => one.innerText)");
-    assert_eq!(heads, json!(["Arguments", "Attempt 1", "Result, given by a person"]));
+    browser.gives(
+        "return [...document.querySelectorAll('.call-body h3')].map((one) => one.innerText)",
+        json!(["Arguments", "Attempt 1", "Result, given by a person"]),
+    );
 }
 
 #[test]

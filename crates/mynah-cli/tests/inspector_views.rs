@@ -25,19 +25,19 @@ fn runs_are_found_by_what_was_said_and_the_search_is_in_the_address() {
     let served = Served::inspect(&store);
     browser.open(&served.page(&[]));
     browser.wait("document.querySelectorAll('tr[data-run]').length === 6");
-    assert!(browser.text(".table-frame").contains("When is the train to Vienna?"));
+    browser.has(".table-frame", "When is the train to Vienna?");
     browser.press("/");
     browser.press("NIGHT train\u{e007}");
     browser.wait("new URLSearchParams(location.search).get('text') === 'NIGHT train' && document.querySelectorAll('tr[data-run]').length === 1");
-    assert_eq!(browser.text(".excerpt mark"), "night train");
-    assert!(browser.text(".pager").contains("Searched 6 runs"));
+    browser.shows(".excerpt mark", "night train");
+    browser.has(".pager", "Searched 6 runs");
     // The run opens at the record in which it was said.
     browser.click(".run-id a");
     browser.wait(
         "document.querySelector('.record-detail h2')?.innerText.includes('assistant_completed')",
     );
     browser.open(&served.page(&[("text", "never said")]));
-    assert!(browser.text(".empty h2").contains("No run fits"));
+    browser.has(".empty h2", "No run fits");
     browser.open(&served.page(&[("seconds", "0.8"), ("status", "completed")]));
     browser.wait("document.querySelectorAll('tr[data-run]').length === 1");
     assert_eq!(browser.errors(), Vec::<String>::new());
@@ -68,7 +68,7 @@ fn the_time_to_the_first_token_is_a_part_of_the_bar_of_a_model_call() {
     );
     browser.click("#tab-conversation");
     browser.wait("document.querySelector('.conversation').innerText.includes('first token')");
-    assert!(browser.text(".overall").contains("Where the time went"));
+    browser.has(".overall", "Where the time went");
 }
 
 #[test]
@@ -130,8 +130,7 @@ fn a_run_is_compared_with_its_fork_and_with_its_replay_by_another_agent() {
     assert!(added.contains("trains 1 – –") && !added.contains("Tools <"), "{added}");
     browser.run("[...document.querySelectorAll('.buttons a')].find((one) => one.innerText.includes('Compare')).click()");
     browser.wait("document.querySelector('.compare-row.first') !== null");
-    let told = browser.text(".banner.warn");
-    assert!(told.contains("Not in the rows: record 7 on the right"), "{told}");
+    browser.has(".banner.warn", "Not in the rows: record 7 on the right");
     browser.run("for (const details of document.querySelectorAll('details')) details.open = true");
     let words = browser.run("return [...document.querySelectorAll('.word-diff')].map((one) => one.innerText).join('\\n')");
     assert!(words.as_str().unwrap().contains("The night train leaves at"), "{words}");
@@ -156,7 +155,7 @@ fn a_run_is_compared_with_its_fork_and_with_its_replay_by_another_agent() {
         rows.as_array().unwrap()[..4],
         [json!("differs"), json!("same"), json!("differs"), json!("not-reached")]
     );
-    assert!(browser.text(".field-diff").contains("manual"));
+    browser.has(".field-diff", "manual");
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
@@ -209,8 +208,8 @@ fn a_run_and_the_run_of_its_agent_lead_to_each_other() {
     assert!(cells(child)[1].as_str().unwrap().contains("agent of"), "{}", cells(child));
     browser.click(".run-caller");
     browser.wait(&at(parent));
-    let facts = browser.text(".run-facts");
-    assert!(facts.contains("Turns\n3") && facts.contains("Input\n17"), "{facts}");
+    browser.has(".run-facts", "Turns\n3");
+    browser.has(".run-facts", "Input\n17");
     browser.wait("document.querySelector('.agent-run a') !== null");
     browser.click(".agent-run a");
     browser.wait(&at(child));
@@ -260,7 +259,7 @@ fn the_calls_of_an_agent_are_decided_in_the_page_of_its_parent() {
     browser.write("dialog textarea", "Look around.");
     browser.click("dialog .primary");
     browser.wait("document.querySelectorAll('.waiting .decision').length === 2");
-    assert!(browser.text(".waiting").contains("An agent of this run wants to call"));
+    browser.has(".waiting", "An agent of this run wants to call");
     browser.run("const [first, second] = document.querySelectorAll('.decision select'); first.value = 'approve'; second.value = 'reject'; second.dispatchEvent(new Event('change')); document.querySelectorAll('.decision textarea')[1].value = 'not that one'");
     browser.click(".waiting .primary");
     browser.click("dialog .primary");
@@ -342,7 +341,7 @@ fn the_export_menu_is_within_a_narrow_window() {
         assert!(sides[0] >= 0.0 && sides[1] <= sides[2], "{width}: {sides:?}");
         // Each of its items can be clicked where it is.
         let covered = "return [...document.querySelectorAll('.menu-items a')].filter((item) => { const { left, top, width, height } = item.getBoundingClientRect(); return !item.contains(document.elementFromPoint(left + width - 4, top + height / 2)); }).length";
-        assert_eq!(browser.run(covered), json!(0), "{width}");
+        browser.gives(covered, json!(0));
     }
 }
 
@@ -417,10 +416,10 @@ fn calls_with_one_id_and_other_tools_or_arguments_differ_in_the_page_and_in_the_
         browser.open(&served.page(&[("compare", &first), ("with", other)]));
         browser.wait("document.querySelectorAll('.compare-row').length > 8");
         let states = "return [...document.querySelectorAll('.compare-row')].filter((row) => row.querySelector('.kind').innerText.startsWith('tool_')).map((row) => row.classList[1])";
-        assert_eq!(browser.run(states), json!(["differs", "differs"]), "{tool}");
+        browser.gives(states, json!(["differs", "differs"]));
         // Where it says that two records are the same, they read the same.
         let unlike = "return [...document.querySelectorAll('.compare-row.same')].map((row) => [...row.querySelectorAll('.says')].map((says) => says.innerText)).filter(([one, two]) => one !== two)";
-        assert_eq!(browser.run(unlike), json!([]));
+        browser.gives(unlike, json!([]));
         let told = store.run(&["diff", &first, other, "--json"]);
         let kinds: Vec<_> =
             common::lines(&told)[1..].iter().map(|row| row["left"]["kind"].clone()).collect();
@@ -455,7 +454,7 @@ fn the_order_in_which_calls_end_side_by_side_is_no_difference() {
     assert_ne!(ended(&left), ended(&right));
     let served = Served::inspect(&store);
     browser.open(&served.page(&[("compare", &left), ("with", &right)]));
-    assert!(browser.text(".banner.ok").contains("No difference"));
+    browser.has(".banner.ok", "No difference");
 }
 
 #[test]
@@ -484,10 +483,10 @@ fn the_time_of_a_cancelled_model_call_is_that_of_models_and_its_bar_says_so() {
     let models = browser.run("return document.querySelector('.overall tr').innerText");
     assert!(models.as_str().unwrap().contains("Models"), "{models}");
     // The heading says what was asked. Underscores within words are no marks.
-    assert!(browser.text(".run-name h1").contains("a.__x is not b.__y"));
+    browser.has(".run-name h1", "a.__x is not b.__y");
     let bold =
         "return [...document.querySelectorAll('.role-user strong')].map((one) => one.innerText)";
-    assert_eq!(browser.run(bold), json!(["this"]));
+    browser.gives(bold, json!(["this"]));
     browser.click("#tab-timeline");
     let note = browser.wait("document.querySelector('.bar-note') && (({ width, height }) => [width, height])(document.querySelector('.bar-note').getBoundingClientRect())");
     assert!(note[0].as_f64() > note[1].as_f64().map(|height| 2.0 * height), "{note}");
@@ -559,5 +558,5 @@ fn time_passes_and_progress_is_shown_while_a_tool_runs() {
         const item = { type: 'message', seq: 1, ts: 0, role: 'assistant', message: { content: [] }, calls: [call] }; \
         const view = new Conversation({ items: [item], first: { ts: 0 }, hidden: () => null }, { select: () => {} }); \
         view.progress('c', '40 % of it'); return view.element.querySelector('.doing').textContent; })";
-    assert_eq!(browser.run(script), "40 % of it");
+    browser.gives(script, "40 % of it");
 }

@@ -118,40 +118,74 @@ impl Browser {
         self.command("/execute/sync", &json!({"script": script, "args": []}))
     }
 
+    /// Asks again until an answer fits; the last answer where none does in 30 seconds.
     #[expect(clippy::disallowed_methods, reason = "a test waits for a browser")]
-    /// Waits until an expression holds, and gives its value.
-    pub(crate) fn wait(&self, expression: &str) -> Value {
+    fn until<T>(&self, ask: impl Fn(&Self) -> T, fits: impl Fn(&T) -> bool) -> Result<T, T> {
         for _ in 0..300 {
-            let value = self.run(&format!("return {expression}"));
-            if value.as_bool() != Some(false) && !value.is_null() {
-                return value;
+            let answer = ask(self);
+            if fits(&answer) {
+                return Ok(answer);
             }
             thread::sleep(Duration::from_millis(100));
         }
+        Err(ask(self))
+    }
+
+    fn fail(&self, wanted: &str, found: &Value) -> ! {
         let page = self.run("return document.body.innerText.slice(0, 3000)");
-        panic!("{expression} does not hold: {page}\n{:?}", self.logged("browser"));
+        panic!("{wanted}; found {found}\n{page}\n{:?}", self.logged("browser"));
+    }
+
+    /// Waits until an expression holds, and gives its value.
+    pub(crate) fn wait(&self, expression: &str) -> Value {
+        let script = format!("return {expression}");
+        let holds = |value: &Value| value.as_bool() != Some(false) && !value.is_null();
+        let held = self.until(|browser| browser.run(&script), holds);
+        held.unwrap_or_else(|found| self.fail(&format!("{expression} does not hold"), &found))
+    }
+
+    /// Waits until a function body gives a value. It may be run many times.
+    pub(crate) fn gives(&self, script: &str, value: impl Into<Value>) {
+        let value = value.into();
+        if let Err(found) = self.until(|browser| browser.run(script), |found| *found == value) {
+            self.fail(&format!("{script} does not give {value}"), &found);
+        }
     }
 
     /// The text of the first element of a selector.
     pub(crate) fn text(&self, selector: &str) -> String {
-        let script = format!("document.querySelector({})?.innerText", json!(selector));
-        self.wait(&script).as_str().unwrap().to_owned()
+        self.wait(&inner_text(selector)).as_str().unwrap().to_owned()
+    }
+
+    /// Waits until the first element of a selector has this text and no other.
+    pub(crate) fn shows(&self, selector: &str, text: impl Into<Value>) {
+        self.gives(&format!("return {}", inner_text(selector)), text);
+    }
+
+    /// Waits until the first element of a selector has this text among others.
+    pub(crate) fn has(&self, selector: &str, part: &str) {
+        self.wait(&format!("{}?.includes({})", inner_text(selector), json!(part)));
     }
 
     /// Clicks the first element of a selector, as a person does.
     pub(crate) fn click(&self, selector: &str) {
-        // A live page may draw it anew between two requests.
-        for _ in 0..100 {
-            self.wait(&format!("document.querySelector({}) !== null", json!(selector)));
-            let found = self.element(selector);
-            let path = format!("/session/{}/element/{found}/click", self.session);
-            match self.attempt("POST", &path, &json!({})) {
-                Ok(_) => return,
-                Err(error) if error["error"] == "stale element reference" => {}
-                Err(error) => panic!("{selector}: {error}"),
-            }
+        // A live page may draw it anew between two requests, or move it under something else.
+        const PASSING: [&str; 3] =
+            ["stale element reference", "element click intercepted", "element not interactable"];
+        let click = |browser: &Self| {
+            browser.wait(&format!("document.querySelector({}) !== null", json!(selector)));
+            let found = browser.element(selector);
+            let path = format!("/session/{}/element/{found}/click", browser.session);
+            browser.attempt("POST", &path, &json!({}))
+        };
+        let is_final = |done: &Result<Value, Value>| {
+            done.as_ref()
+                .map_or_else(|error| !PASSING.iter().any(|one| error["error"] == *one), |_| true)
+        };
+        let (Ok(done) | Err(done)) = self.until(click, is_final);
+        if let Err(error) = done {
+            self.fail(&format!("{selector} cannot be clicked"), &error);
         }
-        panic!("{selector} is drawn anew all the time");
     }
 
     /// Writes into the first element of a selector.
@@ -230,6 +264,11 @@ impl Browser {
         }
         urls
     }
+}
+
+/// The expression for the text of the first element of a selector.
+fn inner_text(selector: &str) -> String {
+    format!("document.querySelector({})?.innerText", json!(selector))
 }
 
 /// The source of axe-core; none unless `cargo xtask browser`, which installs it, runs the tests.
