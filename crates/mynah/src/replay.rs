@@ -249,7 +249,8 @@ impl Replay {
         self
     }
 
-    /// Adds options that the records do not hold: functions, and tools of the call.
+    /// Adds options that the records do not hold: functions, and tools of the call. A log among them is ignored: a replay records
+    /// nothing.
     pub fn options(mut self, options: Options) -> Self {
         self.options = self.options.overlay(options);
         self
