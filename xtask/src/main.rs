@@ -71,7 +71,7 @@ const SLOW_TESTS: &[&str] = &[
     "effects",
     "exported_page",
     "failures",
-    "fit",
+    "fit_properties",
     "handover",
     "hardening",
     "hostile",

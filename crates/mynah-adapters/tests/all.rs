@@ -21,6 +21,7 @@ mod contract_scripted;
 mod embed;
 mod failure;
 mod fit;
+mod fit_properties;
 #[path = "common/frames.rs"]
 mod frames;
 mod gemini_answer;

@@ -17,6 +17,7 @@ mod cli;
 mod common;
 mod continued;
 mod conversation;
+mod conversation_pipes;
 mod crash;
 mod demo;
 mod doctor;

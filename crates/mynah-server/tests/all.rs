@@ -5,6 +5,7 @@
 mod actions;
 mod client;
 mod common;
+mod forks;
 mod guard;
 mod metrics;
 mod read;
