@@ -33,7 +33,7 @@ async fn main() -> Result<()> {
             Event::ToolExecutionStarted { id, arguments, .. } => {
                 println!("{ms:>4} ms  {id} begins {arguments}")
             }
-            Event::ToolResultEncoded { id, content } => {
+            Event::ToolResultEncoded { id, content, .. } => {
                 println!("{ms:>4} ms  {id} is done {content}")
             }
             Event::ChatCompleted { result } => {

@@ -53,7 +53,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                 let (total, message) = (total.unwrap_or_default(), message.unwrap_or_default());
                 println!("{name}: {progress} of {total}, {message}");
             }
-            Event::ToolResultEncoded { id, content } => println!("{id}: {content}"),
+            Event::ToolResultEncoded { id, content, .. } => println!("{id}: {content}"),
             Event::ChatCompleted { result } => println!("{}", result.text()),
             _ => {}
         }

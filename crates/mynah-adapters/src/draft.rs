@@ -197,26 +197,23 @@ impl Draft {
         let text = text.unwrap_or_default();
         if !text.is_empty() || signature.is_some() || data.is_some() {
             let redacted = text.is_empty() && data.is_some();
-            self.say(Event::ReasoningCompleted {
-                id: block.clone(),
-                text,
-                signature,
-                redacted,
-                data,
-            });
+            let rest = (block.clone(), signature, redacted, data);
+            let mut event = Event::reasoning_completed(text);
+            if let Event::ReasoningCompleted { id, signature, redacted, data, .. } = &mut event {
+                (*id, *signature, *redacted, *data) = rest;
+            }
+            self.say(event);
         }
     }
 
     /// An opaque block that must go back unchanged.
     pub fn opaque(&mut self, block: &Block, data: Value) {
         self.parts += 1;
-        self.say(Event::ReasoningCompleted {
-            id: block.clone(),
-            text: String::new(),
-            signature: None,
-            redacted: false,
-            data: Some(data),
-        });
+        let mut event = Event::reasoning_completed("");
+        if let Event::ReasoningCompleted { id, data: opaque, .. } = &mut event {
+            (*id, *opaque) = (block.clone(), Some(data));
+        }
+        self.say(event);
     }
 
     /// Makes room for one more tool call.
@@ -463,13 +460,15 @@ impl Draft {
         let refusal = std::mem::take(&mut self.refusal);
         let parts = (!refusal.is_empty()).then_some(Part::Refusal { text: refusal });
         self.metadata.extend(metadata);
-        let event = Event::MessageCompleted {
-            message: Arc::new(Message::assistant_parts(parts)),
-            finish_reason: self.finish_reason,
-            raw_finish_reason: self.raw_finish_reason.take(),
-            paused: self.paused,
-            metadata: std::mem::take(&mut self.metadata),
-        };
+        let mut event = Event::message_completed(self.finish_reason);
+        if let Event::MessageCompleted { message, raw_finish_reason, paused, metadata, .. } =
+            &mut event
+        {
+            *message = Arc::new(Message::assistant_parts(parts));
+            *raw_finish_reason = self.raw_finish_reason.take();
+            *paused = self.paused;
+            *metadata = std::mem::take(&mut self.metadata);
+        }
         self.say(event);
     }
 
@@ -495,13 +494,12 @@ impl Draft {
         if std::mem::replace(&mut self.started, true) {
             return;
         }
-        self.events.push_front(Waiting::Event(Box::new(Event::MessageStarted {
-            message: Arc::new(Message::assistant("")),
-            request_id: None,
-            id: self.id.clone(),
-            model: self.model.clone().or_else(|| self.asked.take()),
-            finalizing: false,
-        })));
+        let mut event = Event::message_started();
+        if let Event::MessageStarted { id, model, .. } = &mut event {
+            id.clone_from(&self.id);
+            *model = self.model.clone().or_else(|| self.asked.take());
+        }
+        self.events.push_front(Waiting::Event(Box::new(event)));
     }
 
     fn block(&mut self, id: &Block, is_reasoning: bool) -> &mut String {

@@ -532,14 +532,11 @@ impl Playing {
             }
             Entry::Reasoning { text, signature } => {
                 self.say(Event::ReasoningDelta { id: None, delta: text.clone() });
-                let (text, signature) = (text.clone(), signature.clone());
-                self.say(Event::ReasoningCompleted {
-                    id: None,
-                    text,
-                    signature,
-                    redacted: false,
-                    data: None,
-                });
+                let mut completed = Event::reasoning_completed(text);
+                if let Event::ReasoningCompleted { signature: signed, .. } = &mut completed {
+                    signed.clone_from(signature);
+                }
+                self.say(completed);
             }
             Entry::ToolCall(call) => {
                 self.say(Event::ToolCallStarted { id: call.id.clone(), name: call.name.clone() });

@@ -263,7 +263,7 @@ impl Screen {
             Event::ToolCallCompleted(call) if call.argument_error().is_some() => {
                 self.malformed.insert(call.id.clone(), call.raw_arguments.clone());
             }
-            Event::ToolExecutionStarted { id, name, arguments } => {
+            Event::ToolExecutionStarted { id, name, arguments, .. } => {
                 self.waits_since = None;
                 let raw = self.malformed.get(id).cloned();
                 if !self.looks.is_rich {
@@ -291,7 +291,7 @@ impl Screen {
                     tool.done = Some((took, matches!(result, ToolOutcome::Error { .. })));
                 }
             }
-            Event::ToolResultEncoded { id, content } => self.result(id, content)?,
+            Event::ToolResultEncoded { id, content, .. } => self.result(id, content)?,
             // Another agent answers in place of the model.
             Event::ToolHalt { tool_call_id, reason, result: Value::String(answer), .. }
                 if reason.as_str() == HANDOFF =>

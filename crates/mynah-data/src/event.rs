@@ -24,11 +24,26 @@ use crate::{
 /// assert_eq!(serde_json::to_string(&event)?, r#"{"type":"text_delta","id":null,"delta":"do"}"#);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
+///
+/// A variant that may get another member has a constructor, which takes what is always there. The other members are set by matching.
+///
+/// ```
+/// # use mynah_data as mynah;
+/// use mynah::{Event, FinishReason};
+///
+/// let mut event = Event::message_completed(Some(FinishReason::Stop));
+/// if let Event::MessageCompleted { raw_finish_reason, .. } = &mut event {
+///     *raw_finish_reason = Some("end_turn".to_owned());
+/// }
+/// # assert!(serde_json::to_string(&event)?.contains(r#""raw_finish_reason":"end_turn""#));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event {
     /// The model begins to answer.
+    #[non_exhaustive]
     MessageStarted {
         /// The empty assistant message.
         message: Arc<Message>,
@@ -72,6 +87,7 @@ pub enum Event {
         delta: String,
     },
     /// A block of reasoning is complete.
+    #[non_exhaustive]
     ReasoningCompleted {
         /// Which block.
         #[serde(default)]
@@ -110,6 +126,7 @@ pub enum Event {
         usage: Box<Usage>,
     },
     /// The model's answer is complete.
+    #[non_exhaustive]
     MessageCompleted {
         /// The whole answer.
         message: Arc<Message>,
@@ -128,6 +145,7 @@ pub enum Event {
         metadata: Metadata,
     },
     /// A tool starts.
+    #[non_exhaustive]
     ToolExecutionStarted {
         /// The call's id.
         id: String,
@@ -138,6 +156,7 @@ pub enum Event {
     },
     /// A tool reports how far it has come. It is not recorded, so a replay has none. A report that was not read is replaced by
     /// the next one of its call.
+    #[non_exhaustive]
     ToolExecutionProgress {
         /// The call's id.
         id: String,
@@ -153,6 +172,7 @@ pub enum Event {
         message: Option<String>,
     },
     /// A tool is done.
+    #[non_exhaustive]
     ToolExecutionCompleted {
         /// The call's id.
         id: String,
@@ -162,6 +182,7 @@ pub enum Event {
         result: ToolOutcome,
     },
     /// A tool's result, as the model will read it.
+    #[non_exhaustive]
     ToolResultEncoded {
         /// The call's id.
         id: String,
@@ -169,6 +190,7 @@ pub enum Event {
         content: String,
     },
     /// A tool wants a person to answer.
+    #[non_exhaustive]
     AskUserRequested {
         /// The call that asks.
         tool_call_id: String,
@@ -180,6 +202,7 @@ pub enum Event {
         opts: Metadata,
     },
     /// A tool, or the policy for its errors, ends the conversation.
+    #[non_exhaustive]
     ToolHalt {
         /// The call that halts.
         tool_call_id: String,
@@ -195,6 +218,7 @@ pub enum Event {
     },
     /// A step is done: always the last event of a step.
     #[serde(with = "step_thread::completed")]
+    #[non_exhaustive]
     StepCompleted {
         /// The model's answer.
         response: Box<Response>,
@@ -258,6 +282,101 @@ impl Event {
             raw_finish_reason: None,
             paused: false,
             metadata: Metadata::new(),
+        }
+    }
+
+    /// A block of reasoning is complete.
+    pub fn reasoning_completed(text: impl Into<String>) -> Self {
+        Self::ReasoningCompleted {
+            id: None,
+            text: text.into(),
+            signature: None,
+            redacted: false,
+            data: None,
+        }
+    }
+
+    /// A tool starts.
+    pub fn tool_execution_started(
+        id: impl Into<String>,
+        name: impl Into<String>,
+        arguments: Value,
+    ) -> Self {
+        Self::ToolExecutionStarted { id: id.into(), name: name.into(), arguments }
+    }
+
+    /// A tool reports how far it has come.
+    pub fn tool_execution_progress(
+        id: impl Into<String>,
+        name: impl Into<String>,
+        progress: f64,
+    ) -> Self {
+        Self::ToolExecutionProgress {
+            id: id.into(),
+            name: name.into(),
+            progress,
+            total: None,
+            message: None,
+        }
+    }
+
+    /// A tool is done.
+    pub fn tool_execution_completed(
+        id: impl Into<String>,
+        name: impl Into<String>,
+        result: ToolOutcome,
+    ) -> Self {
+        Self::ToolExecutionCompleted { id: id.into(), name: name.into(), result }
+    }
+
+    /// A tool's result is encoded for the model.
+    pub fn tool_result_encoded(id: impl Into<String>, content: impl Into<String>) -> Self {
+        Self::ToolResultEncoded { id: id.into(), content: content.into() }
+    }
+
+    /// A tool wants a person to answer.
+    pub fn ask_user_requested(
+        tool_call_id: impl Into<String>,
+        tool_name: impl Into<String>,
+        question: impl Into<String>,
+        opts: Metadata,
+    ) -> Self {
+        Self::AskUserRequested {
+            tool_call_id: tool_call_id.into(),
+            tool_name: tool_name.into(),
+            question: question.into(),
+            opts,
+        }
+    }
+
+    /// A tool, or the policy for its errors, ends the conversation.
+    pub fn tool_halt(
+        tool_call_id: impl Into<String>,
+        reason: HaltReason,
+        result: Value,
+        content: impl Into<String>,
+    ) -> Self {
+        Self::ToolHalt {
+            tool_call_id: tool_call_id.into(),
+            reason,
+            result,
+            content: content.into(),
+            on_tool_error_exception: None,
+        }
+    }
+
+    /// A step is done.
+    pub fn step_completed(
+        response: impl Into<Box<Response>>,
+        thread: impl Into<StepThread>,
+        mode: ToolMode,
+        manual_tool_calls: Vec<ToolCall>,
+    ) -> Self {
+        Self::StepCompleted {
+            response: response.into(),
+            thread: thread.into(),
+            mode,
+            manual_tool_calls,
         }
     }
 

@@ -191,12 +191,7 @@ fn e18_events_of_the_loop_do_not_change_an_answer() {
 
 #[test]
 fn e19_the_halt_that_counts_is_that_of_the_earliest_call() {
-    let ask = Event::AskUserRequested {
-        tool_call_id: "c0".to_owned(),
-        tool_name: "echo".to_owned(),
-        question: "Sure?".to_owned(),
-        opts: map(json!({"choices": [1]})),
-    };
+    let ask = Event::ask_user_requested("c0", "echo", "Sure?", map(json!({"choices": [1]})));
     let halt = halting("c1", "plan_submitted");
     let asked = json!({
         "halted_reason": "ask_user",
@@ -232,12 +227,10 @@ fn e19_a_halt_tells_its_value_and_an_error_halt_does_not() {
         told(halting("c0", "tool_error")),
         json!({"halted_reason": "tool_error", "halt_tool_call_id": "c0"})
     );
-    let Event::ToolHalt { tool_call_id, reason, result, content, .. } = halting("c0", "tool_error")
-    else {
-        panic!("a halt")
-    };
-    let on_tool_error_exception = Some("oh".to_owned());
-    let event = Event::ToolHalt { tool_call_id, reason, result, content, on_tool_error_exception };
+    let mut event = halting("c0", "tool_error");
+    if let Event::ToolHalt { on_tool_error_exception, .. } = &mut event {
+        *on_tool_error_exception = Some("oh".to_owned());
+    }
     assert_eq!(told(event)["on_tool_error_exception"], "oh");
 }
 
@@ -295,12 +288,9 @@ fn e20_a_manual_step_hands_over_its_calls() {
     response.finish_reason = Some(FinishReason::ToolCalls);
     let step = |mode, manual_tool_calls: Vec<ToolCall>| {
         let mut collector = Collector::new(Thread::from("hi"));
-        collector.apply(&Event::StepCompleted {
-            response: Box::new(response.clone()),
-            thread: Thread::from("hi").into(),
-            mode,
-            manual_tool_calls,
-        });
+        let thread = Thread::from("hi");
+        let completed = Event::step_completed(response.clone(), thread, mode, manual_tool_calls);
+        collector.apply(&completed);
         collector.step_result()
     };
     let whole = step(ToolMode::Manual, Vec::new());
@@ -410,12 +400,12 @@ fn e26_blocks_of_reasoning_keep_their_signatures() {
         redacted: false,
         data: None,
     };
-    let thought = |id: Option<&str>, text: &str| Event::ReasoningCompleted {
-        id: id.map(Into::into),
-        text: text.to_owned(),
-        signature: Some("s".to_owned()),
-        redacted: false,
-        data: None,
+    let thought = |block: Option<&str>, text: &str| {
+        let mut event = Event::reasoning_completed(text);
+        if let Event::ReasoningCompleted { id, signature, .. } = &mut event {
+            (*id, *signature) = (block.map(Into::into), Some("s".to_owned()));
+        }
+        event
     };
     for id in [None, Some("r0")] {
         let response = answered([
@@ -445,23 +435,22 @@ fn e27_a_finish_does_not_undo_an_error() {
 
 #[test]
 fn e28_ids_model_and_raw_finish_reason_are_carried_to_the_response() {
-    let response = answered([
-        Event::MessageStarted {
-            message: Arc::new(Message::assistant("")),
-            request_id: Some("req".to_owned()),
-            id: Some("msg_1".to_owned()),
-            model: Some("m-2025".to_owned()),
-            finalizing: false,
-        },
-        Event::text_delta("a"),
-        Event::MessageCompleted {
-            message: Arc::new(Message::assistant("").with_metadata("provider_id", "p")),
-            finish_reason: Some(FinishReason::Other),
-            raw_finish_reason: Some("pause_turn".to_owned()),
-            paused: true,
-            metadata: map(json!({"k": 1})),
-        },
-    ]);
+    let mut started = Event::message_started();
+    if let Event::MessageStarted { request_id, id, model, .. } = &mut started {
+        *request_id = Some("req".to_owned());
+        *id = Some("msg_1".to_owned());
+        *model = Some("m-2025".to_owned());
+    }
+    let mut completed = Event::message_completed(Some(FinishReason::Other));
+    if let Event::MessageCompleted { message, raw_finish_reason, paused, metadata, .. } =
+        &mut completed
+    {
+        *message = Arc::new(Message::assistant("").with_metadata("provider_id", "p"));
+        *raw_finish_reason = Some("pause_turn".to_owned());
+        *paused = true;
+        *metadata = map(json!({"k": 1}));
+    }
+    let response = answered([started, Event::text_delta("a"), completed]);
     let mut expected =
         Response::new(Message::assistant("a").with_metadata("finish_reason", "other"));
     expected.id = Some("msg_1".to_owned());
@@ -475,12 +464,12 @@ fn e28_ids_model_and_raw_finish_reason_are_carried_to_the_response() {
 
 #[test]
 fn a_completed_message_adds_what_the_events_did_not_say() {
-    let whole = |message: Message| Event::MessageCompleted {
-        message: Arc::new(message),
-        finish_reason: Some(FinishReason::ToolCalls),
-        raw_finish_reason: None,
-        paused: false,
-        metadata: Metadata::new(),
+    let whole = |said: Message| {
+        let mut event = Event::message_completed(Some(FinishReason::ToolCalls));
+        if let Event::MessageCompleted { message, .. } = &mut event {
+            *message = Arc::new(said);
+        }
+        event
     };
     let parts = [Part::text("a"), Part::tool_call(call("c0"))];
     let silent = answered([whole(Message::assistant_parts(parts.clone()))]);
@@ -557,32 +546,19 @@ fn broken(reason: AdapterReason) -> Event {
 }
 
 fn encoded(id: &str, content: &str) -> Event {
-    Event::ToolResultEncoded { id: id.to_owned(), content: content.to_owned() }
+    Event::tool_result_encoded(id, content)
 }
 
 fn halting(id: &str, reason: &str) -> Event {
-    Event::ToolHalt {
-        tool_call_id: id.to_owned(),
-        reason: HaltReason::from(reason.to_owned()),
-        result: json!({"v": 1}),
-        content: "as text".to_owned(),
-        on_tool_error_exception: None,
-    }
+    Event::tool_halt(id, HaltReason::from(reason.to_owned()), json!({"v": 1}), "as text")
 }
 
 fn step_completed(response: &Response, thread: &Thread) -> Event {
-    Event::StepCompleted {
-        response: Box::new(response.clone()),
-        thread: thread.clone().into(),
-        mode: ToolMode::Auto,
-        manual_tool_calls: Vec::new(),
-    }
+    Event::step_completed(response.clone(), thread.clone(), ToolMode::Auto, Vec::new())
 }
 
 /// One event of each type: a model's first, then those of the loop.
 fn samples() -> Vec<Event> {
-    let id = || "c0".to_owned();
-    let name = || "echo".to_owned();
     let response = Response::new(Message::assistant("a"));
     let result = ChatResult::new(Thread::from("hi"), HaltReason::Completed);
     vec![
@@ -590,13 +566,7 @@ fn samples() -> Vec<Event> {
         Event::text_delta("a"),
         completed(None, "a"),
         Event::ReasoningDelta { id: None, delta: "hm".to_owned() },
-        Event::ReasoningCompleted {
-            id: None,
-            text: "hm".to_owned(),
-            signature: None,
-            redacted: false,
-            data: None,
-        },
+        Event::reasoning_completed("hm"),
         started("c0", "echo"),
         piece("c0", "{}"),
         Event::tool_call_completed(call("c0")),
@@ -604,15 +574,10 @@ fn samples() -> Vec<Event> {
         Event::message_completed(None),
         Event::RawChunk { chunk: json!(1) },
         broken(AdapterReason::Unknown),
-        Event::ToolExecutionStarted { id: id(), name: name(), arguments: json!({}) },
-        Event::ToolExecutionCompleted { id: id(), name: name(), result: ToolOutcome::Ok(json!(1)) },
+        Event::tool_execution_started("c0", "echo", json!({})),
+        Event::tool_execution_completed("c0", "echo", ToolOutcome::Ok(json!(1))),
         encoded("c0", "1"),
-        Event::AskUserRequested {
-            tool_call_id: id(),
-            tool_name: name(),
-            question: "?".to_owned(),
-            opts: Metadata::new(),
-        },
+        Event::ask_user_requested("c0", "echo", "?", Metadata::new()),
         halting("c0", "plan_submitted"),
         step_completed(&response, &Thread::from("hi")),
         Event::ChatCompleted { result: Box::new(result) },

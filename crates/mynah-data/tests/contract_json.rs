@@ -295,11 +295,7 @@ fn j21_members_of_metadata_keep_their_names_and_their_order() {
         form(&Error::adapter(AdapterReason::Unknown).with("k", order.clone())),
         form(&ToolOutcome::ask_with("?", metadata)),
         form(&Event::RawChunk { chunk: order.clone() }),
-        form(&Event::ToolExecutionStarted {
-            id: "c0".to_owned(),
-            name: "echo".to_owned(),
-            arguments: order,
-        }),
+        form(&Event::tool_execution_started("c0", "echo", order)),
     ];
     for form in forms {
         assert!(form.contains(&text), "{form}");

@@ -162,11 +162,7 @@ fn m07_an_error_that_the_answer_does_not_tell_is_told_by_the_step() {
 fn m08_events_that_mean_nothing_to_the_fold_change_nothing() {
     let mut reducer = SessionReducer::chat(Session::from("hi"), None);
     let before = reducer.clone();
-    reducer.apply(&Event::ToolExecutionStarted {
-        id: "c0".to_owned(),
-        name: "echo".to_owned(),
-        arguments: json!({}),
-    });
+    reducer.apply(&Event::tool_execution_started("c0", "echo", json!({})));
     assert_eq!(reducer, before);
     reducer.apply(&Event::RawChunk { chunk: json!({"thinking_delta": "hm"}) });
     let ((session, _), (was, _)) = (reducer.finalize(), before.finalize());
@@ -212,16 +208,11 @@ fn waiting() -> Session {
 }
 
 fn encoded(id: &str, content: &str) -> Event {
-    Event::ToolResultEncoded { id: id.to_owned(), content: content.to_owned() }
+    Event::tool_result_encoded(id, content)
 }
 
 fn step_completed(response: &Response, thread: &Thread) -> Event {
-    Event::StepCompleted {
-        response: Box::new(response.clone()),
-        thread: thread.clone().into(),
-        mode: ToolMode::Auto,
-        manual_tool_calls: Vec::new(),
-    }
+    Event::step_completed(response.clone(), thread.clone(), ToolMode::Auto, Vec::new())
 }
 
 #[track_caller]

@@ -36,11 +36,7 @@ fn usage_raw_chunks_and_errors_may_come_at_any_time() {
 
 #[test]
 fn what_stands_where_it_may_not_is_a_malformed_event() {
-    let tool = Event::ToolExecutionStarted {
-        id: "c0".to_owned(),
-        name: "t".to_owned(),
-        arguments: json!({}),
-    };
+    let tool = Event::tool_execution_started("c0", "t", json!({}));
     let text = || Event::text_delta("hi");
     for (why, events) in [
         ("the answer started twice", vec![text(), Event::message_started()]),

@@ -114,10 +114,5 @@ fn chat(turns: usize) -> (Vec<Event>, ChatResult) {
 }
 
 fn completed(step: &StepResult, thread: StepThread) -> Event {
-    Event::StepCompleted {
-        response: Box::new(step.response.clone()),
-        thread,
-        mode: ToolMode::Auto,
-        manual_tool_calls: Vec::new(),
-    }
+    Event::step_completed(step.response.clone(), thread, ToolMode::Auto, Vec::new())
 }

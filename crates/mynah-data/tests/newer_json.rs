@@ -66,11 +66,7 @@ fn members_that_a_newer_version_added_are_ignored() -> Result<()> {
         Event::text_delta("a"),
         Event::tool_call_completed(call.clone()),
         Event::Usage { usage: Box::new(Usage::new(3, None)) },
-        Event::ToolExecutionCompleted {
-            id: call.id.clone(),
-            name: call.name.clone(),
-            result: ToolOutcome::ask("Which sky?"),
-        },
+        Event::tool_execution_completed(&call.id, &call.name, ToolOutcome::ask("Which sky?")),
         Event::message_completed(Some(FinishReason::Stop)),
         Event::Error { error },
     ] {

@@ -443,7 +443,7 @@ fn own_result(chat: &Streamed) -> &ChatResult {
 /// The tool messages of these events.
 fn tool_messages(events: &[Event]) -> Vec<Message> {
     let message = |event: &Event| match event {
-        Event::ToolResultEncoded { id, content } => {
+        Event::ToolResultEncoded { id, content, .. } => {
             Some(Message::tool_result(id, content.as_str()))
         }
         Event::AskUserRequested { tool_call_id, .. } => {

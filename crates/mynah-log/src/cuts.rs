@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use mynah_data::{Event, Message, Metadata, Part, Response, ResponseBuilder};
+use mynah_data::{Event, Part, Response, ResponseBuilder};
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 /// One event of an answer, or a row of pieces.
@@ -173,13 +173,7 @@ pub fn expand(cuts: &[Cut], response: &Response) -> Vec<Event> {
     let mut events = Vec::with_capacity(cuts.len());
     for cut in cuts {
         match cut {
-            Cut::Started => events.push(Event::MessageStarted {
-                message: Arc::new(Message::assistant("")),
-                request_id: response.request_id.clone(),
-                id: response.id.clone(),
-                model: response.model.clone(),
-                finalizing: false,
-            }),
+            Cut::Started => events.push(started(response)),
             Cut::Pieces { part, id, lens } => {
                 for len in lens {
                     events.extend(parts.get(*part).and_then(|content| {
@@ -202,17 +196,30 @@ pub fn expand(cuts: &[Cut], response: &Response) -> Vec<Event> {
                 }
             }
             Cut::Usage => events.push(Event::Usage { usage: Box::new(response.usage.clone()) }),
-            Cut::Completed => events.push(Event::MessageCompleted {
-                message: Arc::clone(&response.message),
-                finish_reason: response.finish_reason,
-                raw_finish_reason: response.raw_finish_reason.clone(),
-                paused: false,
-                metadata: Metadata::new(),
-            }),
+            Cut::Completed => events.push(completed(response)),
             Cut::Event(event) => events.push(Event::clone(event)),
         }
     }
     events
+}
+
+fn started(response: &Response) -> Event {
+    let mut event = Event::message_started();
+    if let Event::MessageStarted { request_id, id, model, .. } = &mut event {
+        request_id.clone_from(&response.request_id);
+        id.clone_from(&response.id);
+        model.clone_from(&response.model);
+    }
+    event
+}
+
+fn completed(response: &Response) -> Event {
+    let mut event = Event::message_completed(response.finish_reason);
+    if let Event::MessageCompleted { message, raw_finish_reason, .. } = &mut event {
+        *message = Arc::clone(&response.message);
+        raw_finish_reason.clone_from(&response.raw_finish_reason);
+    }
+    event
 }
 
 fn delta(part: &Part, id: Option<Arc<str>>, delta: String) -> Event {
@@ -228,13 +235,14 @@ fn delta(part: &Part, id: Option<Arc<str>>, delta: String) -> Event {
 fn complete(part: &Part, id: Option<Arc<str>>) -> Event {
     match part {
         Part::ToolCall(call) => Event::ToolCallCompleted(Arc::clone(call)),
-        Part::Reasoning { text, signature, redacted, data } => Event::ReasoningCompleted {
-            id,
-            text: text.clone(),
-            signature: signature.clone(),
-            redacted: *redacted,
-            data: data.clone(),
-        },
+        Part::Reasoning { text, signature, redacted, data } => {
+            let rest = (id, signature.clone(), *redacted, data.clone());
+            let mut event = Event::reasoning_completed(text);
+            if let Event::ReasoningCompleted { id, signature, redacted, data, .. } = &mut event {
+                (*id, *signature, *redacted, *data) = rest;
+            }
+            event
+        }
         other => Event::TextCompleted { id, text: said(other).to_owned() },
     }
 }

@@ -64,8 +64,12 @@ fn event() -> impl Strategy<Value = Event> {
         6 => (id(), text()).prop_map(|(id, delta)| Event::TextDelta { id, delta }),
         2 => (id(), text()).prop_map(|(id, text)| Event::TextCompleted { id, text }),
         3 => (id(), text()).prop_map(|(id, delta)| Event::ReasoningDelta { id, delta }),
-        2 => (id(), text(), option::of("[A-Z]")).prop_map(|(id, text, signature)| Event::ReasoningCompleted {
-            id, text, signature, redacted: false, data: None,
+        2 => (id(), text(), option::of("[A-Z]")).prop_map(|(block, text, by)| {
+            let mut event = Event::reasoning_completed(text);
+            if let Event::ReasoningCompleted { id, signature, .. } = &mut event {
+                (*id, *signature) = (block, by);
+            }
+            event
         }),
         2 => (0..3u8).prop_map(|n| Event::ToolCallStarted { id: format!("c{n}"), name: format!("t{n}") }),
         3 => (0..3u8, "[{}x]{0,2}").prop_map(|(n, arguments_delta)| Event::ToolCallDelta {

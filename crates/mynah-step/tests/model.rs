@@ -108,11 +108,7 @@ async fn a_stream_that_breaks_the_rules_is_a_malformed_event() {
     let done = Event::tool_call_completed(ToolCall::new("c0", "t", "{}"));
     let mut after = says(&["hi"]);
     after.push(Ok(Event::text_delta("more")));
-    let tool = Event::ToolExecutionStarted {
-        id: "c0".to_owned(),
-        name: "t".to_owned(),
-        arguments: json!({}),
-    };
+    let tool = Event::tool_execution_started("c0", "t", json!({}));
     for (why, script) in [
         ("it came after the end of the answer", after),
         ("the call was not started", whole([delta("c0")])),

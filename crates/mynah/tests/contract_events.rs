@@ -167,23 +167,18 @@ async fn e25_what_trails_the_answer_is_heard_before_tools_start() {
 #[tokio::test]
 async fn e28_what_the_provider_says_of_its_answer_reaches_the_response() -> Result<()> {
     let answer = || {
-        vec![
-            Event::MessageStarted {
-                message: Arc::new(Message::assistant("")),
-                request_id: None,
-                id: Some("msg_1".to_owned()),
-                model: Some("m-2026".to_owned()),
-                finalizing: false,
-            },
-            Event::text_delta("x"),
-            Event::MessageCompleted {
-                message: Arc::new(Message::assistant("x")),
-                finish_reason: Some(FinishReason::Stop),
-                raw_finish_reason: Some("end_turn".to_owned()),
-                paused: false,
-                metadata: common::map(json!({"service_tier": "standard"})),
-            },
-        ]
+        let mut started = Event::message_started();
+        if let Event::MessageStarted { id, model, .. } = &mut started {
+            (*id, *model) = (Some("msg_1".to_owned()), Some("m-2026".to_owned()));
+        }
+        let mut completed = Event::message_completed(Some(FinishReason::Stop));
+        if let Event::MessageCompleted { message, raw_finish_reason, metadata, .. } = &mut completed
+        {
+            *message = Arc::new(Message::assistant("x"));
+            *raw_finish_reason = Some("end_turn".to_owned());
+            *metadata = common::map(json!({"service_tier": "standard"}));
+        }
+        vec![started, Event::text_delta("x"), completed]
     };
     let engine = || Engine::new(Canned::new([answer()]));
     let response = engine().generate("hi").request_id("r").await?;
@@ -243,14 +238,14 @@ async fn a_stream_that_breaks_the_rules_is_a_malformed_event() -> Result<()> {
 #[tokio::test]
 async fn an_adapter_that_emits_what_is_not_a_models_gets_malformed_event() -> Result<()> {
     let foreign = [
-        Event::ToolExecutionStarted { id: "c".into(), name: "n".into(), arguments: json!({}) },
-        Event::ToolResultEncoded { id: "c".into(), content: "x".into() },
-        Event::StepCompleted {
-            response: Box::new(mynah::Response::new(Message::assistant("forged"))),
-            thread: Thread::new().into(),
-            mode: mynah::ToolMode::Auto,
-            manual_tool_calls: Vec::new(),
-        },
+        Event::tool_execution_started("c", "n", json!({})),
+        Event::tool_result_encoded("c", "x"),
+        Event::step_completed(
+            mynah::Response::new(Message::assistant("forged")),
+            Thread::new(),
+            mynah::ToolMode::Auto,
+            Vec::new(),
+        ),
         Event::ChatCompleted {
             result: Box::new(mynah::ChatResult::new(Thread::new(), HaltReason::Completed)),
         },

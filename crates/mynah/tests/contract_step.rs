@@ -232,17 +232,11 @@ async fn s17_dropping_a_step_in_its_tools_stops_them_and_leaves_the_model_alone(
 
 #[tokio::test]
 async fn s18_the_text_that_was_streamed_counts_not_the_models_own_message() -> Result<()> {
-    let model = Canned::new([vec![
-        Event::message_started(),
-        Event::text_delta(" x "),
-        Event::MessageCompleted {
-            message: Arc::new(Message::assistant(" x").with_metadata("provider_id", "m1")),
-            finish_reason: Some(FinishReason::Stop),
-            raw_finish_reason: None,
-            paused: false,
-            metadata: mynah::Metadata::new(),
-        },
-    ]]);
+    let mut completed = Event::message_completed(Some(FinishReason::Stop));
+    if let Event::MessageCompleted { message, .. } = &mut completed {
+        *message = Arc::new(Message::assistant(" x").with_metadata("provider_id", "m1"));
+    }
+    let model = Canned::new([vec![Event::message_started(), Event::text_delta(" x "), completed]]);
     let step = Engine::new(model).step("hi").await?;
     assert_eq!(step.text(), " x ");
     assert_eq!(step.thread.last_message().unwrap().text(), " x ");

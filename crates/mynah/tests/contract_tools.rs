@@ -114,13 +114,7 @@ async fn t07_a_panic_halts_where_errors_halt_and_siblings_are_done() -> Result<(
     let raised = Error::tool(ToolReason::HandlerRaised)
         .with_message("tool error (boom): handler_raised: kaboom")
         .with("tool_name", "boom");
-    let halt = Event::ToolHalt {
-        tool_call_id: "c0".to_owned(),
-        reason: HaltReason::ToolError,
-        result: raised.to_value(),
-        content: error.to_owned(),
-        on_tool_error_exception: None,
-    };
+    let halt = Event::tool_halt("c0", HaltReason::ToolError, raised.to_value(), error);
     assert!(seen.contains(&halt), "{seen:?}");
     Ok(())
 }

@@ -381,20 +381,11 @@ impl Adapter for Raw {
 async fn calls_that_stand_only_in_the_completed_message_are_run_once_each() -> Result<()> {
     let engine = Engine::new(Raw(|| {
         let calls = ["a", "b"].map(|id| Part::tool_call(mynah::ToolCall::new(id, "t", "{}")));
-        let Event::MessageCompleted { raw_finish_reason, paused, metadata, .. } =
-            Event::message_completed(Some(FinishReason::ToolCalls))
-        else {
-            return Vec::new();
-        };
-        let message = Arc::new(Message::assistant_parts(calls));
-        let finish_reason = Some(FinishReason::ToolCalls);
-        vec![Ok(Event::MessageCompleted {
-            message,
-            finish_reason,
-            raw_finish_reason,
-            paused,
-            metadata,
-        })]
+        let mut completed = Event::message_completed(Some(FinishReason::ToolCalls));
+        if let Event::MessageCompleted { message, .. } = &mut completed {
+            *message = Arc::new(Message::assistant_parts(calls));
+        }
+        vec![Ok(completed)]
     }));
     let tool = Tool::new("t", "", json!({})).handler(async |_, _| json!(1));
     let chat = engine.tool(tool).step("go").deadline(Duration::from_secs(5)).await?;

@@ -37,9 +37,12 @@ fn digger(permits: &Arc<Semaphore>) -> Tool {
     )
 }
 
-fn progress(progress: f64, total: Option<f64>, message: Option<&str>) -> Event {
-    let (id, name, message) = ("c0".to_owned(), "dig".to_owned(), message.map(str::to_owned));
-    Event::ToolExecutionProgress { id, name, progress, total, message }
+fn progress(progress: f64, of: Option<f64>, doing: Option<&str>) -> Event {
+    let mut event = Event::tool_execution_progress("c0", "dig", progress);
+    if let Event::ToolExecutionProgress { total, message, .. } = &mut event {
+        (*total, *message) = (of, doing.map(str::to_owned));
+    }
+    event
 }
 
 #[tokio::test]

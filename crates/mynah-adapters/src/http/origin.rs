@@ -11,28 +11,26 @@ use crate::presets::Preset;
 const PROVIDER: &str = "provider";
 
 /// Writes the provider beside what only it can read.
-pub(super) fn mark(provider: &str, event: Event) -> Event {
-    match event {
-        Event::ReasoningCompleted { id, text, signature, redacted, data }
+pub(super) fn mark(provider: &str, mut event: Event) -> Event {
+    match &mut event {
+        Event::ReasoningCompleted { signature, data, .. }
             if signature.is_some() || data.is_some() =>
         {
-            let data = match data {
-                None => Some(json!({PROVIDER: provider})),
-                Some(Value::Object(mut kept)) => {
+            match data {
+                None => *data = Some(json!({PROVIDER: provider})),
+                Some(Value::Object(kept)) => {
                     kept.insert(PROVIDER.to_owned(), provider.into());
-                    Some(Value::Object(kept))
                 }
                 // One provider alone withholds text so, and the others pass it by.
-                data => data,
-            };
-            Event::ReasoningCompleted { id, text, signature, redacted, data }
+                Some(_) => {}
+            }
         }
-        Event::ToolCallCompleted(mut call) if !call.metadata.is_empty() => {
-            Arc::make_mut(&mut call).metadata.insert(PROVIDER.to_owned(), provider.into());
-            Event::ToolCallCompleted(call)
+        Event::ToolCallCompleted(call) if !call.metadata.is_empty() => {
+            Arc::make_mut(call).metadata.insert(PROVIDER.to_owned(), provider.into());
         }
-        event => event,
+        _ => {}
     }
+    event
 }
 
 /// Leaves of a request's options what is for this adapter, or for all: what stands under the name of a preset is for that one.

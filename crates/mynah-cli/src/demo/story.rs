@@ -95,7 +95,7 @@ impl Story {
                 self.say("assistant", &message.text())?;
             }
             Event::ToolExecutionStarted { id, .. } => self.open = self.calls.get(&id).cloned(),
-            Event::ToolResultEncoded { id, content } => {
+            Event::ToolResultEncoded { id, content, .. } => {
                 self.open = None;
                 let call = self.calls.get(&id).cloned().unwrap_or(id);
                 self.say("tool", &format!("{call}  ->  {content}"))?;

@@ -460,24 +460,25 @@ pub(crate) fn events() -> Vec<BoxedStrategy<Event>> {
     let said = || option::of(text());
     vec![
         (shared(), said(), said(), said())
-            .prop_map(|(message, request_id, id, model)| Event::MessageStarted {
-                message,
-                request_id,
-                id,
-                model,
-                finalizing: false,
+            .prop_map(|members| {
+                let mut event = Event::message_started();
+                if let Event::MessageStarted { message, request_id, id, model, .. } = &mut event {
+                    (*message, *request_id, *id, *model) = members;
+                }
+                event
             })
             .boxed(),
         (block(), text()).prop_map(|(id, delta)| Event::TextDelta { id, delta }).boxed(),
         (block(), text()).prop_map(|(id, text)| Event::TextCompleted { id, text }).boxed(),
         (block(), text()).prop_map(|(id, delta)| Event::ReasoningDelta { id, delta }).boxed(),
-        (block(), text(), said(), any::<bool>(), option::of(non_null()))
-            .prop_map(|(id, text, signature, redacted, data)| Event::ReasoningCompleted {
-                id,
-                text,
-                signature,
-                redacted,
-                data,
+        (text(), (block(), said(), any::<bool>(), option::of(non_null())))
+            .prop_map(|(text, others)| {
+                let mut event = Event::reasoning_completed(text);
+                if let Event::ReasoningCompleted { id, signature, redacted, data, .. } = &mut event
+                {
+                    (*id, *signature, *redacted, *data) = others;
+                }
+                event
             })
             .boxed(),
         (id(), text()).prop_map(|(id, name)| Event::ToolCallStarted { id, name }).boxed(),
@@ -486,52 +487,56 @@ pub(crate) fn events() -> Vec<BoxedStrategy<Event>> {
             .boxed(),
         tool_call().prop_map(Event::tool_call_completed).boxed(),
         usage().prop_map(|usage| Event::Usage { usage: Box::new(usage) }).boxed(),
-        (shared(), option::of(finish_reason()), said(), any::<bool>(), metadata())
-            .prop_map(|(message, finish_reason, raw_finish_reason, paused, metadata)| {
-                Event::MessageCompleted {
+        (option::of(finish_reason()), (shared(), said(), any::<bool>(), metadata()))
+            .prop_map(|(finish_reason, others)| {
+                let mut event = Event::message_completed(finish_reason);
+                if let Event::MessageCompleted {
                     message,
-                    finish_reason,
                     raw_finish_reason,
                     paused,
                     metadata,
+                    ..
+                } = &mut event
+                {
+                    (*message, *raw_finish_reason, *paused, *metadata) = others;
                 }
+                event
             })
             .boxed(),
         (id(), text(), value())
-            .prop_map(|(id, name, arguments)| Event::ToolExecutionStarted { id, name, arguments })
+            .prop_map(|(id, name, arguments)| Event::tool_execution_started(id, name, arguments))
             .boxed(),
-        (id(), text(), -1e9..1e9, option::of(0.0..1e9), option::of(text()))
-            .prop_map(|(id, name, progress, total, message)| Event::ToolExecutionProgress {
-                id,
-                name,
-                progress,
-                total,
-                message,
+        (id(), text(), -1e9..1e9, (option::of(0.0..1e9), option::of(text())))
+            .prop_map(|(id, name, progress, others)| {
+                let mut event = Event::tool_execution_progress(id, name, progress);
+                if let Event::ToolExecutionProgress { total, message, .. } = &mut event {
+                    (*total, *message) = others;
+                }
+                event
             })
             .boxed(),
         (id(), text(), tool_outcome())
-            .prop_map(|(id, name, result)| Event::ToolExecutionCompleted { id, name, result })
+            .prop_map(|(id, name, result)| Event::tool_execution_completed(id, name, result))
             .boxed(),
-        (id(), text()).prop_map(|(id, content)| Event::ToolResultEncoded { id, content }).boxed(),
+        (id(), text()).prop_map(|(id, content)| Event::tool_result_encoded(id, content)).boxed(),
         (id(), text(), text(), metadata())
-            .prop_map(|(tool_call_id, tool_name, question, opts)| Event::AskUserRequested {
-                tool_call_id,
-                tool_name,
-                question,
-                opts,
+            .prop_map(|(id, name, question, opts)| {
+                Event::ask_user_requested(id, name, question, opts)
             })
             .boxed(),
         (id(), halt_reason(), value(), text(), said())
-            .prop_map(|(tool_call_id, reason, result, content, on_tool_error_exception)| {
-                Event::ToolHalt { tool_call_id, reason, result, content, on_tool_error_exception }
+            .prop_map(|(id, reason, result, content, exception)| {
+                let mut event = Event::tool_halt(id, reason, result, content);
+                if let Event::ToolHalt { on_tool_error_exception, .. } = &mut event {
+                    *on_tool_error_exception = exception;
+                }
+                event
             })
             .boxed(),
         (response(), step_thread(), any::<bool>(), vec(tool_call(), 0..3))
-            .prop_map(|(response, thread, manual, manual_tool_calls)| Event::StepCompleted {
-                response: Box::new(response),
-                thread,
-                mode: if manual { ToolMode::Manual } else { ToolMode::Auto },
-                manual_tool_calls,
+            .prop_map(|(response, thread, manual, calls)| {
+                let mode = if manual { ToolMode::Manual } else { ToolMode::Auto };
+                Event::step_completed(response, thread, mode, calls)
             })
             .boxed(),
         chat_result().prop_map(|result| Event::ChatCompleted { result: Box::new(result) }).boxed(),

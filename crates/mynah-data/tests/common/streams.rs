@@ -169,23 +169,16 @@ impl Telling {
         step.describe(mode, &[], None, failure.as_ref());
         let after = step.first_added(self.steps.last());
         self.steps.push(step);
-        self.events.push(Event::StepCompleted {
-            response: Box::new(response),
-            thread: StepThread::added(self.thread.clone(), after),
-            mode,
-            manual_tool_calls: Vec::new(),
-        });
+        let thread = StepThread::added(self.thread.clone(), after);
+        self.events.push(Event::step_completed(response, thread, mode, Vec::new()));
     }
 
     /// Tools start in the order of the calls, finish in any, and stand in the thread in the order of the calls.
     fn run_tools(&mut self, turn: &Turn, response: &Response, ending: Option<&Ending>) {
         let calls: Vec<ToolCall> = response.tool_calls().cloned().collect();
         for call in &calls {
-            self.events.push(Event::ToolExecutionStarted {
-                id: call.id.clone(),
-                name: call.name.clone(),
-                arguments: call.arguments.clone(),
-            });
+            let arguments = call.arguments.clone();
+            self.events.push(Event::tool_execution_started(&call.id, &call.name, arguments));
         }
         let mut waiting: Vec<usize> = (0..calls.len()).collect();
         let mut order = turn.order.iter().cycle();
@@ -198,36 +191,26 @@ impl Telling {
             let (outcome, last, content) = match ending {
                 Some(Ending::Halted { reason, result }) if halts => (
                     ToolOutcome::halt(reason.as_str(), result.clone()),
-                    Event::ToolHalt {
-                        tool_call_id: call.id.clone(),
-                        reason: HaltReason::from(reason.clone()),
-                        result: result.clone(),
-                        content: content.clone(),
-                        on_tool_error_exception: None,
-                    },
+                    Event::tool_halt(
+                        &call.id,
+                        HaltReason::from(reason.clone()),
+                        result.clone(),
+                        &content,
+                    ),
                     content,
                 ),
                 Some(Ending::Asked { question, opts }) if halts => (
                     ToolOutcome::ask_with(question.as_str(), opts.clone()),
-                    Event::AskUserRequested {
-                        tool_call_id: call.id.clone(),
-                        tool_name: call.name.clone(),
-                        question: question.clone(),
-                        opts: opts.clone(),
-                    },
+                    Event::ask_user_requested(&call.id, &call.name, question, opts.clone()),
                     ASK_USER_SENTINEL.to_owned(),
                 ),
                 _ => (
                     ToolOutcome::from(content.as_str()),
-                    Event::ToolResultEncoded { id: call.id.clone(), content: content.clone() },
+                    Event::tool_result_encoded(&call.id, &content),
                     content,
                 ),
             };
-            self.events.push(Event::ToolExecutionCompleted {
-                id: call.id.clone(),
-                name: call.name.clone(),
-                result: outcome,
-            });
+            self.events.push(Event::tool_execution_completed(&call.id, &call.name, outcome));
             self.events.push(last);
             results.push((index, Message::tool_result(&call.id, content)));
         }
@@ -280,13 +263,12 @@ fn model_events(turn: &Turn, step: usize) -> Vec<Event> {
                     events.push(Event::ReasoningDelta { id: id.clone(), delta: delta.clone() });
                 }
                 if turn.spelled_out {
-                    events.push(Event::ReasoningCompleted {
-                        id,
-                        text: deltas.concat(),
-                        signature: signature.clone(),
-                        redacted: false,
-                        data: None,
-                    });
+                    let mut completed = Event::reasoning_completed(deltas.concat());
+                    if let Event::ReasoningCompleted { id: of, signature: by, .. } = &mut completed
+                    {
+                        (*of, *by) = (id, signature.clone());
+                    }
+                    events.push(completed);
                 }
             }
             Said::Call { name, pieces } => {

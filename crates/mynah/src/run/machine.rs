@@ -479,11 +479,9 @@ impl Machine {
     pub(super) fn started(&mut self, call: &ToolCall, ran: bool) {
         self.running += 1;
         if self.watched && ran {
-            self.events.push_back(Event::ToolExecutionStarted {
-                id: call.id.clone(),
-                name: call.name.clone(),
-                arguments: call.arguments.clone(),
-            });
+            let arguments = call.arguments.clone();
+            let started = Event::tool_execution_started(&call.id, &call.name, arguments);
+            self.events.push_back(started);
         }
     }
 
@@ -529,12 +527,8 @@ impl Machine {
             }
             _ => step.thread.clone().into(),
         };
-        Some(Event::StepCompleted {
-            response: Box::new(step.response.clone()),
-            thread,
-            mode: plan_mode(&last.plan),
-            manual_tool_calls: manual_calls(&last.plan, &step.response),
-        })
+        let (mode, manual) = (plan_mode(&last.plan), manual_calls(&last.plan, &step.response));
+        Some(Event::step_completed(step.response.clone(), thread, mode, manual))
     }
 
     /// The last event of a run that has its end: the result of a chat, or of a single step.

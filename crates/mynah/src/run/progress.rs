@@ -44,17 +44,14 @@ impl LatestProgress {
 
     fn report(&self, call: &ToolCall, progress: &ToolProgress) {
         // JSON has no other numbers.
-        let total = progress.total.filter(|total| total.is_finite());
         if !progress.progress.is_finite() {
             return;
         }
-        let event = Event::ToolExecutionProgress {
-            id: call.id.clone(),
-            name: call.name.clone(),
-            progress: progress.progress,
-            total,
-            message: progress.message.clone(),
-        };
+        let mut event = Event::tool_execution_progress(&call.id, &call.name, progress.progress);
+        if let Event::ToolExecutionProgress { total, message, .. } = &mut event {
+            *total = progress.total.filter(|total| total.is_finite());
+            message.clone_from(&progress.message);
+        }
         let mut calls = self.calls();
         // A task may outlive the call that spawned it.
         let Some(place) = calls.running.iter().position(|(other, _)| other.id == call.id) else {

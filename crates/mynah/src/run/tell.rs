@@ -5,29 +5,23 @@ use mynah_log::{Fact, Resolution};
 use serde_json::Value;
 
 pub(crate) fn tell(call: &ToolCall, fact: &Fact) -> Vec<Event> {
-    let (id, name) = (call.id.clone(), call.name.clone());
-    let encoded =
-        |content: &String| Event::ToolResultEncoded { id: id.clone(), content: content.clone() };
+    let ToolCall { id, name, .. } = call;
+    let encoded = |content: &String| Event::tool_result_encoded(id, content);
     let halt =
         |reason: &HaltReason, result: &Value, content: &String, exception: Option<&String>| {
-            Event::ToolHalt {
-                tool_call_id: id.clone(),
-                reason: reason.clone(),
-                result: result.clone(),
-                content: content.clone(),
-                on_tool_error_exception: exception.cloned(),
+            let mut halt = Event::tool_halt(id, reason.clone(), result.clone(), content);
+            if let Event::ToolHalt { on_tool_error_exception, .. } = &mut halt {
+                *on_tool_error_exception = exception.cloned();
             }
+            halt
         };
     let (result, last) = match fact {
         Fact::ToolCompleted { outcome, content, .. } => {
             let last = match outcome {
                 ToolOutcome::Later { .. } => None,
-                ToolOutcome::AskUser { question, opts } => Some(Event::AskUserRequested {
-                    tool_call_id: id.clone(),
-                    tool_name: name.clone(),
-                    question: question.clone(),
-                    opts: opts.clone(),
-                }),
+                ToolOutcome::AskUser { question, opts } => {
+                    Some(Event::ask_user_requested(id, name, question, opts.clone()))
+                }
                 ToolOutcome::Halt { reason, result } => Some(halt(reason, result, content, None)),
                 _ => Some(encoded(content)),
             };
@@ -49,6 +43,6 @@ pub(crate) fn tell(call: &ToolCall, fact: &Fact) -> Vec<Event> {
         }
         _ => return Vec::new(),
     };
-    let completed = Event::ToolExecutionCompleted { id: id.clone(), name: name.clone(), result };
+    let completed = Event::tool_execution_completed(id, name, result);
     [completed].into_iter().chain(last).collect()
 }

@@ -168,19 +168,10 @@ fn slow_plan() -> Tool {
 
 /// The events of an answer after which the provider wants to be called again.
 pub(crate) fn paused(text: &str) -> Vec<Event> {
-    let completed = match Event::message_completed(Some(FinishReason::Other)) {
-        Event::MessageCompleted { message, finish_reason, metadata, .. } => {
-            let raw_finish_reason = Some("pause_turn".to_owned());
-            Event::MessageCompleted {
-                message,
-                finish_reason,
-                raw_finish_reason,
-                paused: true,
-                metadata,
-            }
-        }
-        event => event,
-    };
+    let mut completed = Event::message_completed(Some(FinishReason::Other));
+    if let Event::MessageCompleted { raw_finish_reason, paused, .. } = &mut completed {
+        (*raw_finish_reason, *paused) = (Some("pause_turn".to_owned()), true);
+    }
     vec![Event::message_started(), Event::text_delta(text), completed]
 }
 
