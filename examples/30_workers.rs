@@ -34,7 +34,7 @@ async fn main() -> mynah::Result<()> {
             println!("{} {kind}", event.id);
             if kind == "suspended" {
                 // A person approves the call, from any process. A second message with the same id is dropped.
-                let approval = Signal::Approve { call_id: "c0".into(), arguments: None };
+                let approval = Signal::approve("c0");
                 let delivered = deliver(&log, &run, "approval-1", &approval).await;
                 println!("delivered: {}", delivered.is_ok_and(|is_new| is_new));
             }

@@ -31,7 +31,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let run = start.wait(Duration::from_secs(30)).send().await?;
     if let Some(Waiting::Approval(calls)) = &run.waiting {
         println!("waits for {} {}", calls[0].name, calls[0].raw_arguments);
-        let approve = Signal::Approve { call_id: calls[0].id.clone(), arguments: None };
+        let approve = Signal::approve(&calls[0].id);
         client.signal("order-17", "approval-1", &approve).await?;
     }
     let mut events = client.events("order-17", None);

@@ -86,20 +86,16 @@ impl Signal {
     /// The same as messages for the run's inbox.
     fn messages(&self) -> Result<Vec<mynah::Signal>> {
         use mynah::Signal as To;
-        let approved = self.approve.iter().map(|call| (call, None));
-        let edited = self.approve_with.iter().map(|(call, given)| (call, Some(given.clone())));
-        let mut list: Vec<To> = approved
-            .chain(edited)
-            .map(|(call, arguments)| To::Approve { call_id: call.clone(), arguments })
-            .collect();
-        for (call_id, why) in &self.reject {
-            let (call_id, reason) = (call_id.clone(), reason(call_id, why)?.to_owned());
-            list.push(To::Reject { call_id, reason });
+        let approved = self.approve.iter().map(To::approve);
+        let edited = self.approve_with.iter();
+        let edited = edited.map(|(call, arguments)| To::approve_with(call, arguments.clone()));
+        let mut list: Vec<To> = approved.chain(edited).collect();
+        for (call, why) in &self.reject {
+            list.push(To::reject(call, reason(call, why)?));
         }
-        list.extend(self.results.iter().map(|(call_id, content)| To::ToolResult {
-            call_id: call_id.clone(),
-            content: content.clone(),
-        }));
+        list.extend(
+            self.results.iter().map(|(call, content)| To::tool_result(call, content.clone())),
+        );
         list.extend(self.answer.clone().map(To::Answer));
         list.extend(self.message.clone().map(To::Message));
         Ok(list)

@@ -59,7 +59,7 @@ async fn runs_are_started_decided_followed_and_checked() {
     assert_eq!(run.end.as_ref().unwrap().reason.as_str(), "manual_tool_calls");
     assert_eq!(start().send().await.unwrap().summary.hash, run.summary.hash, "it attaches");
 
-    let approve = Signal::Approve { call_id: "c0".to_owned(), arguments: None };
+    let approve = Signal::approve("c0");
     client.signal("pay 1/2", "k", &approve).await.unwrap();
     let mut events = client.events("pay 1/2", None);
     let mut last = None;

@@ -139,7 +139,7 @@ async fn a_message_from_elsewhere_continues_a_run_that_a_server_started() {
     let log = Arc::new(MemoryLog::new());
     let server = Running::start(Server::new(Arc::clone(&log)).agent(cashier())).await;
     server.post("/v1/runs?wait=30", &json!({"input": "pay", "key": "r"})).await;
-    let approve = Signal::Approve { call_id: "c0".to_owned(), arguments: None };
+    let approve = Signal::approve("c0");
     assert!(deliver(&log, "r", "m1", &approve).await.unwrap());
     let done = server.stream("/v1/runs/r/events");
     let events = timeout(Duration::from_secs(30), done).await.unwrap();

@@ -56,6 +56,7 @@ pub enum Signal {
     /// A message of the user.
     Message(String),
     /// Runs a call that the run waits for, with other arguments if some are given.
+    #[non_exhaustive]
     Approve {
         /// The call.
         call_id: String,
@@ -64,6 +65,7 @@ pub enum Signal {
         arguments: Option<Value>,
     },
     /// Rejects a call that the run waits for.
+    #[non_exhaustive]
     Reject {
         /// The call.
         call_id: String,
@@ -72,6 +74,7 @@ pub enum Signal {
         reason: String,
     },
     /// The result of a call that the run waits for.
+    #[non_exhaustive]
     ToolResult {
         /// The call.
         call_id: String,
@@ -83,6 +86,35 @@ pub enum Signal {
 }
 
 impl Signal {
+    /// Runs a call that the run waits for.
+    ///
+    /// ```
+    /// use mynah::Signal;
+    /// use serde_json::json;
+    ///
+    /// let approve = Signal::approve("c0");
+    /// assert_eq!(serde_json::to_value(&approve)?, json!({"approve": {"call_id": "c0"}}));
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    pub fn approve(call_id: impl Into<String>) -> Self {
+        Self::Approve { call_id: call_id.into(), arguments: None }
+    }
+
+    /// Runs a call that the run waits for with other arguments than the model's. They must fit the tool's schema.
+    pub fn approve_with(call_id: impl Into<String>, arguments: impl Into<Value>) -> Self {
+        Self::Approve { call_id: call_id.into(), arguments: Some(arguments.into()) }
+    }
+
+    /// Rejects a call that the run waits for, for this reason, which may be empty.
+    pub fn reject(call_id: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Reject { call_id: call_id.into(), reason: reason.into() }
+    }
+
+    /// Gives the result of a call that the run waits for.
+    pub fn tool_result(call_id: impl Into<String>, content: impl Into<Value>) -> Self {
+        Self::ToolResult { call_id: call_id.into(), content: content.into() }
+    }
+
     /// A message as it was delivered; none if it is not one of ours.
     pub(crate) fn read(payload: &[u8]) -> Option<Self> {
         serde_json::from_slice(payload).ok()

@@ -350,7 +350,7 @@ async fn the_id_of_a_failed_run_leads_to_the_run_that_continues_it() -> Result<(
                 assert_eq!(done.text(), "Paid.");
             }
             "delivered" => {
-                let approve = Signal::Approve { call_id: "c0".to_owned(), arguments: None };
+                let approve = Signal::approve("c0");
                 assert!(deliver(&log, "k", "m0", &approve).await?);
                 assert_eq!(log.inbox("k~2", 2).await?.len(), 1);
             }

@@ -118,10 +118,9 @@ async fn approvals_and_rejections_come_as_messages() {
         });
         let engine = Engine::new(Scripted::play([calls("pay"), says("Done.")])).tool(pay);
         engine.chat("pay").record(&log).run_id("r").enqueue().await.unwrap();
-        let call_id = "c0".to_owned();
         let signal = match approve {
-            true => Signal::Approve { call_id, arguments: None },
-            false => Signal::Reject { call_id, reason: "no money".to_owned() },
+            true => Signal::approve("c0"),
+            false => Signal::reject("c0", "no money"),
         };
         working(Worker::new(&log).agent("a", engine.clone()), async {
             until(&log, "r", RunStatus::Suspended).await;
@@ -141,12 +140,11 @@ async fn a_decision_that_comes_too_late_does_not_hold_up_the_run() {
     let model = Scripted::play([calls("pay"), again, says("Done.")]);
     let engine = Engine::new(model.clone()).tool(pay);
     engine.chat("pay").record(&log).run_id("r").enqueue().await.unwrap();
-    let approve = |call: &str| Signal::Approve { call_id: call.to_owned(), arguments: None };
     working(Worker::new(&log).agent("a", engine.clone()), async {
         until(&log, "r", RunStatus::Suspended).await;
         // Two people approve the same call, and one answers a question that was not asked.
         for id in ["m1", "m2"] {
-            assert!(deliver(&log, "r", id, &approve("c0")).await.unwrap());
+            assert!(deliver(&log, "r", id, &Signal::approve("c0")).await.unwrap());
         }
         let answer = Signal::Answer("two".to_owned());
         assert!(deliver(&log, "r", "m3", &answer).await.unwrap());
@@ -154,8 +152,8 @@ async fn a_decision_that_comes_too_late_does_not_hold_up_the_run() {
             sleep(Duration::from_millis(5)).await;
         }
         until(&log, "r", RunStatus::Suspended).await;
-        assert!(deliver(&log, "r", "m4", &approve("c0")).await.unwrap());
-        assert!(deliver(&log, "r", "m5", &approve("c1")).await.unwrap());
+        assert!(deliver(&log, "r", "m4", &Signal::approve("c0")).await.unwrap());
+        assert!(deliver(&log, "r", "m5", &Signal::approve("c1")).await.unwrap());
         until(&log, "r", RunStatus::Completed).await;
     })
     .await;
@@ -496,19 +494,17 @@ async fn a_run_waits_until_each_of_its_calls_has_a_decision() {
     let both = Script::new().tool_call("c0", "pay", json!({})).tool_call("c1", "pay", json!({}));
     let engine = Engine::new(Scripted::play([both.call_tools(), says("Done.")])).tool(pay);
     engine.chat("pay").record(&log).run_id("r").enqueue().await.unwrap();
-    let approve = |id: &str| Signal::Approve { call_id: id.to_owned(), arguments: None };
     working(Worker::new(&log).agent("a", engine.clone()), async {
         until(&log, "r", RunStatus::Suspended).await;
         // What the run does not wait for is dropped, and does not keep it from continuing. So is what cannot be read.
         log.deliver("r", "strange", b"?".to_vec()).await.unwrap();
-        deliver(&log, "r", "m0", &approve("c9")).await.unwrap();
+        deliver(&log, "r", "m0", &Signal::approve("c9")).await.unwrap();
         deliver(&log, "r", "m1", &Signal::Answer("yes".to_owned())).await.unwrap();
-        deliver(&log, "r", "m2", &approve("c0")).await.unwrap();
+        deliver(&log, "r", "m2", &Signal::approve("c0")).await.unwrap();
         sleep(Duration::from_millis(700)).await;
         let run = log.run("r").await.unwrap().unwrap();
         assert_eq!((run.status, run.held_until), (RunStatus::Suspended, None));
-        let reject = Signal::Reject { call_id: "c1".to_owned(), reason: "once".to_owned() };
-        deliver(&log, "r", "m3", &reject).await.unwrap();
+        deliver(&log, "r", "m3", &Signal::reject("c1", "once")).await.unwrap();
         until(&log, "r", RunStatus::Completed).await;
     })
     .await;
