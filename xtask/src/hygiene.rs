@@ -6,7 +6,9 @@ use crate::{command, is_installed, run, skip};
 
 /// A tool: the program, the crate that has it, and the command.
 const TOOLS: &[(&str, &str, &str)] = &[
-    ("cargo-deny", "cargo-deny", "cargo deny --all-features check"),
+    ("cargo-deny", "cargo-deny", "cargo deny --all-features check bans licenses sources"),
+    // Alone: it fetches a database, which needs a network.
+    ("cargo-deny", "cargo-deny", "cargo deny --all-features check advisories"),
     (
         "cargo-hack",
         "cargo-hack",
@@ -43,9 +45,9 @@ pub(crate) fn all(install: bool) -> Result<(), String> {
         }
     };
     for (program, krate, line) in TOOLS {
-        println!("==> {program}");
+        println!("==> {line}");
         note(
-            program,
+            line,
             available(program, krate, install).and_then(|is| if is { run(line) } else { Ok(()) }),
         );
     }

@@ -179,8 +179,10 @@ fn parse<'a>(args: &[&'a str]) -> Result<Task<'a>, String> {
 }
 
 fn perform(task: Task<'_>) -> Result<(), String> {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    env::set_current_dir(root).map_err(|e| format!("cannot enter {}: {e}", root.display()))?;
+    // As cargo says now: a binary from a copied target folder was compiled elsewhere.
+    let here = env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into());
+    let root = Path::new(&here).join("..");
+    env::set_current_dir(&root).map_err(|e| format!("cannot enter {}: {e}", root.display()))?;
     match task {
         Task::Help => {
             print!("{USAGE}");

@@ -119,8 +119,7 @@ impl Catalog {
         Self::default()
     }
 
-    /// The current models of OpenAI, Anthropic, Google, Amazon Bedrock, DeepSeek, Fireworks, Groq, Mistral, Perplexity, Together and xAI, as of
-    /// [`ModelInfo::dated`].
+    /// The current models of the large providers, as of [`ModelInfo::dated`]. `mynah models` lists them.
     pub fn built_in() -> Self {
         static BUILT_IN: LazyLock<Catalog> = LazyLock::new(|| {
             Catalog::new().with_json(include_str!("catalog.json")).unwrap_or_default()
