@@ -214,3 +214,20 @@ fn in_a_pipe_an_answer_by_a_schema_is_all_that_is_printed() {
     assert_eq!(failed.code, Some(1), "{}", failed.stderr);
     assert!(failed.stderr.contains("invalid_request"), "{}", failed.stderr);
 }
+
+#[test]
+#[cfg(unix)]
+fn a_run_whose_tool_replaces_the_log_ends_with_an_error() {
+    let store = Store::new();
+    let agent =
+        store.file("agent.toml", "model = 'scripted:script.json'\n[tools]\nshell = 'allow'\n");
+    let call = CALL.replace("echo OLD", "echo gone > other; mv other runs.db");
+    store.file("script.json", &scripts(&[call, says("Done.")]));
+    let ran = store.run(&["run", &agent, "go"]);
+    assert_eq!(ran.code, Some(4), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("was replaced by another file while it was open"),
+        "{}",
+        ran.stderr
+    );
+}

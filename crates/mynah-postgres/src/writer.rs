@@ -251,7 +251,9 @@ impl Writer {
                         // A statement of a lost connection may still be in progress. The next one
                         // gets a new number.
                         self.line = None;
-                        self.owed.extend(group.extract_if(.., |ask| ask.is_owed()));
+                        // Readers do not wait for the next attempt.
+                        let owed = group.extract_if(.., |ask| ask.is_owed());
+                        self.owed.extend(owed.map(|ask| Ask { pending: None, ..ask }));
                     }
                     group.into_iter().for_each(|ask| drop(ask.answer(Err(error.clone()))));
                     return;

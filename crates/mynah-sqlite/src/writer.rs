@@ -65,8 +65,8 @@ impl Jobs {
         job: impl FnMut(&mut Work<'_>) -> Answer<()> + Send + 'static,
     ) {
         // Without a receiver it is work that was left from the beginning.
-        let (reply, left) = (Some(oneshot::channel().0), Arc::clone(&self.left));
-        left.add(&run);
+        self.left.add(&run);
+        let (reply, left) = (Some(oneshot::channel().0), Some(Arc::clone(&self.left)));
         let (durability, result, unclaimed) = (Durability::Relaxed, None, drop);
         let job = Task { run, durability, job, result, reply, unclaimed, left, is_owed: true };
         // Where the thread has stopped, there is nothing to be done about it.
@@ -188,7 +188,7 @@ impl Writer {
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let durability = durability.unwrap_or(self.durability);
-        let (reply, left) = (Some(reply), Arc::clone(&self.left));
+        let (reply, left) = (Some(reply), Some(Arc::clone(&self.left)));
         let mut asking = PendingJob {
             run: run.clone(),
             answer,
@@ -209,7 +209,7 @@ impl Writer {
         self.jobs.as_ref().ok_or_else(stopped)
     }
 
-    /// Waits until what was left to be written of a run is written, or has failed.
+    /// Waits until what was left to be written of a run is written, or has failed. It does not wait for another attempt.
     pub(crate) async fn settled(&self, run: &str) {
         loop {
             let less = self.left.less.notified();
@@ -243,6 +243,8 @@ trait Job: Send {
     fn finish(&mut self, committed: Result<()>);
     /// Whether it is retried if the commit fails.
     fn is_owed(&self) -> bool;
+    /// The commit failed, and a later one may not come soon: nobody waits for it any more.
+    fn postpone(&mut self);
 }
 
 struct Task<J, T, U> {
@@ -252,14 +254,24 @@ struct Task<J, T, U> {
     result: Option<Result<T>>,
     reply: Option<oneshot::Sender<Result<T>>>,
     unclaimed: U,
-    left: Arc<AbandonedWrites>,
+    /// None once it counts no more.
+    left: Option<Arc<AbandonedWrites>>,
     is_owed: bool,
+}
+
+impl<J, T, U> Task<J, T, U> {
+    /// It is no longer counted among the abandoned writes.
+    fn uncount(&mut self) {
+        if let Some(left) = self.left.take() {
+            left.remove(&self.run);
+        }
+    }
 }
 
 impl<J, T, U> Drop for Task<J, T, U> {
     fn drop(&mut self) {
         if self.reply.take().is_some_and(|reply| reply.is_closed()) {
-            self.left.remove(&self.run);
+            self.uncount();
         }
     }
 }
@@ -289,12 +301,16 @@ where
             && let Err(result) = reply.send(committed.and(result))
         {
             let _ = result.map(&self.unclaimed);
-            self.left.remove(&self.run);
+            self.uncount();
         }
     }
 
     fn is_owed(&self) -> bool {
         self.is_owed
+    }
+
+    fn postpone(&mut self) {
+        self.uncount();
     }
 }
 
@@ -404,7 +420,12 @@ impl WriterThread {
             )),
         });
         if committed.is_err() {
-            self.owed.extend(group.extract_if(.., |job| job.is_owed()));
+            let owed = group.extract_if(.., |job| job.is_owed());
+            let postponed = owed.map(|mut job| {
+                job.postpone();
+                job
+            });
+            self.owed.extend(postponed);
         }
         for job in &mut group {
             job.finish(committed.clone());

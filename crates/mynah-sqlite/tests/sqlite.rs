@@ -372,6 +372,7 @@ async fn a_file_that_is_removed_or_replaced_while_it_is_open_is_noticed_at_the_n
         let log = SqliteLog::open(&path).expect("a log");
         let mut run = Sample::new("run", 0);
         log.append(run.batch()).await.expect("a run");
+        let held = log.lease("run", "me", Duration::from_secs(1)).await.expect("a lease");
         if how == "remove" {
             std::fs::remove_file(&path).expect("a file");
         } else {
@@ -387,6 +388,10 @@ async fn a_file_that_is_removed_or_replaced_while_it_is_open_is_noticed_at_the_n
         );
         let lease = log.lease("run", "me", Duration::from_secs(1)).await;
         assert_eq!(reason(lease), LogReason::Unusable);
+        // The lease cannot be given back, and no reader waits until it can.
+        log.release(&held);
+        let read = tokio::time::timeout(Duration::from_secs(60), log.run("run")).await;
+        drop(read.expect("an answer"));
     }
 }
 

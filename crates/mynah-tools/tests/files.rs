@@ -204,3 +204,20 @@ fn reading_may_be_repeated_and_writing_may_not() {
     let names: Vec<_> = files.read_only().iter().map(Tool::name).map(str::to_owned).collect();
     assert_eq!(names, ["read_file", "list_dir", "search_files"]);
 }
+
+#[tokio::test]
+async fn a_database_and_what_stands_beside_it_are_not_replaced_by_text() {
+    let (dir, files) = folder(&[("log.db", "SQLite format 3\0rest"), ("log.db-wal", "pages")]);
+    for path in ["log.db", "log.db-wal", "log.db-shm"] {
+        let told = run(&files, "write_file", json!({"path": path, "content": "gone"})).await;
+        assert!(told.as_ref().unwrap_err().contains("is a SQLite database"), "{told:?}");
+    }
+    let edit = json!({"path": "log.db", "old": "rest", "new": "gone"});
+    assert!(run(&files, "edit_file", edit).await.is_err());
+    assert_eq!(fs::read(dir.path().join("log.db")).unwrap(), b"SQLite format 3\0rest");
+    assert!(!dir.path().join("log.db-shm").exists());
+    // A name alone is no database.
+    for path in ["notes.db", "notes-wal"] {
+        run(&files, "write_file", json!({"path": path, "content": "text"})).await.unwrap();
+    }
+}

@@ -3,7 +3,7 @@
 use std::{
     ffi::OsStr,
     io,
-    io::Write as _,
+    io::{Read as _, Write as _},
     path::{Path, PathBuf},
     sync::{
         PoisonError,
@@ -128,11 +128,30 @@ impl Files {
         if permissions.as_ref().is_some_and(Permissions::readonly) {
             return refused(format!("{} is read-only", shown(path)));
         }
+        if is_database(&dir, name) {
+            return refused(format!(
+                "{} is a SQLite database or a part of one, such as the log of this run; text does not replace it",
+                shown(path)
+            ));
+        }
         let created = permissions.is_none();
         let (file, temporary) = Temporary::create(&dir).map_err(failed)?;
         temporary.fill(file, content, permissions, name).map_err(failed)?;
         Ok(Written { path: shown(path), bytes: content.len(), created })
     }
+}
+
+/// Whether this is a SQLite database, or the file that SQLite keeps beside one while it is open.
+fn is_database(dir: &Dir, name: &OsStr) -> bool {
+    const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+    let name = name.to_string_lossy();
+    let beside = ["-wal", "-shm", "-journal"].iter().find_map(|end| name.strip_suffix(end));
+    let mut head = [0; MAGIC.len()];
+    let mut file = match dir.open(beside.unwrap_or(&name)) {
+        Ok(file) => file,
+        Err(_) => return false,
+    };
+    file.read_exact(&mut head).is_ok() && head == *MAGIC
 }
 
 /// A file beside the one that it will replace. It is removed unless it does.
