@@ -21,7 +21,7 @@ async fn add_entry(day: String, text: String) -> String {
 
 #[tokio::main]
 async fn main() -> mynah::Result<()> {
-    let log = SqliteLog::open("target/quickstart.db")?;
+    let log = SqliteLog::open("mynah.db")?;
     let chat = agent().chat("Plan a walk in Oslo if it is warm.").record(&log);
     let result = chat.await?;
     let run = result.run_id.clone().unwrap_or_default();
@@ -42,5 +42,6 @@ fn agent() -> Engine {
             .call_tools(),
         Script::new().text("It is warm: the walk is on Sunday.").stop(),
     ]);
-    Engine::new(model).tool(get_weather).tool(add_entry)
+    // Another process that continues the run gets the script that comes next.
+    Engine::new(model.by_turn()).tool(get_weather).tool(add_entry)
 }

@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
     /// Continue even if the agent differs from the one that began the run.
     #[arg(long, requires = "agent")]
     allow_changed_agent: bool,
-    /// Change a limit of the run, such as max_turns=20. Repeatable. Earlier usage counts.
+    /// Change a limit of the run, such as turns=20. Repeatable. Earlier usage counts.
     #[arg(long, value_name = "LIMIT=N", value_parser = resume::limit, requires = "agent")]
     budget: Vec<(String, Value)>,
 }

@@ -259,7 +259,9 @@ fn piped() -> Result<String, Failure> {
     // What a shell puts at the end of a line is not meant for the model.
     text.truncate(text.trim_end_matches(['\n', '\r']).len());
     if text.trim().is_empty() {
-        return Err(Failure::input("standard input is empty"));
+        return Err(Failure::input(
+            "standard input is empty; give the text as an argument, or pipe it in",
+        ));
     }
     Ok(text)
 }

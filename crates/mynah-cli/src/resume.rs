@@ -57,7 +57,7 @@ Examples:
                                            run a call with other arguments
   mynah resume last --agent agent.toml --on-uncertain rerun
                                            run tools again whose outcome is unknown
-  mynah resume last --agent agent.toml --budget max_turns=20
+  mynah resume last --agent agent.toml --budget turns=20
                                            continue a run that spent its budget, with a larger one
 
 Exit codes: 0 the run is done; 1 it failed or was changed, or its answer does not fit the schema; 2 wrong usage; 3 it waits; 4 the log or server cannot be used, or another process holds the run; 130 interrupted, and the run can be resumed.";
@@ -106,7 +106,7 @@ pub(crate) struct Arguments {
     /// Handle tool calls with an unknown outcome.
     #[arg(long, value_name = "HOW", default_value = "suspend")]
     on_uncertain: Policy,
-    /// Change a limit of the run, such as max_turns=20. Repeatable. Earlier usage counts.
+    /// Change a limit of the run, such as turns=20. Repeatable. Earlier usage counts.
     #[arg(long, value_name = "LIMIT=N", value_parser = limit)]
     budget: Vec<(String, Value)>,
     /// The tools that the agent can run; none if they are not known.

@@ -90,7 +90,7 @@ fn a_run_that_spent_its_budget_is_resumed_with_a_larger_one() {
     let too_little = store.run(&[&resume[..], &["max_turns=1"]].concat());
     assert_eq!((too_little.code, too_little.stderr), (Some(2), said));
 
-    let enough = [&resume[..], &["max_turns=2", "--json"]].concat();
+    let enough = [&resume[..], &["turns=2", "--json"]].concat();
     let told = lines(&store.run(&enough));
     let done = &told.last().unwrap()["ok"];
     assert_eq!(
@@ -165,7 +165,7 @@ fn what_another_agent_changed_is_shown_where_it_went_on() {
 fn a_limit_that_is_none_is_refused() {
     for (limit, said) in [
         ("max_turns", "give a limit, =, and a number"),
-        ("turns=3", "no limit is called turns; give one of max_input_tokens, "),
+        ("rounds=3", "no limit is called rounds; give one of max_input_tokens, "),
         ("max_turns=soon", "give a number that is not negative"),
         ("max_turns=-1", "give a number that is not negative"),
     ] {

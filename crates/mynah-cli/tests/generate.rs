@@ -299,7 +299,13 @@ fn the_prompt_comes_from_a_pipe_too() {
     }
     for arguments in [&[][..], &["-"], &["Shorten:", "-"]] {
         let told = feed(Server::new([]).command(arguments), b" \t\n");
-        assert_eq!((told.code, &*told.stderr), (Some(2), "mynah: standard input is empty\n"));
+        assert_eq!(
+            (told.code, &*told.stderr),
+            (
+                Some(2),
+                "mynah: standard input is empty; give the text as an argument, or pipe it in\n"
+            )
+        );
     }
 }
 

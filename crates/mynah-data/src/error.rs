@@ -346,7 +346,7 @@ impl Error {
     fn advice(&self) -> Option<&'static str> {
         match self.0.kind {
             ErrorKind::Adapter(AdapterReason::NoScriptedResponse) => Some(
-                "each process begins with the first script; add scripts, or in Rust pick them by the conversation with Scripted::by_turn()",
+                "add scripts; a program that is started again picks them by the conversation with Scripted::by_turn()",
             ),
             ErrorKind::Engine(EngineReason::UnknownTool) => {
                 let is_plain = Self::unknown_tool(self.tool_name()?).message() == self.message();

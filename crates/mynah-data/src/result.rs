@@ -104,8 +104,11 @@ impl HaltReason {
     }
 
     /// What the caller can do, as the end of a message.
-    fn advice(&self) -> &'static str {
+    fn advice(&self, is_recorded: bool) -> &'static str {
         match self {
+            Self::MaxTurns if !is_recorded => {
+                "; continue with the thread of the result, or set a larger max_turns"
+            }
             Self::MaxTurns => {
                 "; resume the run with a larger max_turns, or continue with the thread of the result"
             }
@@ -113,6 +116,7 @@ impl HaltReason {
             Self::ManualToolCalls => {
                 "; give results for manual_tool_calls, or approve or reject them"
             }
+            Self::BudgetExceeded if !is_recorded => "; set a larger budget",
             Self::BudgetExceeded => "; resume the run with a larger budget",
             Self::UncertainTools => "; decide about uncertain_tool_calls, and resume the run",
             Self::Sleeping => "; resume the run at its wake_at_ms",
@@ -368,12 +372,21 @@ impl ChatResult {
 
     fn halted(&self) -> Error {
         let breach = self.breach();
-        let limit = breach.as_ref().map(|breach| format!(": {breach}")).unwrap_or_default();
+        let calls: Vec<String> = self
+            .manual_tool_calls()
+            .iter()
+            .map(|call| format!("{} [{}]", call.name, call.id))
+            .collect();
+        let cause = match &breach {
+            Some(breach) => format!(": {breach}"),
+            None if calls.is_empty() => String::new(),
+            None => format!(": {}", calls.join(", ")),
+        };
         let error = Error::engine(EngineReason::Halted)
             .with_message(format!(
-                "engine error: halted: the chat stopped before the model was done: {}{limit}{}",
+                "engine error: halted: the chat stopped before the model was done: {}{cause}{}",
                 self.halted_reason,
-                self.halted_reason.advice()
+                self.halted_reason.advice(self.run_id.is_some())
             ))
             .with("halted_reason", self.halted_reason.as_str())
             .of_run(self.run_id.as_ref());

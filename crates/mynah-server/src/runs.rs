@@ -227,6 +227,8 @@ pub(crate) struct Described {
     parent: Option<Link>,
     previous: Option<Previous>,
     end: Option<Ended>,
+    /// The text of the model's last answer, if the run is completed.
+    answer: Option<String>,
     resumable: Option<bool>,
     continued_in: Option<RunId>,
     error: Option<Error>,
@@ -305,6 +307,19 @@ impl Described {
             }
             _ => None,
         };
+        let answer = match &end {
+            Some(ended) if ended.kind == "completed" => last_answer(log, &run, ended.seq).await?,
+            _ => None,
+        };
+        // Without one that calls an agent which answers in place of the model.
+        let answer = match answer {
+            Some(Fact::AssistantCompleted { response, .. })
+                if response.message.tool_calls().next().is_none() =>
+            {
+                Some(response.message.text().into_owned())
+            }
+            _ => None,
+        };
         let mut listed = Listed::from(run);
         listed.read_agents(log).await?;
         listed.set_parent(parent.as_ref());
@@ -316,6 +331,7 @@ impl Described {
         Ok(Self {
             fingerprint: run.seal.map(|_| run.hash),
             parent: parent.map(|Parent { run_id, seq, hash, .. }| Link { run_id, seq, hash }),
+            answer,
             resumable: end.as_ref().and_then(Ended::resumable),
             continued_in,
             previous: about.session.and_then(|session| session.previous),

@@ -76,7 +76,7 @@ async fn a_run_is_started_and_waited_for() {
     let place = response.headers()["location"].to_str().unwrap().to_owned();
     let run = json_of(response).await;
     assert_eq!((&run["run_id"], &run["status"]), (&json!("a b/c"), &json!("completed")));
-    assert_eq!(run["agent"], "greeter");
+    assert_eq!((&run["agent"], &run["answer"]), (&json!("greeter"), &json!("Hello!")));
     assert_eq!(server.json(&place).await, run);
     assert!(log.run("a b/c").await.unwrap().unwrap().seal.is_some());
 }

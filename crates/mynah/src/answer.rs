@@ -18,7 +18,7 @@ use mynah_step::{BoxFuture, schema_of, schemars::JsonSchema};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::{CancelHandle, call::Chat, prepare::Input, stream::EventStream};
+use crate::{CancelHandle, Run, call::Chat, prepare::Input, stream::EventStream};
 
 impl Chat {
     /// The answer as a value of a type. The model is asked for JSON that fits the type's schema,
@@ -81,12 +81,44 @@ impl<T: DeserializeOwned + JsonSchema> Answer<T> {
     /// The call as it happens. After the last event, [`AnswerStream::answer`] returns the value.
     pub fn stream(self) -> AnswerStream<T> {
         let form = Form::of::<T>();
-        let format = ResponseFormat::json_schema(&form.name, form.schema.clone());
-        let chat = self.chat.response_format(format);
+        let (repairs, answer) = (0..self.repairs, None);
+        let chat = self.chat.response_format(form.format());
         let first = chat.0.run_id.clone();
         let events = chat.clone().stream();
-        let (repairs, answer) = (0..self.repairs, None);
         AnswerStream { chat, first, form, events, repairs, result: None, answer, of: PhantomData }
+    }
+
+    /// Starts the run or continues it, as [`Chat::start_or_resume`] does, up to where it ends or waits for a decision. Once it has
+    /// ended, the same call returns the value: it attaches to the run.
+    ///
+    /// ```
+    /// use mynah::{Engine, Decision, Tool, log::MemoryLog, schemars::{self, JsonSchema}, testing::{Script, Scripted}};
+    /// use serde_json::json;
+    ///
+    /// #[derive(serde::Deserialize, JsonSchema)]
+    /// struct Receipt {
+    ///     number: u32,
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah::Result<()> {
+    /// # let pay = Tool::new("pay", "Pays.", json!({})).manual().handler(|_, _| async { "paid" });
+    /// # let pays = Script::new().tool_call("c0", "pay", json!({})).call_tools();
+    /// # let engine = Engine::new(Scripted::play([pays, Script::new().text(r#"{"number": 17}"#).stop()])).tool(pay);
+    /// let log = MemoryLog::new();
+    /// let receipt = || engine.chat("Pay.").record(&log).run_id("invoice-17").answer_as::<Receipt>();
+    ///
+    /// let mut run = receipt().start_or_resume().await?;
+    /// while run.waiting().is_some() {
+    ///     run = run.decide(|_call| Decision::Approve).await?; // ask a person first
+    /// }
+    /// assert_eq!(receipt().await?.number, 17);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Chat::start_or_resume`].
+    pub async fn start_or_resume(self) -> Result<Run> {
+        self.chat.response_format(Form::of::<T>().format()).start_or_resume().await
     }
 }
 
@@ -248,6 +280,10 @@ impl Form {
             }
         }
         Self { name, schema, is_wrapped }
+    }
+
+    fn format(&self) -> ResponseFormat {
+        ResponseFormat::json_schema(&self.name, self.schema.clone())
     }
 
     /// The value of an answer, or why it does not fit.

@@ -141,6 +141,8 @@ mod book {
     mod context {}
     #[doc = include_str!("../../../docs/crashes.md")]
     mod crashes {}
+    #[doc = include_str!("../../../docs/errors.md")]
+    mod errors {}
     #[doc = include_str!("../../../docs/mcp.md")]
     mod mcp {}
     #[doc = include_str!("../../../docs/providers.md")]
@@ -151,6 +153,8 @@ mod book {
     mod recording {}
     #[doc = include_str!("../../../docs/server.md")]
     mod server {}
+    #[doc = include_str!("../../../docs/streaming.md")]
+    mod streaming {}
     #[doc = include_str!("../../../docs/structured-output.md")]
     mod structured_output {}
     #[doc = include_str!("../../../docs/subagents.md")]
@@ -168,10 +172,11 @@ pub mod prelude {
     #[cfg(feature = "sqlite")]
     pub use crate::log::SqliteLog;
     pub use crate::{
-        AdapterReason, Approval, Budget, CancelHandle, ChatResult, Decision, Engine, Error, Event,
-        Fallback, HaltReason, Message, OnToolError, OnUncertain, Options, Request, Response,
-        ResponseFormat, Result, RetryPolicy, RunId, Session, Status, StepResult, Thread, Tool,
-        ToolCall, ToolChoice, ToolContext, ToolErrorDecision, ToolMode, ToolOutcome, Waiting,
+        AdapterReason, Approval, Budget, CancelHandle, ChatResult, Decision, Engine, Error,
+        ErrorKind, Event, EventStream, Fallback, HaltReason, Message, OnToolError, OnUncertain,
+        Options, Request, Response, ResponseFormat, Result, RetryPolicy, RunId, Session, Status,
+        StepResult, Thread, Tool, ToolCall, ToolChoice, ToolContext, ToolErrorDecision, ToolMode,
+        ToolOutcome, Waiting,
         log::{Log, MemoryLog, verify_run},
     };
 }

@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 /// One limit of a budget.
 pub(crate) fn limit(said: &str) -> Result<(String, Value), String> {
     let (name, value) = said.split_once('=').ok_or("give a limit, =, and a number")?;
-    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+    let value: Value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+    // Agent files have most of them without the first word.
+    let full = format!("max_{name}");
+    let name = if Budget::from_json(&json!({&full: value})).is_ok() { &full } else { name };
     match Budget::from_json(&json!({name: value})) {
         Ok(_) => Ok((name.to_owned(), value)),
         Err(errors) if errors.iter().any(|error| error.code == "unknown_field") => Err(format!(
