@@ -46,7 +46,7 @@ async fn x03_scripts_can_follow_the_conversation_in_every_process() {
     let error = said(&first, 2).await.unwrap_err();
     assert!(error.message().contains("turn 3 and only 2 script(s)"), "{error}");
     let error = refusal(&Scripted::default()).await.to_string();
-    assert!(error.contains("each process begins with the first script"), "{error}");
+    assert!(error.contains("add scripts; a program that is started again"), "{error}");
 }
 
 #[tokio::test]

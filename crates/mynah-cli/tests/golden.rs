@@ -214,7 +214,7 @@ fn a_script_begins_anew_with_each_golden_and_each_repetition() {
     let failed = common::run(["check", &agent, &goldens, "--what-if"]);
     assert!(failed.stdout.contains("call 2 and only 1 script(s)"), "{}", failed.stdout);
     assert!(
-        failed.stdout.contains("begins with the first script; add scripts"),
+        failed.stdout.contains("add scripts; a program that is started again"),
         "{}",
         failed.stdout
     );
