@@ -493,7 +493,7 @@ fn a_real_model_is_talked_to_stopped_and_talked_to_again() {
     let mut terminal = Terminal::new(&store, &["chat", &agent, "--session", "s"], 80, &[]);
     terminal.wait("›");
     terminal.send("Tell me a long story about a mynah bird.\r");
-    // Whatever a small model says, it is English.
+    // The words of a small model differ each time. They are English.
     terminal.wait_after("mynah bird.", "the ");
     terminal.send("\x03");
     terminal.wait_prompt("stopped");

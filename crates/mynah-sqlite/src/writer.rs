@@ -241,10 +241,8 @@ trait Job: Send {
     fn run(&self) -> &str;
     fn durability(&self) -> Durability;
     fn finish(&mut self, committed: Result<()>);
-    /// Whether it is retried if the commit fails.
-    fn is_owed(&self) -> bool;
-    /// The commit failed, and a later one may not come soon: nobody waits for it any more.
-    fn postpone(&mut self);
+    /// The commit failed. Returns whether the next one retries it; that may not come soon, so readers no longer wait for it.
+    fn postpone(&mut self) -> bool;
 }
 
 struct Task<J, T, U> {
@@ -305,12 +303,11 @@ where
         }
     }
 
-    fn is_owed(&self) -> bool {
+    fn postpone(&mut self) -> bool {
+        if self.is_owed {
+            self.uncount();
+        }
         self.is_owed
-    }
-
-    fn postpone(&mut self) {
-        self.uncount();
     }
 }
 
@@ -420,12 +417,7 @@ impl WriterThread {
             )),
         });
         if committed.is_err() {
-            let owed = group.extract_if(.., |job| job.is_owed());
-            let postponed = owed.map(|mut job| {
-                job.postpone();
-                job
-            });
-            self.owed.extend(postponed);
+            self.owed.extend(group.extract_if(.., |job| job.postpone()));
         }
         for job in &mut group {
             job.finish(committed.clone());
