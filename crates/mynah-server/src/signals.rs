@@ -238,18 +238,18 @@ async fn continued(
     match perform(app, engine.resume(&runs::log(app), id).inbox(), space).await {
         Ok((_, live)) => Ok(Some(live)),
         // What was delivered is taken by the process that has the run, or was taken already.
-        Err(_) if app.log.run(id).await?.is_some_and(|run| is_elsewhere(app, &run)) => {
-            Ok(app.live.run(id))
-        }
+        Err(_) if is_taken(app, id).await? => Ok(app.live.run(id)),
         Err(problem) => Err(problem),
     }
 }
 
-/// Whether a run has an owner or an end.
-fn is_elsewhere(app: &App, run: &mynah::log::RunSummary) -> bool {
-    app.live.run(&run.run_id).is_some()
+/// Whether what was delivered to a run is taken: the run has an owner or an end, or nothing is left in its inbox.
+async fn is_taken(app: &App, id: &str) -> Result<bool> {
+    let Some(run) = app.log.run(id).await? else { return Ok(false) };
+    let is_elsewhere = app.live.run(id).is_some()
         || run.held_until.is_some()
-        || run.status != RunStatus::Suspended
+        || run.status != RunStatus::Suspended;
+    Ok(is_elsewhere || app.log.inbox(id, 1).await?.is_empty())
 }
 
 /// Continues a run in this process.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use mynah::{
     Engine, Signal, deliver,
-    log::{Log as _, MemoryLog, RunStatus},
+    log::{Append, Head, Lease, Log, LogFuture, MemoryLog, RunStatus, forward_log},
     testing::Scripted,
 };
 use mynah_server::{Agent, Server};
@@ -74,6 +74,55 @@ async fn a_signal_with_a_key_counts_once() {
         let refused = server.post("/v1/runs/r/signals", &json!({"cancel": true, "key": key})).await;
         assert_eq!(problem_of(refused).await.0, 400);
     }
+}
+
+/// A log where another process takes what was delivered just before this one does.
+#[derive(Clone)]
+struct Overtaken(MemoryLog);
+
+impl Log for Overtaken {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
+        self.0.append(batch)
+    }
+
+    fn take(
+        &self,
+        run: &str,
+        owner: &str,
+        term: Duration,
+        seen: Option<i64>,
+    ) -> LogFuture<'_, Lease> {
+        let (run, owner) = (run.to_owned(), owner.to_owned());
+        Box::pin(async move {
+            if !self.0.inbox(&run, 1).await?.is_empty() {
+                engine([calls_again()]).resume(&self.0, &run).inbox().await?;
+            }
+            self.0.take(&run, &owner, term, seen).await
+        })
+    }
+
+    forward_log!(self => self.0, except append, take);
+}
+
+/// A second payment.
+fn calls_again() -> Value {
+    let call = json!({"id": "c1", "name": "pay", "arguments": {"euros": 8}});
+    json!([{"tool_call": call}, {"finish": "tool_calls"}])
+}
+
+#[tokio::test]
+async fn a_signal_that_another_process_took_succeeds_although_the_run_waits_again() {
+    let log = MemoryLog::new();
+    let server = Running::start(Server::new(Overtaken(log.clone())).agent(cashier())).await;
+    let body = json!({"input": "pay", "key": "r"});
+    let waits = json_of(server.post("/v1/runs?wait=30", &body).await).await;
+    assert_eq!(waits["status"], "suspended");
+
+    let taken = server.post("/v1/runs/r/signals?wait=30", &json!({"approve": ["c0"]})).await;
+    assert_eq!(taken.status(), StatusCode::OK);
+    assert_eq!(json_of(taken).await["status"], "suspended");
+    let resumed = kinds(&log, "r").await.iter().filter(|kind| **kind == "resumed").count();
+    assert_eq!(resumed, 1);
 }
 
 #[tokio::test]
