@@ -312,6 +312,9 @@ const BUILD: &str = "cargo build --quiet --workspace --all-features --bins --exa
 /// The command, as the tests compile it.
 const MYNAH: &str = "target/debug/mynah";
 
+/// What runs at the same time. The programs `pages` and `postgres` wait for a browser and a server for most of their time.
+const PARTS: [&str; 3] = ["--doc", "--test p*", "--lib --bins --examples --test [!p]*"];
+
 /// Runs all tests in one build: another set of packages or features would compile the workspace again.
 ///
 /// Peers that tests can use are installed first and named in the environment. The property tests have the same cases each time, so
@@ -328,14 +331,14 @@ fn test() -> Result<(), String> {
     variables.extend(mcp::peers().map(|folder| ("MYNAH_MCP_PEERS", folder.display().to_string())));
     variables.extend(axe().map(|file| ("MYNAH_AXE", file)));
     run_in(&variables, &format!("{line} --no-run"))?;
-    let parts = ["--doc", "--lib --bins --examples --tests"].map(|part| format!("{line} {part}"));
+    let parts = PARTS.map(|part| format!("{line} {part}"));
     let Err(failures) = side_by_side(&variables, &parts) else { return Ok(()) };
     let problem = failures.iter().map(|(problem, _)| &**problem).collect::<Vec<_>>().join("\n");
     let failed = failures.iter().flat_map(|(_, output)| failed_tests(output)).collect::<Vec<_>>();
     if failed.is_empty() || !failed.iter().all(|test| is_repeatable(test)) {
         return Err(problem);
     }
-    run_in(&variables, &format!("{line} --test all -- --exact {}", failed.join(" ")))?;
+    run_in(&variables, &format!("{line} --tests -- --exact {}", failed.join(" ")))?;
     for test in failed {
         skip(&format!("the failure of {test}"), "it passed alone; mend it, its output is above");
     }
@@ -357,15 +360,21 @@ fn is_repeatable(test: &str) -> bool {
 fn unlisted_tests() -> Result<(), String> {
     for folder in fs::read_dir("crates").map_err(|e| format!("crates: {e}"))?.flatten() {
         let tests = folder.path().join("tests");
-        let Ok(all) = fs::read_to_string(tests.join("all.rs")) else { continue };
         let manifest = folder.path().join("Cargo.toml");
-        let alone = fs::read_to_string(&manifest).map_err(|e| format!("{manifest:?}: {e}"))?;
-        for name in source_names(&tests)? {
-            let is_listed = all.contains(&format!("mod {name};"));
-            if !is_listed && !alone.contains(&format!("name = \"{name}\"")) {
+        let manifest = fs::read_to_string(&manifest).map_err(|e| format!("{manifest:?}: {e}"))?;
+        if !manifest.contains("autotests = false") {
+            continue;
+        }
+        let names = source_names(&tests)?;
+        let read = |name: &String| fs::read_to_string(tests.join(name).with_extension("rs"));
+        let sources: Vec<String> = names.iter().flat_map(read).collect();
+        for name in names {
+            let line = format!("mod {name};");
+            let is_listed = sources.iter().any(|source| source.contains(&line));
+            if !is_listed && !manifest.contains(&format!("name = \"{name}\"")) {
                 let tests = tests.display();
                 return Err(format!(
-                    "{tests}/{name}.rs never runs; add `mod {name};` to {tests}/all.rs"
+                    "{tests}/{name}.rs never runs; add `mod {name};` to a program of these tests, such as {tests}/all.rs"
                 ));
             }
         }
@@ -424,7 +433,7 @@ fn axe() -> Option<String> {
 /// Runs the tests of the inspector's pages in Chromium.
 fn browser() -> Result<(), String> {
     let Some(axe) = axe() else { return without_peers() };
-    let line = "cargo test -p mynah-cli --all-features -- exported_page:: inspector";
+    let line = "cargo test -p mynah-cli --all-features --test pages";
     run_in(&[("MYNAH_AXE", axe)], line)
 }
 

@@ -1,4 +1,4 @@
-//! The integration tests, as one program: it is compiled and linked once.
+//! The integration tests but for those of pages, as one program: it is compiled and linked once.
 
 #![allow(
     clippy::expect_used,
@@ -12,7 +12,6 @@ mod agent_files;
 mod bad_input;
 mod cancel;
 mod cast;
-mod chromium;
 mod cli;
 mod common;
 mod continued;
@@ -22,18 +21,11 @@ mod crash;
 mod demo;
 mod doctor;
 mod error_texts;
-mod exported_page;
 mod fork;
 mod full_disk;
 mod generate;
 mod go_on;
 mod golden;
-mod hostile_text;
-mod inspector;
-mod inspector_details;
-mod inspector_hidden;
-mod inspector_runs;
-mod inspector_views;
 mod json;
 mod killed_server;
 mod log;
