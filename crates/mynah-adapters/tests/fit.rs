@@ -151,11 +151,9 @@ fn definitions_that_would_grow_without_bound_are_cut() {
         json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/t0"}}, "$defs": defs});
     for dialect in Dialect::ALL.iter().copied() {
         for strict in [None, Some(true)] {
-            let begun = Instant::now();
             let fitted = fit(&schema, Target::arguments(dialect).strict(strict)).unwrap();
             let size = fitted.schema.to_string().len();
             assert!(size < 5_000_000, "{dialect:?}: {size} bytes");
-            assert!(begun.elapsed() < Duration::from_secs(5), "{dialect:?}: {:?}", begun.elapsed());
         }
     }
 }

@@ -1,13 +1,10 @@
 //! What holds for every schema that is fitted to a dialect.
 
-use std::time::Duration;
-
 use mynah_adapters::fit::{Dialect, Target, fit};
 use mynah_data::ToolCall;
 use mynah_step::Tool;
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Map, Value, json};
-use tokio::time::Instant;
 
 /// What a schema generator may refer to.
 const REFERENCES: [&str; 5] =
@@ -169,8 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn any_json_is_fitted_or_refused_in_bounded_time(schema in anything()) {
-        let begun = Instant::now();
+    fn any_json_is_fitted_or_refused(schema in anything()) {
         for dialect in Dialect::ALL.iter().copied() {
             for target in [Target::arguments(dialect), Target::answer(dialect).strict(Some(true))] {
                 if let Ok(once) = fit(&schema, target) {
@@ -179,7 +175,6 @@ proptest! {
                 }
             }
         }
-        prop_assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     }
 }
 
