@@ -12,7 +12,7 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
     process::{Child, Command, Stdio},
-    sync::{Condvar, Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
 };
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 /// A browser with one window, which ends with this value.
 pub(crate) struct Browser {
-    _turn: Turn,
+    _alone: MutexGuard<'static, ()>,
     driver: Child,
     port: u16,
     session: String,
@@ -30,7 +30,9 @@ pub(crate) struct Browser {
 impl Browser {
     /// Starts a browser. None where there is none, which a machine of the CI may not say.
     pub(crate) fn start() -> Option<Self> {
-        let turn = Turn::wait();
+        // Several at once take longer than one after the other.
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let started = Command::new("chromedriver")
             .arg("--port=0")
             .stdout(Stdio::piped())
@@ -54,7 +56,7 @@ impl Browser {
             }
         };
         thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
-        let mut browser = Self { _turn: turn, driver, port, session: String::new() };
+        let mut browser = Self { _alone: alone, driver, port, session: String::new() };
         let options = json!({"args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
             "--disable-background-networking", "--disable-component-update", "--window-size=1280,900"]});
         let logs = json!({"browser": "ALL", "performance": "ALL"});
@@ -261,28 +263,6 @@ impl Browser {
             urls.extend(url.filter(|url| !url.starts_with("data:")).map(str::to_owned));
         }
         urls
-    }
-}
-
-/// One of the two browsers that may run at the same time. More of them take longer.
-struct Turn;
-
-/// How many may start now, and who waits for that.
-static FREE: (Mutex<u32>, Condvar) = (Mutex::new(2), Condvar::new());
-
-impl Turn {
-    fn wait() -> Self {
-        let free = FREE.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = FREE.1.wait_while(free, |free| *free == 0);
-        *free.unwrap_or_else(PoisonError::into_inner) -= 1;
-        Self
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        *FREE.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        FREE.1.notify_one();
     }
 }
 
