@@ -72,7 +72,7 @@ async fn relaxed_appends_do_not_wait_for_the_disk_and_others_do() {
     let Some(server) = server::start() else { return };
     // By default, the server would not wait for any.
     server.sql("ALTER ROLE test SET synchronous_commit = 'off'");
-    // Or would write what is relaxed before it is asked for that, five times a second.
+    // By default, the server writes relaxed commits to the disk five times a second, perhaps before the test looks.
     server.sql("ALTER SYSTEM SET wal_writer_delay = '10s'");
     server.sql("SELECT pg_reload_conf()");
     let schema = server.fresh();
@@ -82,7 +82,7 @@ async fn relaxed_appends_do_not_wait_for_the_disk_and_others_do() {
     let flushed = || server.sql("SELECT pg_current_wal_flush_lsn() = pg_current_wal_insert_lsn()");
     assert_eq!(flushed(), "t", "it is on the disk");
     let relaxed = mynah_log::Durability::Relaxed;
-    // A pass of the server's writer may be in between.
+    // Still, the server may write them between an append and the look.
     let mut seen = false;
     for _ in 0..20 {
         run = run.user("more");
