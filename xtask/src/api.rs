@@ -3,7 +3,7 @@
 use std::{env, fs, process::Command};
 
 use crate::{
-    finish,
+    BUILD, MYNAH, finish,
     interop::{Peer, free_port, python},
     run, without_peers,
 };
@@ -21,16 +21,17 @@ names = [family.name for family in text_string_to_metric_families(get('/metrics'
 assert 'mynah_runs_live' in names, names
 ";
 
+pub(crate) const INSTALL: &str = "pip install --quiet openapi-spec-validator prometheus-client";
+
 /// Validates the OpenAPI document and parses the metrics of a server.
 pub(crate) fn all() -> Result<(), String> {
-    let install = "pip install --quiet openapi-spec-validator prometheus-client";
-    let Some(folder) = python("api", install) else { return without_peers() };
-    run("cargo build --quiet -p mynah-cli")?;
+    let Some(folder) = python("api", INSTALL) else { return without_peers() };
+    run(BUILD)?;
     for (name, text) in [("check.py", CHECK), ("agent.json", AGENT)] {
         let file = folder.join(name);
         fs::write(&file, text).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
     }
-    let program = env::current_dir().map_err(|e| e.to_string())?.join("target/debug/mynah");
+    let program = env::current_dir().map_err(|e| e.to_string())?.join(MYNAH);
     let port = free_port()?;
     let listen = format!("127.0.0.1:{port}");
     let mut server = Command::new(program);

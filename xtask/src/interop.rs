@@ -5,11 +5,12 @@ use std::{
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::{Mutex, PoisonError},
     thread,
     time::Duration,
 };
 
-use crate::{BUILD, MYNAH, command, is_installed, run, run_with, skip, without_peers};
+use crate::{BUILD, MYNAH, api, command, is_installed, mcp, run, run_with, skip, without_peers};
 
 /// Everything: the fake upstream, a gateway in front of it, and a real model.
 pub(crate) fn all() -> Result<(), String> {
@@ -43,13 +44,11 @@ const FIXTURES: &str = r#"{"fixtures": [
 const TOOLS: &str = r#"[{"name": "get_weather", "description": "The weather",
   "schema": {"type": "object", "properties": {"city": {"type": "string"}}}}]"#;
 
+const AIMOCK: &str = "npm install --no-audit --no-fund @copilotkit/aimock";
+
 /// Asks in every format for text, a tool call, reasoning, a refusal and half an answer, and then in every way that a server can fail.
 pub(crate) fn aimock() -> Result<(), String> {
-    let Some(folder) =
-        fetched("npm", "aimock", "npm install --no-audit --no-fund @copilotkit/aimock")
-    else {
-        return without_peers();
-    };
+    let Some(folder) = fetched("npm", "aimock", AIMOCK) else { return without_peers() };
     run(BUILD)?;
     write(&folder.join("tools.json"), TOOLS)?;
     let tools = folder.join("tools.json").display().to_string();
@@ -242,8 +241,26 @@ impl Drop for Peer {
     }
 }
 
+/// Held while a peer is installed: stages ask for peers that [`prefetch`] may be installing.
+static INSTALLING: Mutex<()> = Mutex::new(());
+
+/// Installs the peers of all stages while others compile: that is mostly waiting for the network.
+pub(crate) fn prefetch() {
+    thread::spawn(|| {
+        mcp::peers();
+        crate::axe();
+        fetched("npm", "aimock", AIMOCK);
+        python("api", api::INSTALL);
+    });
+}
+
 /// The folder of a peer, installed by this command unless it was before; none where that cannot be done.
 pub(crate) fn fetched(program: &str, name: &str, install: &str) -> Option<PathBuf> {
+    let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    installed(program, name, install)
+}
+
+fn installed(program: &str, name: &str, install: &str) -> Option<PathBuf> {
     let folder = env::current_dir().ok()?.join("target/interop").join(name);
     let mark = folder.join("installed");
     if mark.exists() {
@@ -269,6 +286,7 @@ pub(crate) fn fetched(program: &str, name: &str, install: &str) -> Option<PathBu
 
 /// The same for a peer that lives in a virtual environment of Python.
 pub(crate) fn python(name: &str, install: &str) -> Option<PathBuf> {
+    let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = env::current_dir().ok()?.join("target/interop").join(name);
     if is_installed("python3") && !folder.join("bin/pip").exists() {
         let made = command("python3 -m venv").arg(&folder).status();
@@ -277,7 +295,7 @@ pub(crate) fn python(name: &str, install: &str) -> Option<PathBuf> {
             return None;
         }
     }
-    fetched("python3", name, install)
+    installed("python3", name, install)
 }
 
 pub(crate) fn free_port() -> Result<u16, String> {

@@ -198,7 +198,11 @@ fn perform(task: Task<'_>) -> Result<(), String> {
             let on_ci = env::var_os("CI").is_some_and(|value| !value.is_empty());
             set_up(install || on_ci)?;
             COMPLETE.store(install || on_ci, Relaxed);
-            run_stages(if quick { QUICK_STAGES } else { STAGES })
+            if quick {
+                return run_stages(QUICK_STAGES);
+            }
+            interop::prefetch();
+            run_stages(STAGES)
         }
         Task::Hygiene { install } => hygiene::all(install),
         Task::PublicApi => hygiene::public_api(false),
@@ -312,8 +316,17 @@ const BUILD: &str = "cargo build --quiet --workspace --all-features --bins --exa
 /// The command, as the tests compile it.
 const MYNAH: &str = "target/debug/mynah";
 
-/// What runs at the same time. The programs `pages` and `postgres` wait for a browser and a server for most of their time.
-const PARTS: [&str; 3] = ["--doc", "--test p*", "--lib --bins --examples --test [!p]*"];
+/// What runs at the same time. The programs `pages` and `postgres` wait for a browser and a server for much of their time.
+const PARTS: [&str; 3] = ["--doc", "--test p*", "--lib --bins --test [!p]*"];
+
+/// The options for the examples that have tests. `--examples` would link all others a second time.
+fn tested_examples() -> Result<String, String> {
+    let manifest = "crates/mynah/Cargo.toml";
+    let text = fs::read_to_string(manifest).map_err(|e| format!("{manifest}: {e}"))?;
+    let examples = text.split("[[example]]").skip(1).filter(|text| text.contains("test = true"));
+    let names = examples.filter_map(|example| example.split('"').nth(1));
+    Ok(names.map(|name| format!(" --example {name}")).collect())
+}
 
 /// Runs all tests in one build: another set of packages or features would compile the workspace again.
 ///
@@ -331,7 +344,8 @@ fn test() -> Result<(), String> {
     variables.extend(mcp::peers().map(|folder| ("MYNAH_MCP_PEERS", folder.display().to_string())));
     variables.extend(axe().map(|file| ("MYNAH_AXE", file)));
     run_in(&variables, &format!("{line} --no-run"))?;
-    let parts = PARTS.map(|part| format!("{line} {part}"));
+    let mut parts = PARTS.map(|part| format!("{line} {part}"));
+    parts[2] += &tested_examples()?;
     let Err(failures) = side_by_side(&variables, &parts) else { return Ok(()) };
     let problem = failures.iter().map(|(problem, _)| &**problem).collect::<Vec<_>>().join("\n");
     let failed = failures.iter().flat_map(|(_, output)| failed_tests(output)).collect::<Vec<_>>();

@@ -9,8 +9,9 @@
 
 use std::{
     env,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
+    os::unix::process::CommandExt as _,
     process::{Child, Command, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
     thread,
@@ -19,91 +20,73 @@ use std::{
 
 use serde_json::{Value, json};
 
-/// A browser with one window, which ends with this value.
-pub(crate) struct Browser {
-    _alone: MutexGuard<'static, ()>,
+/// A window of the browser that all tests of a program share. It is empty, and nothing is left of earlier ones.
+pub(crate) struct Browser(MutexGuard<'static, Option<Session>>);
+
+/// The browser, and the driver through which it is reached.
+struct Session {
     driver: Child,
     port: u16,
-    session: String,
+    id: String,
 }
 
+/// Starts the driver, and ends it and the browser when the standard input closes: no value of a static is ever dropped.
+const DRIVER: &str = "chromedriver --port=0 & read -r _; kill -- -$$";
+
 impl Browser {
-    /// Starts a browser. None where there is none, which a machine of the CI may not say.
+    /// The browser, which the first caller starts. None where there is none, which a machine of the CI may not say.
     pub(crate) fn start() -> Option<Self> {
         // Several at once take longer than one after the other.
-        static ALONE: Mutex<()> = Mutex::new(());
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let started = Command::new("chromedriver")
-            .arg("--port=0")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn();
-        let mut driver = match started {
-            Ok(driver) => driver,
-            Err(error) if env::var_os("CI").is_some() => panic!("chromedriver: {error}"),
-            Err(error) => {
-                eprintln!("skipped: chromedriver: {error}; Debian has it in `chromium-driver`");
-                return None;
-            }
-        };
-        let mut said = BufReader::new(driver.stdout.take().unwrap());
-        let port = loop {
-            let mut line = String::new();
-            assert_ne!(said.read_line(&mut line).unwrap(), 0, "chromedriver ended");
-            let port = line.rsplit_once("successfully on port ").map(|(_, port)| port.trim());
-            if let Some(port) = port.and_then(|port| port.trim_end_matches('.').parse().ok()) {
-                break port;
-            }
-        };
-        thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
-        let mut browser = Self { _alone: alone, driver, port, session: String::new() };
-        let options = json!({"args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-            "--disable-background-networking", "--disable-component-update", "--window-size=1280,900"]});
-        let logs = json!({"browser": "ALL", "performance": "ALL"});
-        let wanted = json!({"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": logs});
-        let body = json!({"capabilities": {"alwaysMatch": wanted}});
-        let made = browser.request("POST", "/session", &body);
-        browser.session = made["sessionId"].as_str().unwrap().to_owned();
+        static SHARED: Mutex<Option<Session>> = Mutex::new(None);
+        let shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_installed() {
+            let why = "chromedriver is not installed; Debian has it in `chromium-driver`";
+            assert!(env::var_os("CI").is_none(), "{why}");
+            eprintln!("skipped: {why}");
+            return None;
+        }
+        let mut browser = Self(shared);
+        if browser.0.is_none() || browser.clear().is_err() {
+            *browser.0 = None;
+            *browser.0 = Some(Session::start());
+        }
         Some(browser)
     }
 
-    fn request(&self, method: &str, path: &str, body: &Value) -> Value {
-        self.attempt(method, path, body).unwrap_or_else(|error| panic!("{method} {path}: {error}"))
+    /// Opens a new window in place of all others, and forgets what pages kept.
+    fn clear(&self) -> Result<(), Value> {
+        let session = self.session();
+        let get = |path: &str| session.attempt("GET", path, &json!({}));
+        let post = |path: &str, body: Value| session.attempt("POST", path, &body);
+        let cdp = |command, params: Value| {
+            post("/goog/cdp/execute", json!({"cmd": command, "params": params}))
+        };
+        let origin =
+            post("/execute/sync", json!({"script": "return location.origin", "args": []}))?;
+        if origin.as_str().is_some_and(|origin| origin.starts_with("http")) {
+            cdp("Storage.clearDataForOrigin", json!({"origin": origin, "storageTypes": "all"}))?;
+        }
+        cdp("Network.clearBrowserCookies", json!({}))?;
+        let old = get("/window/handles")?;
+        let new = post("/window/new", json!({"type": "tab"}))?["handle"].take();
+        for handle in old.as_array().into_iter().flatten() {
+            post("/window", json!({"handle": handle}))?;
+            session.attempt("DELETE", "/window", &json!({}))?;
+        }
+        post("/window", json!({"handle": new}))?;
+        for kind in ["browser", "performance"] {
+            post("/se/log", json!({"type": kind}))?;
+        }
+        Ok(())
     }
 
-    /// One request of the protocol: its value, or its error.
-    fn attempt(&self, method: &str, path: &str, body: &Value) -> Result<Value, Value> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
-        let body = if method == "POST" { body.to_string() } else { String::new() };
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Type: application/json\r\n\
-             Connection: close\r\nContent-Length: {}\r\n\r\n",
-            self.port,
-            body.len()
-        );
-        stream.write_all(head.as_bytes()).unwrap();
-        stream.write_all(body.as_bytes()).unwrap();
-        let mut reply = BufReader::new(stream);
-        let (mut line, mut length) = (String::new(), 0);
-        while reply.read_line(&mut line).unwrap() > 2 {
-            let lower = line.to_ascii_lowercase();
-            if let Some(value) = lower.strip_prefix("content-length:") {
-                length = value.trim().parse().unwrap();
-            }
-            line.clear();
-        }
-        let mut text = vec![0; length];
-        reply.read_exact(&mut text).unwrap();
-        let mut value: Value = serde_json::from_slice(&text).unwrap();
-        match value["value"].take() {
-            error if error.get("error").is_some_and(Value::is_string) => Err(error),
-            value => Ok(value),
-        }
+    fn session(&self) -> &Session {
+        self.0.as_ref().unwrap()
     }
 
     fn command(&self, path: &str, body: &Value) -> Value {
-        self.request("POST", &format!("/session/{}{path}", self.session), body)
+        let done = self.session().attempt("POST", path, body);
+        done.unwrap_or_else(|error| panic!("POST {path}: {error}"))
     }
 
     /// Opens an address.
@@ -175,8 +158,7 @@ impl Browser {
         let click = |browser: &Self| {
             browser.wait(&format!("document.querySelector({}) !== null", json!(selector)));
             let found = browser.element(selector);
-            let path = format!("/session/{}/element/{found}/click", browser.session);
-            browser.attempt("POST", &path, &json!({}))
+            browser.session().attempt("POST", &format!("/element/{found}/click"), &json!({}))
         };
         let is_final = |done: &Result<Value, Value>| {
             done.as_ref()
@@ -266,6 +248,77 @@ impl Browser {
     }
 }
 
+fn is_installed() -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|folder| folder.join("chromedriver").is_file())
+}
+
+impl Session {
+    fn start() -> Self {
+        let mut driver = Command::new("sh");
+        driver.args(["-c", DRIVER]).process_group(0);
+        driver.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut driver = driver.spawn().unwrap();
+        let mut said = BufReader::new(driver.stdout.take().unwrap());
+        let port = loop {
+            let mut line = String::new();
+            assert_ne!(said.read_line(&mut line).unwrap(), 0, "chromedriver ended");
+            let port = line.rsplit_once("successfully on port ").map(|(_, port)| port.trim());
+            if let Some(port) = port.and_then(|port| port.trim_end_matches('.').parse().ok()) {
+                break port;
+            }
+        };
+        thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
+        let mut session = Self { driver, port, id: String::new() };
+        let options = json!({"args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+            "--disable-background-networking", "--disable-component-update", "--window-size=1280,900"]});
+        let logs = json!({"browser": "ALL", "performance": "ALL"});
+        let wanted = json!({"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": logs});
+        let body = json!({"capabilities": {"alwaysMatch": wanted}});
+        let made = session.attempt("POST", "", &body);
+        let made = made.unwrap_or_else(|error| panic!("no session: {error}"));
+        session.id = format!("/{}", made["sessionId"].as_str().unwrap());
+        session
+    }
+
+    /// One request of the protocol: its value, or its error.
+    fn attempt(&self, method: &str, path: &str, body: &Value) -> Result<Value, Value> {
+        let lost = |error: io::Error| json!({"error": "no driver", "message": error.to_string()});
+        let mut reply = self.exchange(method, path, body).map_err(lost)?;
+        match reply["value"].take() {
+            error if error.get("error").is_some_and(Value::is_string) => Err(error),
+            value => Ok(value),
+        }
+    }
+
+    fn exchange(&self, method: &str, path: &str, body: &Value) -> io::Result<Value> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
+        let body = if method == "POST" { body.to_string() } else { String::new() };
+        let head = format!(
+            "{method} /session{}{path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Type: application/json\r\n\
+             Connection: close\r\nContent-Length: {}\r\n\r\n",
+            self.id,
+            self.port,
+            body.len()
+        );
+        stream.write_all(head.as_bytes())?;
+        stream.write_all(body.as_bytes())?;
+        let mut reply = BufReader::new(stream);
+        let (mut line, mut length) = (String::new(), 0);
+        while reply.read_line(&mut line)? > 2 {
+            let lower = line.to_ascii_lowercase();
+            if let Some(value) = lower.strip_prefix("content-length:") {
+                length = value.trim().parse().map_err(io::Error::other)?;
+            }
+            line.clear();
+        }
+        let mut text = vec![0; length];
+        reply.read_exact(&mut text)?;
+        Ok(serde_json::from_slice(&text)?)
+    }
+}
+
 /// The expression for the text of the first element of a selector.
 fn inner_text(selector: &str) -> String {
     format!("document.querySelector({})?.innerText", json!(selector))
@@ -283,12 +336,10 @@ pub(crate) fn axe() -> Option<String> {
     }
 }
 
-impl Drop for Browser {
+impl Drop for Session {
     fn drop(&mut self) {
-        if !self.session.is_empty() {
-            let _ = self.attempt("DELETE", &format!("/session/{}", self.session), &json!({}));
-        }
-        let _ = self.driver.kill();
+        // Its end ends the driver's shell.
+        drop(self.driver.stdin.take());
         let _ = self.driver.wait();
     }
 }
