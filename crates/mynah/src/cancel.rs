@@ -2,10 +2,8 @@
 
 use std::{collections::BTreeSet, fmt, future::poll_fn, pin::Pin, sync::Arc, task::Context};
 
-use mynah_data::{
-    Error, ErrorKind, HaltReason, LogReason, Messages, Metadata, Result, RunId, StreamReason,
-};
-use mynah_log::{End, Extent, Fact, Kind, Log, Record, RunStatus, UNCERTAIN_CALLS};
+use mynah_data::{Error, ErrorKind, HaltReason, LogReason, Messages, Result, RunId, StreamReason};
+use mynah_log::{Extent, Fact, Kind, Log, Record, RunStatus, UNCERTAIN_CALLS};
 use mynah_step::{Recorder, SystemWorld, World, take_over};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
@@ -13,6 +11,7 @@ use crate::{
     call::awaited,
     linked::after_end,
     loaded::{Loaded, VerifiedRun},
+    run::interrupted,
 };
 
 /// Ends runs from elsewhere: another task, a signal handler, a button.
@@ -217,16 +216,13 @@ impl Cancel {
                 .with_message(message)
                 .with("run_id", run.as_str()));
         }
-        let mut metadata = Metadata::new();
-        if extent != Extent::Chat {
-            metadata.insert("error".to_owned(), Error::stream(StreamReason::Cancelled).to_value());
-        }
+        let mut end = interrupted(extent, HaltReason::Cancelled);
         // Only what is read of it in full tells which calls its process may have run.
         if tools_ran && let Ok(loaded) = Loaded::read_knowing(&**log, run, &Messages::new()).await {
             let ids = loaded.state().left_open().into_iter().map(|(call, _)| call.id.clone());
             let ids: Vec<String> = ids.collect();
             if !ids.is_empty() {
-                metadata.insert(UNCERTAIN_CALLS.to_owned(), ids.into());
+                end.metadata.insert(UNCERTAIN_CALLS.to_owned(), ids.into());
             }
         }
         let (chain, _) = verifier.into_chain();
@@ -236,7 +232,6 @@ impl Cancel {
         if status.is_ended() {
             recorder.seal()?;
         } else {
-            let end = End::new(HaltReason::Cancelled, metadata);
             recorder.commit(&Fact::Cancelled { end, partial: None, cuts: Vec::new() })?;
         }
         poll_fn(|cx| recorder.poll_flush(cx)).await?;

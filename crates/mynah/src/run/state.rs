@@ -14,7 +14,8 @@ use mynah_log::{
 use mynah_step::{Continuation, Spent, Try, uncertain};
 use serde_json::{Value, json};
 
-pub(super) use self::ending::{manual_calls, plan_mode};
+pub(crate) use self::ending::interrupted;
+pub(super) use self::ending::{interruption, manual_calls, plan_mode};
 use super::open_turn::{ClosedTurn, OpenTurn, PlannedCall};
 use crate::context_policy::{ContextView, Measured, place, summary_in};
 
