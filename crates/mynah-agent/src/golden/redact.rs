@@ -483,8 +483,9 @@ async fn recorded(run: &str, facts: &[(i64, Fact)]) -> Result<MemoryLog, GoldenE
         number.to_be_bytes()
     };
     for (ts, fact) in facts {
-        records.push(chain.append(*ts, salt(), fact)?);
-        totals.count(fact);
+        let record = chain.append(*ts, salt(), fact)?;
+        totals.add(record.adds());
+        records.push(record);
     }
     let ended = facts.last().map_or(0, |(ts, _)| *ts);
     let seal = Fact::Sealed(Seal::new(chain.root(), totals));
