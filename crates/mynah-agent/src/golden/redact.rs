@@ -311,7 +311,25 @@ impl Names {
             | Fact::Cancelled { partial: Some(response), cuts, .. } => {
                 *cuts = whole(cuts, response)?
             }
-            _ => {}
+            Fact::RunStarted { .. }
+            | Fact::Resumed { .. }
+            | Fact::UserMessage { .. }
+            | Fact::TurnStarted { .. }
+            | Fact::TurnLost { .. }
+            | Fact::FinalizeStarted { .. }
+            | Fact::FinalizeFailed { .. }
+            | Fact::ToolScheduled { .. }
+            | Fact::ToolCompleted { .. }
+            | Fact::ToolFailed { .. }
+            | Fact::SideEffect { .. }
+            | Fact::ContextTruncated { .. }
+            | Fact::BudgetExceeded { partial: None, .. }
+            | Fact::Suspended(_)
+            | Fact::Completed(_)
+            | Fact::Failed(_)
+            | Fact::Cancelled { partial: None, .. }
+            | Fact::Sealed(_)
+            | Fact::Removed(_) => {}
         }
         Ok(fact)
     }

@@ -94,7 +94,24 @@ impl Resume {
                 | Fact::Cancelled { .. }
                 | Fact::Sealed(_),
             ) => return Err(self.has_ended(loaded)),
-            _ => {}
+            None
+            | Some(
+                Fact::RunStarted { .. }
+                | Fact::Resumed { .. }
+                | Fact::UserMessage { .. }
+                | Fact::TurnStarted { .. }
+                | Fact::TurnLost { .. }
+                | Fact::FinalizeStarted { .. }
+                | Fact::FinalizeFailed { .. }
+                | Fact::AssistantCompleted { .. }
+                | Fact::ToolScheduled { .. }
+                | Fact::ToolCompleted { .. }
+                | Fact::ToolFailed { .. }
+                | Fact::SideEffect { .. }
+                | Fact::ContextTruncated { .. }
+                | Fact::Suspended(_)
+                | Fact::Removed(_),
+            ) => {}
         }
         let refused = |why| Err(self.refused(RunStatus::Running, why));
         if message.role() != Role::User {

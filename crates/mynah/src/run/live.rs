@@ -566,8 +566,22 @@ impl Clock {
             Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
                 self.tools.remove(call_id).map(|began| began.elapsed())
             }
-            _ if fact.end().is_some() => Some(self.active + self.began.elapsed()),
-            _ => return,
+            Fact::Suspended(_) | Fact::Completed(_) | Fact::Failed(_) | Fact::Cancelled { .. } => {
+                Some(self.active + self.began.elapsed())
+            }
+            Fact::RunStarted { .. }
+            | Fact::Resumed { .. }
+            | Fact::UserMessage { .. }
+            | Fact::TurnStarted { .. }
+            | Fact::TurnLost { .. }
+            | Fact::FinalizeStarted { .. }
+            | Fact::FinalizeFailed { .. }
+            | Fact::ToolScheduled { .. }
+            | Fact::SideEffect { .. }
+            | Fact::ContextTruncated { .. }
+            | Fact::BudgetExceeded { .. }
+            | Fact::Sealed(_)
+            | Fact::Removed(_) => return,
         };
         fact.set_duration_ms(took.map(millis));
     }
