@@ -255,13 +255,24 @@ impl Door for Live {
         None
     }
 
-    fn poll_messages(&mut self, cx: &mut Context<'_>, action: &Action) -> Poll<()> {
-        match &mut self.resumption.mailbox {
+    fn poll_messages(
+        &mut self,
+        cx: &mut Context<'_>,
+        action: &Action,
+        machine: &Machine,
+    ) -> Poll<()> {
+        let looked = match &mut self.resumption.mailbox {
             Some(mailbox) if mailbox.is_new() || action.leaves_the_word() => {
                 mailbox.poll_refresh(cx)
             }
-            _ => Poll::Ready(()),
+            _ => return Poll::Ready(()),
+        };
+        // A log that does not answer puts off neither the deadline nor the limit on time.
+        if looked.is_pending() && self.poll_stop(cx, action, machine, false).is_some() {
+            self.resumption.mailbox = None;
+            return Poll::Ready(());
         }
+        looked
     }
 
     fn call_model(&mut self, machine: &Machine) {
