@@ -10,7 +10,7 @@ use mynah_log::{End, Extent, Plan, UNCERTAIN_CALLS};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use super::{RunState, is_in_a_turn};
+use super::RunState;
 use crate::run::open_turn::{ClosedTurn, OpenTurn, PlannedCall, add_denied};
 
 impl RunState {
@@ -107,7 +107,7 @@ impl RunState {
 
     pub(super) fn finish(&mut self, mut end: End) {
         // What the run waits for is answered when it continues.
-        if end.reason != HaltReason::ManualToolCalls && !is_in_a_turn(&end.reason) {
+        if end.reason != HaltReason::ManualToolCalls && !end.is_in_a_turn() {
             let why = match end
                 .metadata
                 .get("error")
