@@ -99,7 +99,25 @@ pub(crate) fn left_out<'f>(facts: impl IntoIterator<Item = &'f Fact>) -> Option<
                 };
                 how = how.or(earlier.map(strategy));
             }
-            _ => {}
+            Fact::RunStarted { about: None, .. }
+            | Fact::Resumed { .. }
+            | Fact::UserMessage { .. }
+            | Fact::TurnStarted { .. }
+            | Fact::TurnLost { .. }
+            | Fact::FinalizeStarted { .. }
+            | Fact::FinalizeFailed { .. }
+            | Fact::AssistantCompleted { .. }
+            | Fact::ToolScheduled { .. }
+            | Fact::ToolCompleted { .. }
+            | Fact::ToolFailed { .. }
+            | Fact::SideEffect { .. }
+            | Fact::BudgetExceeded { .. }
+            | Fact::Suspended(_)
+            | Fact::Completed(_)
+            | Fact::Failed(_)
+            | Fact::Cancelled { .. }
+            | Fact::Sealed(_)
+            | Fact::Removed(_) => {}
         }
     }
     how.map(|how| match (messages, how) {

@@ -162,7 +162,24 @@ impl Calls {
             Fact::ToolScheduled { call_id, call: Some(call), .. } => {
                 learn(&ToolCall::new(call_id.clone(), call.name.clone(), call.arguments.clone()));
             }
-            _ => {}
+            Fact::Resumed { .. }
+            | Fact::UserMessage { .. }
+            | Fact::TurnStarted { .. }
+            | Fact::TurnLost { .. }
+            | Fact::FinalizeStarted { .. }
+            | Fact::FinalizeFailed { .. }
+            | Fact::ToolScheduled { call: None, .. }
+            | Fact::ToolCompleted { .. }
+            | Fact::ToolFailed { .. }
+            | Fact::SideEffect { .. }
+            | Fact::ContextTruncated { .. }
+            | Fact::BudgetExceeded { .. }
+            | Fact::Suspended(_)
+            | Fact::Completed(_)
+            | Fact::Failed(_)
+            | Fact::Cancelled { .. }
+            | Fact::Sealed(_)
+            | Fact::Removed(_) => {}
         }
     }
 

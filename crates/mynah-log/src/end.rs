@@ -42,6 +42,18 @@ impl End {
         matches!(self.reason, AskUser | CrashLoop | ManualToolCalls | Sleeping | UncertainTools)
     }
 
+    /// Whether the run waits in the middle of a turn: its process died, or a time has not come.
+    #[doc(hidden)]
+    pub fn is_in_a_turn(&self) -> bool {
+        self.reason == HaltReason::UncertainTools || self.awaits_nobody()
+    }
+
+    /// Whether the run waits, and continues without an answer or a decision.
+    #[doc(hidden)]
+    pub fn awaits_nobody(&self) -> bool {
+        matches!(self.reason, HaltReason::CrashLoop | HaltReason::Sleeping)
+    }
+
     /// Waiting until this time, in milliseconds since 1970.
     #[doc(hidden)]
     pub fn sleeping(until_ms: u64) -> Self {

@@ -6,7 +6,7 @@ use mynah_data::{Breach, Error, Message, Metadata, Response, Thread, ToolOutcome
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 use serde_json::Value;
 
-use crate::{About, Cut, End, Hash, Tombstone, record_summary::RecordSummary};
+use crate::{About, Cut, End, Hash, Tombstone};
 
 /// The name of the side effect by which a tool records that it starts or continues a run: its value has the run's `run_id`.
 #[doc(hidden)]
@@ -543,11 +543,6 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Counts one more fact.
-    pub fn count(&mut self, fact: &Fact) {
-        self.add(&RecordSummary::of(fact).adds);
-    }
-
     /// Adds other totals. Sums stay finite: NaN counts as unknown, and sums saturate at the largest value.
     pub fn add(&mut self, more: &Self) {
         self.turns = self.turns.saturating_add(more.turns);

@@ -93,47 +93,63 @@ impl RecordSummary {
     /// # Errors
     /// What is wrong with the payload, in words.
     pub(crate) fn read(payload: &[u8], kind: Option<Kind>, name: &str) -> Result<Self, String> {
-        let wrong = |error: cbor::CborError| format!("payload: {error}");
         let mut reader = cbor::Reader::new(payload);
         let said = reader.variant().map_err(wrong)?;
         if said != name {
             return Err(format!("the envelope says {name}, the payload {said}"));
         }
-        let seen = match kind {
-            Some(
-                Kind::RunStarted
-                | Kind::TurnLost
-                | Kind::AssistantCompleted
-                | Kind::ToolScheduled
-                | Kind::ContextTruncated
-                | Kind::BudgetExceeded
-                | Kind::Cancelled,
-            ) => Seen::deserialize(&mut reader),
-            _ => IgnoredAny::deserialize(&mut reader).map(|_| Seen::default()),
-        };
-        let seen = seen.and_then(|seen| reader.end().map(|()| seen)).map_err(wrong)?;
         let used = |answer: Option<Answer<'_>>| {
             let usage = answer.and_then(|answer| answer.usage).unwrap_or_default();
             Self::spending(usage.input_tokens, usage.output_tokens, usage.total_cost)
         };
-        Ok(match kind {
+        let summary = match kind {
             Some(Kind::RunStarted) => {
-                let about = seen.about.unwrap_or_default();
+                let about = members::<Seen<'_>>(&mut reader)?.about.unwrap_or_default();
                 let is_branch = about.parent.is_some_and(|from| from.continues.is_none());
                 let session = about.session.and_then(|session| session.id);
                 Self::naming(about.model, session, is_branch)
             }
-            Some(Kind::TurnStarted) => Self::turn(),
-            Some(Kind::TurnLost) => Self::spending(seen.input_tokens, None, seen.cost),
-            Some(Kind::AssistantCompleted) => {
-                let model = seen.response.as_ref().and_then(|answer| answer.model);
-                Self { model: model.map(Arc::from), ..used(seen.response) }
+            Some(Kind::TurnLost) => {
+                let seen = members::<Seen<'_>>(&mut reader)?;
+                Self::spending(seen.input_tokens, None, seen.cost)
             }
-            Some(Kind::ContextTruncated) => used(seen.summary),
-            Some(Kind::ToolScheduled) => Self::call(seen.attempt.unwrap_or(0)),
-            // Other kinds have no such member.
-            _ => used(seen.partial),
-        })
+            Some(Kind::AssistantCompleted) => {
+                let answer = members::<Seen<'_>>(&mut reader)?.response;
+                let model = answer.as_ref().and_then(|answer| answer.model).map(Arc::from);
+                Self { model, ..used(answer) }
+            }
+            Some(Kind::BudgetExceeded | Kind::Cancelled) => {
+                used(members::<Seen<'_>>(&mut reader)?.partial)
+            }
+            Some(Kind::ContextTruncated) => used(members::<Seen<'_>>(&mut reader)?.summary),
+            Some(Kind::ToolScheduled) => {
+                Self::call(members::<Seen<'_>>(&mut reader)?.attempt.unwrap_or(0))
+            }
+            Some(Kind::TurnStarted) => {
+                members::<IgnoredAny>(&mut reader)?;
+                Self::turn()
+            }
+            None
+            | Some(
+                Kind::Resumed
+                | Kind::UserMessage
+                | Kind::FinalizeStarted
+                | Kind::FinalizeFailed
+                | Kind::ToolCompleted
+                | Kind::ToolFailed
+                | Kind::SideEffect
+                | Kind::Suspended
+                | Kind::Completed
+                | Kind::Failed
+                | Kind::Sealed
+                | Kind::Removed,
+            ) => {
+                members::<IgnoredAny>(&mut reader)?;
+                Self::default()
+            }
+        };
+        reader.end().map_err(wrong)?;
+        Ok(summary)
     }
 
     /// A commitment to the model and the session, in a record with this commitment to its body. The
@@ -150,6 +166,14 @@ impl RecordSummary {
         }
         Hash::of(&[NAMES_DOMAIN, &body.0, writer.bytes()])
     }
+}
+
+fn members<'a, T: Deserialize<'a>>(payload: &mut cbor::Reader<'a>) -> Result<T, String> {
+    T::deserialize(payload).map_err(wrong)
+}
+
+fn wrong(error: cbor::CborError) -> String {
+    format!("payload: {error}")
 }
 
 const NAMES_DOMAIN: &[u8] = b"mynah record names 1\n";

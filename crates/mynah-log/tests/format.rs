@@ -4,7 +4,8 @@ use mynah_log::VerifyStatus;
 use std::{fmt::Display, sync::Arc};
 
 use mynah_data::{
-    EngineReason, Error, HaltReason, Message, Metadata, Response, Thread, ToolOutcome,
+    Breach, BreachTime, EngineReason, Error, HaltReason, Limit, Message, Metadata, Response,
+    Thread, ToolOutcome,
 };
 use mynah_log::{
     Body, Chain, Effect, End, Extent, Fact, Hash, MAINTENANCE, Plan, Record, Removed, Seal,
@@ -102,8 +103,9 @@ fn a_cost_that_is_not_a_number_is_not_recorded_and_totals_stay_finite() {
         Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
     let mut records = Vec::new();
     for fact in [started].into_iter().chain(costs.map(answer)) {
-        records.push(chain.append(0, [7; 16], &fact).expect("a fact that can be encoded"));
-        totals.count(&fact);
+        let record = chain.append(0, [7; 16], &fact).expect("a fact that can be encoded");
+        totals.add(record.adds());
+        records.push(record);
     }
     assert_eq!(totals.cost, f64::MAX);
     let Ok(Some(Fact::AssistantCompleted { response, .. })) = records[1].fact() else {
@@ -113,6 +115,67 @@ fn a_cost_that_is_not_a_number_is_not_recorded_and_totals_stay_finite() {
     let seal = Fact::Sealed(Seal::new(chain.root(), totals));
     records.push(chain.append(0, [7; 16], &seal).expect("a fact that can be encoded"));
     assert_eq!(verify("run-1", &records).map(|report| report.status), Ok(VerifyStatus::Verified));
+}
+
+#[test]
+fn a_stored_record_adds_what_its_fact_did() {
+    let mut answer = Response::new(Message::assistant("hi"));
+    answer.model = Some("m".to_owned());
+    let usage = &mut answer.usage;
+    (usage.input_tokens, usage.output_tokens, usage.total_cost) = (Some(3), Some(5), Some(0.25));
+    let (answer, of_answer) = (Box::new(answer), (0, 0, 3, 5, 0.25));
+    let partial = || Some(answer.clone());
+    let call_id = || "c0".to_owned();
+    let scheduled = |attempt| Fact::ToolScheduled { call_id: call_id(), attempt, call: None };
+    let breach = Breach::new(Limit::Turns, 1, 2, BreachTime::PreCall);
+    let end = || End::new(HaltReason::Cancelled, Metadata::new());
+    let facts = [
+        (
+            Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None },
+            (0, 0, 0, 0, 0.0),
+        ),
+        (Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 9 }, (1, 0, 0, 0, 0.0)),
+        (Fact::TurnLost { turn: 1, input_tokens: 9, cost: Some(0.5) }, (0, 0, 9, 0, 0.5)),
+        (
+            Fact::AssistantCompleted {
+                response: answer.clone(),
+                plan: Plan::Nothing,
+                cuts: Vec::new(),
+                duration_ms: None,
+                first_token_ms: None,
+            },
+            of_answer,
+        ),
+        (scheduled(1), (0, 1, 0, 0, 0.0)),
+        (scheduled(2), (0, 0, 0, 0, 0.0)),
+        (
+            Fact::ContextTruncated {
+                strategy: "summarise".to_owned(),
+                tokens_before: 9,
+                tokens_after: 1,
+                messages_before: 9,
+                messages_after: 1,
+                dropped: 8,
+                cleared: 0,
+                summary: partial(),
+            },
+            of_answer,
+        ),
+        (Fact::BudgetExceeded { breach, partial: partial(), cuts: Vec::new() }, of_answer),
+        (Fact::Cancelled { end: end(), partial: partial(), cuts: Vec::new() }, of_answer),
+        (Fact::Completed(end()), (0, 0, 0, 0, 0.0)),
+    ];
+    for (fact, adds) in facts {
+        let made = Chain::new("run-1").append(0, [7; 16], &fact).expect("a record");
+        let envelope = Arc::clone(made.envelope_bytes());
+        let stored = Record::from_parts(envelope, made.body().cloned()).expect("a record");
+        for record in [made, stored] {
+            let Totals { turns, tool_calls, input_tokens, output_tokens, cost, .. } =
+                *record.adds();
+            let added = (turns, tool_calls, input_tokens, output_tokens, cost);
+            assert_eq!(added, adds, "{}", record.kind());
+        }
+    }
 }
 
 #[test]
@@ -201,9 +264,9 @@ fn second() -> Vec<Record> {
     let facts = Sample::new("run-2", 0).tool_turn().sealed().take();
     let facts = facts.iter().map(|record| record.fact().expect("a fact").expect("a body"));
     let facts: Vec<Fact> = facts.filter(|fact| !matches!(fact, Fact::Sealed(_))).collect();
-    let mut totals = Totals::default();
-    facts.iter().for_each(|fact| totals.count(fact));
     let records = chained("run-2", [7; 16], facts.clone());
+    let mut totals = Totals::default();
+    records.iter().for_each(|record| totals.add(record.adds()));
     let leaves: Vec<Hash> = records.iter().map(Record::leaf).collect();
     let seal = Fact::Sealed(Seal::new(merkle::root(&leaves), totals));
     chained("run-2", [7; 16], facts.into_iter().chain([seal]))
@@ -216,9 +279,7 @@ fn removals() -> Vec<Record> {
         let (by, reason) = ("ann".to_owned(), "age".to_owned());
         Fact::Removed(Tombstone { run_id: "run-2".into(), removed, by, reason })
     };
-    let answer = records[2].fact().expect("a fact").expect("a body");
-    let mut adds = Totals::default();
-    adds.count(&answer);
+    let adds = records[2].adds().clone();
     let bodies = Removed::Bodies(vec![Stripped::new(3, records[2].hash()).adding(adds)]);
     let run = Removed::Run { records: 8, hash: records[7].hash(), sealed: true };
     chained(MAINTENANCE, [0; 16], [bury(bodies), bury(run)])

@@ -168,8 +168,9 @@ fn a_lost_turn_adds_its_estimate_to_the_totals_that_the_seal_holds() {
     let mut totals = Totals::default();
     let mut records = vec![];
     for fact in [started, turn.clone(), lost, turn] {
-        records.push(chain.append(0, [0; 16], &fact).expect("a record"));
-        totals.count(&fact);
+        let record = chain.append(0, [0; 16], &fact).expect("a record");
+        totals.add(record.adds());
+        records.push(record);
     }
     assert_eq!((totals.turns, totals.input_tokens, totals.cost), (2, 100, 0.25));
     let seal = Fact::Sealed(Seal::new(chain.root(), totals));

@@ -245,7 +245,19 @@ fn said(fact: &Fact) -> Vec<Cow<'_, str>> {
             let question = end.metadata.get("pending_question").and_then(|text| text.as_str());
             question.map(Cow::from).into_iter().collect()
         }
-        _ => Vec::new(),
+        Fact::TurnStarted { .. }
+        | Fact::TurnLost { .. }
+        | Fact::FinalizeStarted { .. }
+        | Fact::FinalizeFailed { .. }
+        | Fact::ToolScheduled { .. }
+        | Fact::SideEffect { .. }
+        | Fact::ContextTruncated { .. }
+        | Fact::BudgetExceeded { partial: None, .. }
+        | Fact::Completed(_)
+        | Fact::Failed(_)
+        | Fact::Cancelled { partial: None, .. }
+        | Fact::Sealed(_)
+        | Fact::Removed(_) => Vec::new(),
     }
 }
 

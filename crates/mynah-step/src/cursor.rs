@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use mynah_data::{Error, HaltReason, Message, Result, RunId, ToolOutcome, Wait};
+use mynah_data::{Error, Message, Result, RunId, ToolOutcome, Wait};
 use mynah_log::{DirectCall, Effect, Fact, Kind, Record, Resolution, cbor};
 use serde_json::Value;
 
@@ -130,8 +130,7 @@ impl ReplayCursor {
             match kept.fact() {
                 Fact::Sealed(_) => {}
                 // A process that resumes the run after that lets it continue.
-                Fact::Suspended(end)
-                    if matches!(end.reason, HaltReason::CrashLoop | HaltReason::Sleeping) => {}
+                Fact::Suspended(end) if end.awaits_nobody() => {}
                 fact if fact.is_seam() => pop_dropped(&mut facts),
                 _ => facts.push(kept),
             }

@@ -266,7 +266,7 @@ impl Recorder {
         salt[..8].copy_from_slice(&self.world.random().to_be_bytes());
         salt[8..].copy_from_slice(&self.world.random().to_be_bytes());
         let record = self.chain.append(time_of(&*self.world).max(self.not_before), salt, fact)?;
-        self.totals.count(fact);
+        self.totals.add(record.adds());
         self.over = matches!(fact, Fact::Suspended(_) | Fact::Sealed(_));
         self.wake_at = match fact {
             Fact::Suspended(end) => end.wake_at_ms().map(|time| nanos(Duration::from_millis(time))),

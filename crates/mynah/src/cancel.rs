@@ -1,18 +1,17 @@
 //! Ending a run from elsewhere.
 
-use std::{collections::BTreeSet, fmt, future::poll_fn, pin::Pin, sync::Arc, task::Context};
+use std::{fmt, future::poll_fn, pin::Pin, sync::Arc, task::Context};
 
-use mynah_data::{
-    Error, ErrorKind, HaltReason, LogReason, Messages, Metadata, Result, RunId, StreamReason,
-};
-use mynah_log::{End, Extent, Fact, Kind, Log, Record, RunStatus, UNCERTAIN_CALLS};
+use mynah_data::{Error, ErrorKind, HaltReason, LogReason, Result, RunId, StreamReason};
+use mynah_log::{Fact, Log, Record, RunStatus, UNCERTAIN_CALLS};
 use mynah_step::{Recorder, SystemWorld, World, take_over};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::{
     call::awaited,
     linked::after_end,
-    loaded::{Loaded, VerifiedRun},
+    loaded::VerifiedRun,
+    run::{RunState, interrupted},
 };
 
 /// Ends runs from elsewhere: another task, a signal handler, a button.
@@ -192,18 +191,11 @@ impl Cancel {
 
     async fn end_as_read(&self) -> Result<RunStatus> {
         let Self { log, run, world } = self;
-        let (mut extent, mut sub_runs, mut tools_ran) = (Extent::Chat, BTreeSet::new(), false);
+        let (mut state, mut is_whole) = (RunState::default(), true);
         let look = |record: &Record| {
-            tools_ran |= record.kind() == Kind::ToolScheduled;
-            if matches!(record.kind(), Kind::RunStarted | Kind::Resumed | Kind::SideEffect) {
-                match record.fact() {
-                    Ok(Some(Fact::RunStarted { extent: told, .. })) => extent = told,
-                    Ok(Some(Fact::Resumed { extent: Some(told), .. })) => extent = told,
-                    Ok(Some(fact)) => {
-                        _ = fact.sub_run().map(|(run, _)| sub_runs.insert(RunId::from(run)))
-                    }
-                    _ => {}
-                }
+            match record.fact() {
+                Ok(Some(fact)) => state.evolve(fact),
+                _ => is_whole = false,
             }
             Ok(())
         };
@@ -217,16 +209,13 @@ impl Cancel {
                 .with_message(message)
                 .with("run_id", run.as_str()));
         }
-        let mut metadata = Metadata::new();
-        if extent != Extent::Chat {
-            metadata.insert("error".to_owned(), Error::stream(StreamReason::Cancelled).to_value());
-        }
+        let mut end = interrupted(state.extent, HaltReason::Cancelled);
         // Only what is read of it in full tells which calls its process may have run.
-        if tools_ran && let Ok(loaded) = Loaded::read_knowing(&**log, run, &Messages::new()).await {
-            let ids = loaded.state().left_open().into_iter().map(|(call, _)| call.id.clone());
+        if is_whole && state.is_of_this_loop() {
+            let ids = state.left_open().into_iter().map(|(call, _)| call.id.clone());
             let ids: Vec<String> = ids.collect();
             if !ids.is_empty() {
-                metadata.insert(UNCERTAIN_CALLS.to_owned(), ids.into());
+                end.metadata.insert(UNCERTAIN_CALLS.to_owned(), ids.into());
             }
         }
         let (chain, _) = verifier.into_chain();
@@ -236,14 +225,13 @@ impl Cancel {
         if status.is_ended() {
             recorder.seal()?;
         } else {
-            let end = End::new(HaltReason::Cancelled, metadata);
             recorder.commit(&Fact::Cancelled { end, partial: None, cuts: Vec::new() })?;
         }
         poll_fn(|cx| recorder.poll_flush(cx)).await?;
         if status.is_ended() {
             return Ok(status);
         }
-        for run in &sub_runs {
+        for run in &state.sub_runs {
             // One that has ended stays as it is, and one that another process holds ends there.
             if let Err(error) = Self::of(Arc::clone(&self.log), run, &self.world).await {
                 tracing::debug!(%error, "the run of an agent was not ended with its parent");

@@ -285,8 +285,9 @@ pub(crate) async fn left_out(
     loop {
         let page = log.read(run, seq, PAGE).await?;
         for record in page.iter().filter(|record| record.seq() <= until) {
-            match record.fact().ok().flatten() {
-                Some(Fact::RunStarted { about: Some(about), .. }) => {
+            let Some(fact) = record.fact().ok().flatten() else { continue };
+            match fact {
+                Fact::RunStarted { about: Some(about), .. } => {
                     let set = |options: &Metadata| options.get("context_policy").cloned();
                     let recorded = set(&about.options).or_else(|| set(&about.params));
                     let recorded = recorded.map(ContextPolicy::deserialize);
@@ -297,18 +298,36 @@ pub(crate) async fn left_out(
                     left_out = about.session.and_then(|link| link.previous?.left_out);
                 }
                 // Its places are those of a conversation with one message more, or less.
-                Some(Fact::Resumed { about: Some(about), .. })
+                Fact::Resumed { about: Some(about), .. }
                     if about.system_prompt().is_some() != prompted =>
                 {
                     prompted = !prompted;
                     left_out = None;
                 }
-                Some(Fact::ContextTruncated { dropped, cleared, summary, .. }) => {
+                Fact::ContextTruncated { dropped, cleared, summary, .. } => {
                     let summary = summary_in(summary.as_deref()).map(|it| it.text().into_owned());
                     let before = left_out.and_then(|before: LeftOut| before.summary);
                     left_out = Some(LeftOut { dropped, cleared, summary: summary.or(before) });
                 }
-                _ => {}
+                Fact::RunStarted { about: None, .. }
+                | Fact::Resumed { .. }
+                | Fact::UserMessage { .. }
+                | Fact::TurnStarted { .. }
+                | Fact::TurnLost { .. }
+                | Fact::FinalizeStarted { .. }
+                | Fact::FinalizeFailed { .. }
+                | Fact::AssistantCompleted { .. }
+                | Fact::ToolScheduled { .. }
+                | Fact::ToolCompleted { .. }
+                | Fact::ToolFailed { .. }
+                | Fact::SideEffect { .. }
+                | Fact::BudgetExceeded { .. }
+                | Fact::Suspended(_)
+                | Fact::Completed(_)
+                | Fact::Failed(_)
+                | Fact::Cancelled { .. }
+                | Fact::Sealed(_)
+                | Fact::Removed(_) => {}
             }
         }
         seq += page.len() as u64;

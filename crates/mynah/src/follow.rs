@@ -7,11 +7,9 @@ use std::{
 };
 
 use futures_util::future::{Either, select};
-use mynah_data::{
-    Error, ErrorKind, Event, HaltReason, LogReason, Response, Result, RunId, ToolCall,
-};
+use mynah_data::{Error, ErrorKind, Event, LogReason, Response, Result, RunId, ToolCall};
 use mynah_log::{
-    AnswerPart, Corrupt, Cut, DirectCall, Fact, Kind, Log, Record, Resolution, expand,
+    AnswerPart, Corrupt, Cut, DirectCall, End, Fact, Kind, Log, Record, Resolution, expand,
 };
 
 use crate::{
@@ -367,7 +365,7 @@ struct Derived {
     /// Whether the next answer is the one that formats the result.
     finalizing: bool,
     /// Why the run waits, if it does.
-    waits: Option<HaltReason>,
+    waits: Option<End>,
 }
 
 impl Derived {
@@ -402,10 +400,7 @@ impl Derived {
                 extent: _,
                 on_uncertain: _,
             } => {
-                use HaltReason::{CrashLoop, Sleeping, UncertainTools};
-                let in_a_turn =
-                    |why: &HaltReason| matches!(why, CrashLoop | Sleeping | UncertainTools);
-                if self.waits.take().is_some_and(|why| !in_a_turn(&why)) {
+                if self.waits.take().is_some_and(|end| !end.is_in_a_turn()) {
                     self.finalizing = false;
                 }
                 for (id, arguments) in &edited {
@@ -489,7 +484,7 @@ impl Derived {
                 events
             }
             Fact::Suspended(end) => {
-                self.waits = Some(end.reason.clone());
+                self.waits = Some(end.clone());
                 vec![RunEvent::Suspended(end)]
             }
             Fact::Completed(end) => vec![RunEvent::Completed(end)],

@@ -69,11 +69,26 @@ impl Outage {
                     let turns = end.metadata.get("max_turns").and_then(Value::as_u64)?;
                     (seq - 1, before, Cause::Turns(turns))
                 }
-                _ => {
-                    asked.2 &=
-                        !matches!(fact, Fact::AssistantCompleted { .. } | Fact::TurnLost { .. });
+                Fact::AssistantCompleted { .. } | Fact::TurnLost { .. } => {
+                    asked.2 = false;
                     continue;
                 }
+                Fact::RunStarted { .. }
+                | Fact::Resumed { .. }
+                | Fact::UserMessage { .. }
+                | Fact::FinalizeStarted { .. }
+                | Fact::FinalizeFailed { .. }
+                | Fact::ToolScheduled { .. }
+                | Fact::ToolCompleted { .. }
+                | Fact::ToolFailed { .. }
+                | Fact::SideEffect { .. }
+                | Fact::ContextTruncated { .. }
+                | Fact::Suspended(_)
+                | Fact::Completed(_)
+                | Fact::Failed(_)
+                | Fact::Cancelled { .. }
+                | Fact::Sealed(_)
+                | Fact::Removed(_) => continue,
             };
             let mut link = run.link().cloned().unwrap_or_else(|| Continues::new(&run.run));
             spent.add_since(&before, &mut link);

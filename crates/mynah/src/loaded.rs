@@ -1,6 +1,11 @@
 //! Runs as they were kept.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use mynah_data::{
     ChatResult, EngineReason, Error, ErrorKind, HaltReason, LogReason, Messages, Result, RunId,
@@ -71,6 +76,8 @@ pub(crate) struct Loaded {
     pub(crate) extent: Extent,
     /// What it began with.
     pub(crate) about: Box<About>,
+    /// The fold of its records, once that was asked for.
+    state: OnceLock<RunState>,
 }
 
 /// What a run ran with while one engine had it, and how far it was to go.
@@ -268,16 +275,23 @@ impl Loaded {
         state.thread
     }
 
-    pub(crate) fn state(&self) -> RunState {
-        let mut state = RunState::new(self.before.clone());
-        self.records.iter().for_each(|kept| state.evolve(kept.fact().clone()));
-        state
+    pub(crate) fn state(&self) -> &RunState {
+        self.state.get_or_init(|| {
+            let mut state = RunState::new(self.before.clone());
+            self.records.iter().for_each(|kept| state.evolve(kept.fact().clone()));
+            state
+        })
+    }
+
+    pub(crate) fn take_state(&mut self) -> RunState {
+        self.state();
+        self.state.take().unwrap_or_default()
     }
 
     /// The result that the caller of a waiting run received.
     pub(crate) fn waiting(&self) -> Option<ChatResult> {
         matches!(self.last(), Some(Fact::Suspended(_))).then(|| {
-            let mut result = self.state().chat_result();
+            let mut result = self.state().clone().chat_result();
             result.run_id = Some(self.run.as_str().into());
             result
         })
@@ -333,6 +347,7 @@ impl Loaded {
     /// The run up to a record.
     pub(crate) fn cut(mut self, at: u64) -> Self {
         self.records.retain(|kept| kept.record().seq() <= at);
+        self.state.take();
         self
     }
 
@@ -340,6 +355,7 @@ impl Loaded {
     pub(crate) fn until_it_waited(mut self) -> Option<Self> {
         let place = self.records.iter().rposition(|kept| kept.is(Kind::Suspended))?;
         self.records.truncate(place + 1);
+        self.state.take();
         Some(self)
     }
 
@@ -423,7 +439,8 @@ impl Loaded {
             _ => return Err(own_loop(run)),
         };
         let ((chain, totals), before) = (verifier.into_chain(), Messages::new());
-        Ok(Self { run: run.into(), records, chain, totals, before, thread, extent, about })
+        let (run, state) = (run.into(), OnceLock::new());
+        Ok(Self { run, records, chain, totals, before, thread, extent, about, state })
     }
 
     async fn conversation_before(&self, log: &dyn Log) -> Result<Messages> {

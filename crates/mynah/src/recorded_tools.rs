@@ -155,7 +155,21 @@ impl Book {
                         book.came_out(calls.get_mut(&**id), ToolOutcome::Ok(result));
                     }
                 }
-                _ => {}
+                Fact::RunStarted { .. }
+                | Fact::UserMessage { .. }
+                | Fact::TurnStarted { .. }
+                | Fact::TurnLost { .. }
+                | Fact::FinalizeStarted { .. }
+                | Fact::FinalizeFailed { .. }
+                | Fact::ToolFailed { .. }
+                | Fact::SideEffect { .. }
+                | Fact::ContextTruncated { .. }
+                | Fact::BudgetExceeded { .. }
+                | Fact::Completed(_)
+                | Fact::Failed(_)
+                | Fact::Cancelled { .. }
+                | Fact::Sealed(_)
+                | Fact::Removed(_) => {}
             }
         }
         book

@@ -83,7 +83,8 @@ async fn a_short_wait_is_waited_for_in_place() {
     // A run that is not recorded cannot be resumed: it waits for as long as it takes.
     let began = tokio::time::Instant::now();
     assert_eq!(agent(job(HOUR)).chat("go").await.unwrap().text(), "Done.");
-    assert!(began.elapsed() >= 2 * HOUR);
+    // Times are counted by the machine's own clock, which runs meanwhile.
+    assert!(began.elapsed() > HOUR + HOUR / 2);
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use std::{
 
 use mynah::{
     LogReason, Signal, Worker, deliver,
-    log::{Fact, Interruption, Lease, LogFuture, Queue, RunStatus, forward_log},
+    log::{Fact, InboxMessage, Interruption, Lease, LogFuture, Queue, RunStatus, forward_log},
     prelude::*,
     testing::{self, Script, Scripted},
 };
@@ -285,6 +285,33 @@ async fn a_run_is_kept_while_its_engine_is_made() {
     });
     working(worker, until(&log, "r", RunStatus::Completed)).await;
     assert_eq!(made.load(SeqCst), 1);
+}
+
+/// A log whose inboxes are never read to their end.
+#[derive(Clone)]
+struct Unread(MemoryLog);
+
+impl Log for Unread {
+    fn inbox(&self, _: &str, _: usize) -> LogFuture<'_, Vec<InboxMessage>> {
+        Box::pin(std::future::pending())
+    }
+
+    forward_log!(self => self.0, except inbox);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inbox_that_cannot_be_read_does_not_put_off_a_deadline() {
+    let log = Unread(MemoryLog::new());
+    let stopped: [(&str, Options); 2] = [
+        ("deadline", Options::new().deadline(Duration::from_secs(5))),
+        ("budget_exceeded", Options::new().budget(Budget::new().max_wall_clock_ms(5_000))),
+    ];
+    for (reason, options) in stopped {
+        let engine = Engine::new(Scripted::play([says("Done.")]));
+        let chat = engine.chat("go").record(&log).run_id(reason).queue(Queue::new("q"));
+        let ended = tokio::time::timeout(Duration::from_secs(60), chat.options(options)).await;
+        assert_eq!(ended.expect("it ends").unwrap().halted_reason.as_str(), reason);
+    }
 }
 
 /// A log whose first claim is committed, and whose answer is lost.

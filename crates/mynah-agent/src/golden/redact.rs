@@ -311,7 +311,25 @@ impl Names {
             | Fact::Cancelled { partial: Some(response), cuts, .. } => {
                 *cuts = whole(cuts, response)?
             }
-            _ => {}
+            Fact::RunStarted { .. }
+            | Fact::Resumed { .. }
+            | Fact::UserMessage { .. }
+            | Fact::TurnStarted { .. }
+            | Fact::TurnLost { .. }
+            | Fact::FinalizeStarted { .. }
+            | Fact::FinalizeFailed { .. }
+            | Fact::ToolScheduled { .. }
+            | Fact::ToolCompleted { .. }
+            | Fact::ToolFailed { .. }
+            | Fact::SideEffect { .. }
+            | Fact::ContextTruncated { .. }
+            | Fact::BudgetExceeded { partial: None, .. }
+            | Fact::Suspended(_)
+            | Fact::Completed(_)
+            | Fact::Failed(_)
+            | Fact::Cancelled { partial: None, .. }
+            | Fact::Sealed(_)
+            | Fact::Removed(_) => {}
         }
         Ok(fact)
     }
@@ -483,8 +501,9 @@ async fn recorded(run: &str, facts: &[(i64, Fact)]) -> Result<MemoryLog, GoldenE
         number.to_be_bytes()
     };
     for (ts, fact) in facts {
-        records.push(chain.append(*ts, salt(), fact)?);
-        totals.count(fact);
+        let record = chain.append(*ts, salt(), fact)?;
+        totals.add(record.adds());
+        records.push(record);
     }
     let ended = facts.last().map_or(0, |(ts, _)| *ts);
     let seal = Fact::Sealed(Seal::new(chain.root(), totals));

@@ -104,26 +104,44 @@ impl Arguments {
         run: &str,
     ) -> Result<Option<(String, String)>, Failure> {
         let (mut asked, mut outage) = (false, None);
-        for (_, fact) in store::facts(log, run).await? {
+        let facts = store::facts(log, run).await?.into_iter().filter_map(|(_, fact)| fact);
+        for fact in facts {
             match fact {
-                Some(Fact::TurnStarted { .. }) => asked = true,
-                Some(Fact::BudgetExceeded { breach, .. }) => {
+                Fact::TurnStarted { .. } => asked = true,
+                Fact::BudgetExceeded { breach, .. } => {
                     let unit = if breach.limit == Limit::WallClock { "_ms" } else { "" };
                     let why = format!("{}: {breach}", HaltReason::BudgetExceeded);
                     let more = format!(" --budget max_{}{unit}=N", breach.limit);
                     outage = Some((why, "resume it with a larger budget", more));
                 }
-                Some(Fact::Failed(end)) if outage.is_none() && asked && is_of_model(&end) => {
+                Fact::Failed(end) if outage.is_none() && asked && is_of_model(&end) => {
                     let why = reason(&end);
                     let passes = end.error().is_some_and(|error| error.is_resumable());
                     let more = if passes { "" } else { CHANGED };
                     outage = Some((why, "resume it to call the model again", more.to_owned()));
                 }
-                Some(Fact::Completed(end)) if end.reason == HaltReason::MaxTurns => {
+                Fact::Completed(end) if end.reason == HaltReason::MaxTurns => {
                     let more = " --budget max_turns=N".to_owned();
                     outage = Some((end.reason.to_string(), "resume it with more turns", more));
                 }
-                _ => {}
+                Fact::RunStarted { .. }
+                | Fact::Resumed { .. }
+                | Fact::UserMessage { .. }
+                | Fact::TurnLost { .. }
+                | Fact::FinalizeStarted { .. }
+                | Fact::FinalizeFailed { .. }
+                | Fact::AssistantCompleted { .. }
+                | Fact::ToolScheduled { .. }
+                | Fact::ToolCompleted { .. }
+                | Fact::ToolFailed { .. }
+                | Fact::SideEffect { .. }
+                | Fact::ContextTruncated { .. }
+                | Fact::Suspended(_)
+                | Fact::Completed(_)
+                | Fact::Failed(_)
+                | Fact::Cancelled { .. }
+                | Fact::Sealed(_)
+                | Fact::Removed(_) => {}
             }
         }
         let Some((why, what, more)) = outage else { return Ok(None) };

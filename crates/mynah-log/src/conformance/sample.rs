@@ -75,7 +75,7 @@ impl Sample {
     pub fn with(mut self, fact: Fact) -> Self {
         let salt = self.time.unsigned_abs().to_be_bytes().repeat(2).try_into().unwrap_or([7; 16]);
         let record = self.chain.append(self.time, salt, &fact).expect("a fact that can be encoded");
-        self.totals.count(&fact);
+        self.totals.add(record.adds());
         self.time += 1;
         self.new.push(record);
         self

@@ -91,7 +91,7 @@ impl Resume {
 
     /// Refuses to run calls that were approved for the tools of another engine, before they ran or were completed.
     pub(super) fn check_approved(&self, loaded: &Loaded, fact: Option<&Fact>) -> Result<()> {
-        let mut state = loaded.state();
+        let mut state = loaded.state().clone();
         fact.cloned().into_iter().for_each(|fact| state.evolve(fact));
         let (lost, tools) = (state.left_open(), self.engine.resolve_tools(&self.options));
         for call in state.approved_calls() {

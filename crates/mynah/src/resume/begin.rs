@@ -37,7 +37,7 @@ impl Resume {
     }
 
     /// A run that continues, with its lease.
-    pub(crate) async fn prepare(&mut self, loaded: Loaded) -> Result<Driver> {
+    pub(crate) async fn prepare(&mut self, mut loaded: Loaded) -> Result<Driver> {
         let world = Arc::clone(&self.engine.0.world);
         // Whether the process that runs the call has died is only known to who can take its run.
         if self.claimed.is_none() && self.repeated(&loaded).is_some() {
@@ -71,7 +71,7 @@ impl Resume {
             fact
         });
         let active = active(&loaded.records);
-        let (before, state) = (loaded.before.len(), loaded.state());
+        let (before, state) = (loaded.before.len(), loaded.take_state());
         let Loaded { chain, totals, .. } = loaded;
         let mut recorder = Recorder::after(Arc::clone(&self.log), world, chain, totals)
             .with_durability(self.options.durability)

@@ -82,11 +82,7 @@ impl Resume {
         let is_answer = self.is_answer || self.turn.is_some() || !self.decisions.is_empty();
         let Some(message) = self.message.as_ref().filter(|_| !is_answer) else { return Ok(None) };
         match loaded.last() {
-            Some(Fact::Suspended(end))
-                if !matches!(end.reason, HaltReason::CrashLoop | HaltReason::Sleeping) =>
-            {
-                return Ok(None);
-            }
+            Some(Fact::Suspended(end)) if !end.awaits_nobody() => return Ok(None),
             Some(
                 Fact::BudgetExceeded { .. }
                 | Fact::Completed(_)
@@ -94,7 +90,24 @@ impl Resume {
                 | Fact::Cancelled { .. }
                 | Fact::Sealed(_),
             ) => return Err(self.has_ended(loaded)),
-            _ => {}
+            None
+            | Some(
+                Fact::RunStarted { .. }
+                | Fact::Resumed { .. }
+                | Fact::UserMessage { .. }
+                | Fact::TurnStarted { .. }
+                | Fact::TurnLost { .. }
+                | Fact::FinalizeStarted { .. }
+                | Fact::FinalizeFailed { .. }
+                | Fact::AssistantCompleted { .. }
+                | Fact::ToolScheduled { .. }
+                | Fact::ToolCompleted { .. }
+                | Fact::ToolFailed { .. }
+                | Fact::SideEffect { .. }
+                | Fact::ContextTruncated { .. }
+                | Fact::Suspended(_)
+                | Fact::Removed(_),
+            ) => {}
         }
         let refused = |why| Err(self.refused(RunStatus::Running, why));
         if message.role() != Role::User {
@@ -161,7 +174,7 @@ impl Resume {
             None if end.reason == HaltReason::AskUser => {
                 return Err(refused("it waits for an answer; give it with Resume::answer"));
             }
-            Some(_) if matches!(end.reason, HaltReason::CrashLoop | HaltReason::Sleeping) => {
+            Some(_) if end.awaits_nobody() => {
                 return Err(refused(
                     "it waits for no answer; resume it without one, or add a Resume::message",
                 ));
@@ -267,9 +280,8 @@ impl Resume {
     /// The tool calls that a resumed run waits for: those with an unknown outcome, because the
     /// process died while they ran, and those that the caller decided about.
     fn uncertain(&self, loaded: &Loaded) -> Option<End> {
-        let state = loaded.state();
         let is_named = |call: &ToolCall| self.decisions.iter().any(|(id, _)| *id == call.id);
-        let mut left = state.left_open();
+        let mut left = loaded.state().left_open();
         left.retain(|(call, _)| is_named(call) || !self.is_harmless(call));
         let edited = left.iter().filter(|(_, edited)| *edited).map(|(call, _)| &**call);
         let ids = left.iter().map(|(call, _)| call.id.as_str());

@@ -558,7 +558,7 @@ fn completed() -> End {
     End::new(HaltReason::Completed, Metadata::new())
 }
 
-fn failed(error: Value) -> End {
+pub(super) fn failed(error: Value) -> End {
     end(HaltReason::Error, "error", error)
 }
 

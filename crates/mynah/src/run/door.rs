@@ -62,7 +62,7 @@ pub(super) trait Door: Send {
     ) -> Poll<Result<Input>>;
 
     /// Looks for messages that arrived before an action that they may precede.
-    fn poll_messages(&mut self, _: &mut Context<'_>, _: &Action) -> Poll<()> {
+    fn poll_messages(&mut self, _: &mut Context<'_>, _: &Action, _: &Machine) -> Poll<()> {
         Poll::Ready(())
     }
 

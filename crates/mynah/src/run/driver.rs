@@ -297,7 +297,7 @@ impl Driver {
                 ready!(journal.poll_durable(cx))?;
                 return Poll::Ready(Err(released(journal.run_id())));
             }
-            ready!(self.door.poll_messages(cx, &action));
+            ready!(self.door.poll_messages(cx, &action, &self.machine));
             // One of them may be a cancellation.
             cancelled = !self.machine.is_over() && self.cancel.poll_cancelled(cx);
         }

@@ -255,13 +255,24 @@ impl Door for Live {
         None
     }
 
-    fn poll_messages(&mut self, cx: &mut Context<'_>, action: &Action) -> Poll<()> {
-        match &mut self.resumption.mailbox {
+    fn poll_messages(
+        &mut self,
+        cx: &mut Context<'_>,
+        action: &Action,
+        machine: &Machine,
+    ) -> Poll<()> {
+        let looked = match &mut self.resumption.mailbox {
             Some(mailbox) if mailbox.is_new() || action.leaves_the_word() => {
                 mailbox.poll_refresh(cx)
             }
-            _ => Poll::Ready(()),
+            _ => return Poll::Ready(()),
+        };
+        // A log that does not answer puts off neither the deadline nor the limit on time.
+        if looked.is_pending() && self.poll_stop(cx, action, machine, false).is_some() {
+            self.resumption.mailbox = None;
+            return Poll::Ready(());
         }
+        looked
     }
 
     fn call_model(&mut self, machine: &Machine) {
@@ -566,8 +577,22 @@ impl Clock {
             Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
                 self.tools.remove(call_id).map(|began| began.elapsed())
             }
-            _ if fact.end().is_some() => Some(self.active + self.began.elapsed()),
-            _ => return,
+            Fact::Suspended(_) | Fact::Completed(_) | Fact::Failed(_) | Fact::Cancelled { .. } => {
+                Some(self.active + self.began.elapsed())
+            }
+            Fact::RunStarted { .. }
+            | Fact::Resumed { .. }
+            | Fact::UserMessage { .. }
+            | Fact::TurnStarted { .. }
+            | Fact::TurnLost { .. }
+            | Fact::FinalizeStarted { .. }
+            | Fact::FinalizeFailed { .. }
+            | Fact::ToolScheduled { .. }
+            | Fact::SideEffect { .. }
+            | Fact::ContextTruncated { .. }
+            | Fact::BudgetExceeded { .. }
+            | Fact::Sealed(_)
+            | Fact::Removed(_) => return,
         };
         fact.set_duration_ms(took.map(millis));
     }

@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use mynah_data::{
-    ASK_USER_SENTINEL, ChatResult, Error, Event, HaltReason, Message, Messages, Metadata, Response,
-    RunId, StepThread, StreamReason, ToolCall,
+    ASK_USER_SENTINEL, ChatResult, Error, Event, HaltReason, Message, Messages, Response, RunId,
+    StepThread, ToolCall,
 };
 use mynah_log::{Effect, End, Extent, Fact, Hash, Plan, Resolution, SUMMARY_STARTED, cbor};
 use mynah_step::{IncomingAnswer, Journal, OnToolError, Settled, prompt_tokens, settle, uncertain};
@@ -12,11 +12,11 @@ use serde_json::json;
 
 use super::{
     Setup,
-    decide::Action,
+    decide::{Action, failed},
     input::Input,
     part_writer::PartWriter,
     progress::LatestProgress,
-    state::{RunState, manual_calls, plan_mode},
+    state::{RunState, interrupted, interruption, manual_calls, plan_mode},
     tell::tell,
 };
 use crate::context_policy::{ContextView, summary_in};
@@ -58,6 +58,8 @@ enum Stop {
     NotOpened(Error),
     /// The caller or a deadline stopped the run. A recorded stop has its end.
     Interrupted(HaltReason, Option<End>),
+    /// A time has not come, and the run does not wait for it in this process.
+    Parked(End),
 }
 
 impl Machine {
@@ -110,19 +112,18 @@ impl Machine {
 
     pub(super) fn decide(&self) -> Action {
         let policy = &self.setup.policy;
-        let error = |error: &Error| Metadata::from_iter([("error".to_owned(), error.to_value())]);
         match &self.stop {
             None => self.state.decide(policy),
             Some(Stop::NotOpened(why)) => {
-                let end = End::new(HaltReason::Error, error(why));
+                let end = failed(why.to_value());
                 Action::Refuse(self.state.end_of_chat(end, policy), why.clone())
             }
             Some(Stop::Interrupted(_, Some(end))) => Action::Cancel(end.clone()),
             Some(Stop::Interrupted(reason, None)) => {
-                let metadata = self.interruption(reason).as_ref().map(error);
-                let end = End::new(reason.clone(), metadata.unwrap_or_default());
+                let end = interrupted(self.state.extent, reason.clone());
                 Action::Cancel(self.state.end_of_chat(end, policy))
             }
+            Some(Stop::Parked(end)) => Action::Finish(end.clone()),
         }
     }
 
@@ -216,7 +217,7 @@ impl Machine {
             }
             Input::Said(message) => vec![Fact::UserMessage { message }],
             Input::Interrupted { reason, end } => {
-                if let Some(error) = self.interruption(&reason) {
+                if let Some(error) = interruption(self.state.extent, &reason) {
                     // A single call that is stopped before it began ends like one that was being opened.
                     if self.state.open.is_none() {
                         let hearing = self.hearing.get_or_insert_default();
@@ -248,7 +249,8 @@ impl Machine {
             Input::Parked(end) => {
                 self.hearing = None;
                 self.flight.iter().for_each(Flight::end);
-                vec![Fact::Suspended(end)]
+                self.stop = Some(Stop::Parked(end));
+                Vec::new()
             }
             Input::Summarised { view, summary } => vec![self.shorten(view, summary)],
             Input::SummaryLost => self.lost_summary().into_iter().collect(),
@@ -287,7 +289,7 @@ impl Machine {
             Fact::ToolFailed { call_id, resolution: Resolution::CutOff, .. } => {
                 self.stopped(call_id);
             }
-            Fact::Failed(_) | Fact::Cancelled { .. } => self.stop = None,
+            Fact::Suspended(_) | Fact::Failed(_) | Fact::Cancelled { .. } => self.stop = None,
             Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
                 self.stopped(call_id);
                 if self.watched
@@ -307,7 +309,6 @@ impl Machine {
             | Fact::SideEffect { .. }
             | Fact::ContextTruncated { .. }
             | Fact::BudgetExceeded { .. }
-            | Fact::Suspended(_)
             | Fact::Completed(_)
             | Fact::Sealed(_)
             | Fact::Removed(_) => {}
@@ -442,15 +443,6 @@ impl Machine {
             }
             None => (None, Vec::new()),
         }
-    }
-
-    /// The error of a single call or step that is stopped. A chat has a result that says so.
-    fn interruption(&self, reason: &HaltReason) -> Option<Error> {
-        (self.state.extent != Extent::Chat).then(|| match reason {
-            HaltReason::Cancelled => Error::stream(StreamReason::Cancelled),
-            _ => Error::stream(StreamReason::Timeout)
-                .with_message("stream error: timeout: the deadline passed"),
-        })
     }
 
     pub(super) fn next_to_start(&mut self) -> Option<Arc<ToolCall>> {

@@ -5,15 +5,15 @@ use std::{collections::VecDeque, sync::Arc};
 use mynah_adapters::scripted::Scripted;
 use mynah_data::{
     AdapterReason, Approval, Breach, BreachTime, Budget, Error, Event, FinishReason, HaltReason,
-    Limit, Message, Metadata, Part, ResponseFormat, Thread, ToolCall, ToolOutcome,
+    Limit, Message, Metadata, Part, Response, ResponseFormat, Thread, ToolCall, ToolOutcome, Wait,
 };
-use mynah_log::{Effect, Extent, Fact, Inside};
+use mynah_log::{Effect, End, Extent, Fact, Inside};
 use mynah_step::{Settled, Tool};
 use serde_json::json;
 
 use super::{decide::Action, input::Input, machine::Machine, state::RunState};
 use crate::{
-    Engine, Options,
+    ContextPolicy, Engine, Options,
     prepare::{CallOrigin, CallPlan},
 };
 
@@ -35,13 +35,31 @@ impl Bench {
         bench
     }
 
+    /// A chat of many messages whose model is asked for a summary of them.
+    fn summarising() -> Self {
+        let long = (0..60).fold(Thread::new(), |thread, day| {
+            thread.with_user(format!("Day {day}: {}", "rain ".repeat(40))).with_assistant("Noted.")
+        });
+        let policy = ContextPolicy::new(1_500).keep_turns(1).summarise(true);
+        let options = Options::new().context_policy(policy);
+        let mut bench = Self::of(long.with_user("go"), |_| {}, options);
+        assert!(matches!(bench.0.decide(), Action::StartSummary(_)));
+        assert_eq!(bench.perform(), (vec!["side_effect"], vec![]));
+        assert!(matches!(bench.0.decide(), Action::Summarise(_)));
+        bench
+    }
+
     fn new(change: impl FnOnce(&mut Tool), options: Options) -> Self {
+        Self::of(Thread::from("go"), change, options)
+    }
+
+    fn of(thread: Thread, change: impl FnOnce(&mut Tool), options: Options) -> Self {
         let mut pay = Tool::new("pay", "", json!({})).handler(async |_, _| "paid");
         change(&mut pay);
         let engine = Engine::new(Scripted::default()).tool(pay);
         let asked = CallPlan {
             engine: &engine,
-            conversation: Thread::from("go"),
+            conversation: thread.clone(),
             given: None,
             options,
             extent: Extent::Chat,
@@ -53,8 +71,7 @@ impl Bench {
         };
         let part = asked.prepare().expect("a call that can be made");
         let mut state = RunState::default();
-        let (thread, extent) = (Thread::from("go"), Extent::Chat);
-        state.evolve(Fact::RunStarted { thread, extent, about: part.about });
+        state.evolve(Fact::RunStarted { thread, extent: Extent::Chat, about: part.about });
         Self(Machine::new(part.setup, VecDeque::new(), 0, state, true))
     }
 
@@ -314,4 +331,74 @@ fn a_recorded_fact_is_folded_and_makes_no_other() {
     let drawn = Fact::SideEffect { inside, name: "random".to_owned(), ahead: 0, effect };
     assert_eq!(bench.handle(Input::Recorded(Box::new(drawn))), (vec![], vec![]));
     assert_eq!(bench.0.decide(), Action::RunTools);
+}
+
+#[test]
+fn a_call_that_waits_for_a_time_is_announced_again_when_it_has_come() {
+    let mut bench = Bench::calling();
+    bench.call(&["c0"]);
+    let later = ToolOutcome::Later { wait: Wait::UntilMs(5), state: None };
+    assert_eq!(bench.settle(later), ["tool_completed"]);
+    assert_eq!(bench.0.decide(), Action::Sleep(5));
+    let woke = Input::Woke(vec!["c0".to_owned()]);
+    assert_eq!(bench.handle(woke), (vec!["tool_scheduled"], vec![]));
+    assert_eq!(bench.0.decide(), Action::RunTools);
+    assert_eq!(bench.0.state.attempt_of("c0").number, 2);
+    assert_eq!(bench.0.next_to_start().map(|call| call.id.clone()).as_deref(), Some("c0"));
+}
+
+#[test]
+fn a_run_that_is_parked_ends_by_a_decision_and_continues_where_it_was() {
+    let mut asleep = Bench::calling();
+    asleep.call(&["c0"]);
+    asleep.settle(ToolOutcome::Later { wait: Wait::UntilMs(5), state: None });
+    // A model call that is made again later waits too.
+    for mut bench in [asleep, Bench::calling()] {
+        let before = bench.0.decide();
+        let end = End::sleeping(5);
+        assert_eq!(bench.handle(Input::Parked(end.clone())), (vec![], vec![]));
+        assert!(bench.0.is_over() && !bench.0.is_hearing());
+        assert_eq!(bench.0.decide(), Action::Finish(end));
+        assert_eq!(bench.perform(), (vec!["suspended"], vec![]));
+        assert_eq!(bench.0.decide(), Action::Stop);
+        assert_eq!(bench.handle(Input::Resumed(Box::new(Fact::SEAM))).0, ["resumed"]);
+        assert_eq!(bench.0.decide(), before);
+    }
+}
+
+#[test]
+fn a_summary_shortens_the_conversation_and_its_failure_does_too() {
+    for fails in [false, true] {
+        let mut bench = Bench::summarising();
+        let Action::Summarise(view) = bench.0.decide() else { panic!("a summary is awaited") };
+        let mut summary = Response::new(Message::assistant("It rained."));
+        if fails {
+            let down = Error::adapter(AdapterReason::Overloaded);
+            summary.metadata.insert("error".to_owned(), down.to_value());
+        }
+        let summary = Some(Box::new(summary));
+        let handled = bench.handle(Input::Summarised { view: view.clone(), summary });
+        assert_eq!(handled, (vec!["context_truncated"], vec![]));
+        let shown = bench.0.state.view.of(&bench.0.state.thread.messages);
+        assert_eq!(shown.iter().any(|message| message.text().contains("It rained.")), !fails);
+        assert_eq!(bench.0.state.view.dropped, view.dropped);
+        assert_eq!(bench.0.decide(), Action::StartTurn);
+    }
+}
+
+#[test]
+fn a_summary_that_is_lost_is_counted_and_asked_for_again() {
+    let mut bench = Bench::summarising();
+    assert_eq!(bench.handle(Input::SummaryLost), (vec!["turn_lost"], vec![]));
+    assert!(matches!(bench.0.decide(), Action::StartSummary(_)));
+    assert_eq!(bench.handle(Input::SummaryLost), (vec![], vec![]));
+}
+
+#[test]
+fn the_end_of_the_records_changes_nothing() {
+    let mut bench = Bench::calling();
+    bench.say("So");
+    assert_eq!(bench.handle(Input::RecordsEnded), (vec![], vec![]));
+    assert_eq!(bench.0.decide(), Action::CallModel);
+    assert!(bench.0.is_hearing() && !bench.0.is_over());
 }

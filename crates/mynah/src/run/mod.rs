@@ -28,5 +28,5 @@ pub(crate) use decide::{ApprovalPolicy, HaltWhen, Policy};
 pub(crate) use driver::Driver;
 pub(crate) use mynah_step::OnToolError;
 pub(crate) use setup::{Observer, Resumption, RunStart, Setup};
-pub(crate) use state::RunState;
+pub(crate) use state::{RunState, interrupted};
 pub(crate) use tell::tell;

@@ -7,9 +7,11 @@ use std::{
 };
 
 use futures_util::StreamExt as _;
-use mynah_data::{Error, HaltReason, Limit, Response, Result, ToolCall};
+use mynah_data::{Error, HaltReason, Response, Result, ToolCall};
 use mynah_log::{Cut, End, Fact, Kind, expand};
-use mynah_step::{Journal, ReplayCursor, Settled, is_not_rerun, outcome_of, recorded_error};
+use mynah_step::{
+    Journal, ReplayCursor, Settled, WallClock, is_not_rerun, outcome_of, recorded_error,
+};
 
 use super::{
     decide::Action,
@@ -57,12 +59,10 @@ impl Replay {
             Some(match cursor.upcoming_of(&kinds)? {
                 fact @ Fact::Resumed { .. } => Input::Resumed(Box::new(fact.clone())),
                 Fact::Cancelled { end, partial, .. } => interrupted(end, partial.is_some()),
-                Fact::BudgetExceeded { breach, .. }
-                    if breach.limit == Limit::WallClock && timed() =>
-                {
-                    Input::LimitReached(breach.clone())
+                fact => {
+                    let passed = WallClock::recorded(fact).filter(|_| timed());
+                    Input::LimitReached(passed?.clone())
                 }
-                _ => return None,
             })
         })?;
         self.tools.clear();

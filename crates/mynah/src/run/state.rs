@@ -9,19 +9,21 @@ use mynah_data::{
     Role, RunId, StepResult, Thread, ToolCall, ToolOutcome, Wait,
 };
 use mynah_log::{
-    About, End, Extent, Fact, Interruption, OnUncertain, Plan, Resolution, SUMMARY_STARTED,
+    About, BEHAVIOUR, End, Extent, Fact, Interruption, OnUncertain, Plan, Resolution,
+    SUMMARY_STARTED,
 };
 use mynah_step::{Continuation, Spent, Try, uncertain};
 use serde_json::{Value, json};
 
-pub(super) use self::ending::{manual_calls, plan_mode};
+pub(crate) use self::ending::interrupted;
+pub(super) use self::ending::{interruption, manual_calls, plan_mode};
 use super::open_turn::{ClosedTurn, OpenTurn, PlannedCall};
 use crate::context_policy::{ContextView, Measured, place, summary_in};
 
 /// Everything a run may base a decision on.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunState {
-    pub(super) extent: Extent,
+    pub(crate) extent: Extent,
     pub(crate) thread: Thread,
     pub(super) steps: Vec<StepResult>,
     /// The result of the conversation, while the answer is being formatted.
@@ -52,7 +54,7 @@ pub(crate) struct RunState {
     pub(super) view: ContextView,
     pub(super) measured: Measured,
     /// Runs of its agents that have no end.
-    pub(super) sub_runs: Vec<RunId>,
+    pub(crate) sub_runs: Vec<RunId>,
     /// What the model had said when the run was cut off.
     partial: Option<Response>,
     /// What the run runs with.
@@ -345,8 +347,9 @@ impl RunState {
         edited: Vec<(String, String)>,
     ) {
         // Reporting an unknown outcome does not begin another conversation.
-        let waited = self.end.take().map(|end| end.reason);
-        if let (Some(HaltReason::AskUser), Some(answer)) = (&waited, &message)
+        let waited = self.end.take();
+        if let (Some(HaltReason::AskUser), Some(answer)) =
+            (waited.as_ref().map(|end| &end.reason), &message)
             && let Some(last) = self
                 .last
                 .take_if(|last| last.halt.as_ref().is_some_and(|halt| halt.continues().is_some()))
@@ -354,7 +357,7 @@ impl RunState {
             self.begin_anew();
             return self.continue_call(last, answer.text().into_owned());
         }
-        if waited.is_some_and(|reason| !is_in_a_turn(&reason)) {
+        if waited.is_some_and(|end| !end.is_in_a_turn()) {
             self.begin_anew();
         }
         if self.open.is_some() {
@@ -470,6 +473,11 @@ impl RunState {
         let open = self.open.as_ref().map(|turn| &turn.response);
         let answer = open.or_else(|| self.steps.last().map(|step| &step.response));
         answer.into_iter().flat_map(|answer| answer.message.shared_tool_calls())
+    }
+
+    /// Whether an engine made its facts whose behaviour this version knows. A user's loop may run its calls by other rules.
+    pub(crate) fn is_of_this_loop(&self) -> bool {
+        self.about.as_ref().is_some_and(|about| !about.is_bare() && about.behaviour <= BEHAVIOUR)
     }
 
     /// The calls that may have run in a process that died, and have no outcome; and whether a person changed their arguments.
@@ -620,11 +628,6 @@ impl RunState {
             self.close(None);
         }
     }
-}
-
-/// Whether a run that stopped so waits in the middle of a turn: its process died, or a time has not come.
-fn is_in_a_turn(reason: &HaltReason) -> bool {
-    matches!(reason, HaltReason::UncertainTools | HaltReason::CrashLoop | HaltReason::Sleeping)
 }
 
 fn rejection(why: &str) -> String {

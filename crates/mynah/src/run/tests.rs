@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use mynah_data::{
     Breach, BreachTime, Budget, FinishReason, HaltReason, Limit, Message, Part, Pricing, Response,
-    ResponseBuilder, Thread, ToolCall, ToolMode, ToolOutcome,
+    ResponseBuilder, Thread, ToolCall, ToolMode, ToolOutcome, Wait,
 };
-use mynah_log::{About, End, Extent, Fact, Interruption, OnUncertain};
+use mynah_log::{About, End, Extent, Fact, Interruption, OnUncertain, Plan};
 use mynah_step::Tool;
 use serde_json::{Value, json};
 
@@ -228,6 +228,66 @@ fn what_was_cut_off_stays_in_the_conversation_and_is_not_a_step() {
     assert_eq!(result.final_response.map(|response| response.tool_calls().count()), Some(2));
     assert_eq!(result.metadata["repaired_tool_calls"], json!(["c0"]));
     assert_eq!(result.thread.messages.len(), 4);
+}
+
+/// A run is ended from outside though parts of it were removed.
+#[test]
+fn facts_of_which_any_are_missing_can_be_folded() {
+    let answer = |ids: &[&str], plan: Plan| {
+        let calls = ids.iter().map(|id| Part::tool_call(ToolCall::new(*id, "echo", "{}")));
+        let mut response: Response = ResponseBuilder::new().response();
+        response.message = Arc::new(Message::assistant_parts(calls));
+        let (response, cuts) = (Box::new(response), Vec::new());
+        Fact::AssistantCompleted { response, plan, cuts, duration_ms: None, first_token_ms: None }
+    };
+    let planned = |run: &[&str], manual: &[&str]| {
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
+        Plan::Tools { run: ids(run), manual: ids(manual), denied: Vec::new() }
+    };
+    let scheduled = |id: &str, attempt| {
+        let call_id = id.to_owned();
+        Fact::ToolScheduled { call_id, attempt, call: None }
+    };
+    let completed = |id: &str, outcome: ToolOutcome| {
+        let (call_id, content) = (id.to_owned(), "x".to_owned());
+        Fact::ToolCompleted { call_id, attempt: 1, outcome, content, duration_ms: None }
+    };
+    let resumed = |text: Option<&str>, approve: &[&str]| {
+        let mut fact = Fact::SEAM;
+        if let Fact::Resumed { message, approved, .. } = &mut fact {
+            *message = text.map(|text| Arc::new(Message::user(text)));
+            approved.extend(approve.iter().map(|id| (*id).to_owned()));
+        }
+        fact
+    };
+    let waits = |reason| Fact::Suspended(End::new(reason, Default::default()));
+    let breach = Breach::new(Limit::Turns, 1, 2, PRE);
+    let asks = ToolOutcome::ask_and_continue("Which?", Default::default(), json!(1));
+    let later = ToolOutcome::Later { wait: Wait::UntilMs(5), state: None };
+    let facts = [
+        answer(&["c0", "c1", "c2"], planned(&["c0", "c1"], &["c2"])),
+        scheduled("c0", 1),
+        scheduled("c1", 1),
+        completed("c0", later),
+        scheduled("c0", 2),
+        completed("c0", asks),
+        Fact::SEAM,
+        completed("c1", ToolOutcome::Ok(json!(1))),
+        waits(HaltReason::AskUser),
+        resumed(Some("This."), &[]),
+        completed("c0", ToolOutcome::Ok(json!(1))),
+        waits(HaltReason::ManualToolCalls),
+        resumed(None, &["c2"]),
+        Fact::BudgetExceeded { breach, partial: None, cuts: Vec::new() },
+        answer(&["c0"], Plan::Continue),
+    ];
+    for present in 0..1_u32 << facts.len() {
+        let mut run = Run::chat();
+        let of = facts.iter().enumerate().filter(|(place, _)| present & 1 << place != 0);
+        of.for_each(|(_, fact)| run.state.evolve(fact.clone()));
+        let open = run.state.left_open();
+        assert!(open.len() <= 3, "{present:b}");
+    }
 }
 
 const PRE: BreachTime = BreachTime::PreCall;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use mynah_data::{
     CUT_SHORT, ChatResult, Error, FinishReason, Halt, HaltReason, Message, Metadata, Response,
-    StepResult, ToolCall, ToolMode,
+    StepResult, StreamReason, ToolCall, ToolMode,
 };
 use mynah_log::{End, Extent, Plan, UNCERTAIN_CALLS};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use super::{RunState, is_in_a_turn};
+use super::RunState;
 use crate::run::open_turn::{ClosedTurn, OpenTurn, PlannedCall, add_denied};
 
 impl RunState {
@@ -107,7 +107,7 @@ impl RunState {
 
     pub(super) fn finish(&mut self, mut end: End) {
         // What the run waits for is answered when it continues.
-        if end.reason != HaltReason::ManualToolCalls && !is_in_a_turn(&end.reason) {
+        if end.reason != HaltReason::ManualToolCalls && !end.is_in_a_turn() {
             let why = match end
                 .metadata
                 .get("error")
@@ -185,6 +185,22 @@ impl RunState {
         }
         self.end = Some(end);
     }
+}
+
+/// The end of a run that its caller or a deadline stopped, in its process or from outside.
+pub(crate) fn interrupted(extent: Extent, reason: HaltReason) -> End {
+    let error = interruption(extent, &reason);
+    let error = error.map(|error| ("error".to_owned(), error.to_value()));
+    End::new(reason, error.into_iter().collect())
+}
+
+/// The error of a single call or step that is stopped. A chat has a result that says so.
+pub(in crate::run) fn interruption(extent: Extent, reason: &HaltReason) -> Option<Error> {
+    (extent != Extent::Chat).then(|| match reason {
+        HaltReason::Cancelled => Error::stream(StreamReason::Cancelled),
+        _ => Error::stream(StreamReason::Timeout)
+            .with_message("stream error: timeout: the deadline passed"),
+    })
 }
 
 pub(in crate::run) fn plan_mode(plan: &Plan) -> ToolMode {

@@ -225,7 +225,22 @@ fn recorded_of(records: &[Record], called: &ToolCall, number: u32) -> (bool, boo
             Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
                 is_over |= call_id == called.id;
             }
-            _ => {}
+            Fact::RunStarted { .. }
+            | Fact::Resumed { .. }
+            | Fact::UserMessage { .. }
+            | Fact::TurnStarted { .. }
+            | Fact::TurnLost { .. }
+            | Fact::FinalizeStarted { .. }
+            | Fact::FinalizeFailed { .. }
+            | Fact::SideEffect { .. }
+            | Fact::ContextTruncated { .. }
+            | Fact::BudgetExceeded { .. }
+            | Fact::Suspended(_)
+            | Fact::Completed(_)
+            | Fact::Failed(_)
+            | Fact::Cancelled { .. }
+            | Fact::Sealed(_)
+            | Fact::Removed(_) => {}
         }
     }
     (is_announced, is_over)

@@ -25,12 +25,12 @@ pub(super) struct Simulated {
 impl Simulated {
     pub(super) fn new(
         log: MemoryLog,
-        run: Loaded,
+        mut run: Loaded,
         crashes: Vec<CrashPoint>,
         world: Option<Value>,
         policy: OnUncertain,
     ) -> Self {
-        let result = run.state().chat_result();
+        let result = run.take_state().chat_result();
         let records = run.records;
         let facts = || records.iter().map(RecordedFact::fact);
         let given_up = |fact: &Fact| match fact {
