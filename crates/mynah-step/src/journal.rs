@@ -377,6 +377,14 @@ impl Journal {
         self.lock().recorder.as_ref().is_some_and(|recorder| recorder.has_debts())
     }
 
+    /// Takes a run that is resumed before its records end, and gives the seam that its next record follows.
+    pub(crate) fn poll_seam(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Fact>>> {
+        let mut state = self.lock();
+        let Some(recorder) = &mut state.recorder else { return Poll::Ready(Ok(None)) };
+        ready!(recorder.poll_take(cx))?;
+        Poll::Ready(Ok(recorder.seam().cloned()))
+    }
+
     /// Waits until every fact is durable.
     pub fn poll_durable(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         if self.lock().must_take_over() {

@@ -20,47 +20,22 @@ pub(super) fn as_branch(produced: &Fact, recorded: &RecordedFact) -> Option<Fact
     }
 }
 
+/// Whether the run is a branch to which nothing was added.
+pub fn is_fresh_branch(records: &[RecordedFact]) -> bool {
+    match (records.first().map(RecordedFact::fact), records.last()) {
+        (Some(Fact::RunStarted { about: Some(about), .. }), Some(last)) => {
+            about.parent.as_ref().is_some_and(|parent| parent.seq == last.record().seq())
+        }
+        _ => false,
+    }
+}
+
 /// The call that a fact is the outcome of.
 pub fn outcome_of(fact: &Fact) -> Option<&str> {
     match fact {
         Fact::ToolFailed { resolution: Resolution::Retried | Resolution::CutOff, .. } => None,
         Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => Some(call_id),
         _ => None,
-    }
-}
-
-/// How often the process of a user's loop died since the run last made progress, the last time included.
-pub(crate) fn crashes(records: &[RecordedFact]) -> u32 {
-    let crashes = |crashes: u32, kept: &RecordedFact| match kept.fact() {
-        fact if fact.is_seam() => crashes + 1,
-        fact if is_progress(fact) => 0,
-        _ => crashes,
-    };
-    records.iter().fold(0, crashes) + 1
-}
-
-/// Whether a resumed loop need not do again what a fact records.
-pub(super) fn is_progress(fact: &Fact) -> bool {
-    match fact {
-        Fact::TurnStarted { .. } | Fact::TurnLost { .. } => false,
-        Fact::ToolScheduled { .. }
-        | Fact::ToolCompleted { .. }
-        | Fact::ToolFailed { .. }
-        | Fact::SideEffect { .. } => outcome_of(fact).is_some() || fact.attempt().is_none(),
-        Fact::RunStarted { .. }
-        | Fact::Resumed { .. }
-        | Fact::UserMessage { .. }
-        | Fact::FinalizeStarted { .. }
-        | Fact::FinalizeFailed { .. }
-        | Fact::AssistantCompleted { .. }
-        | Fact::ContextTruncated { .. }
-        | Fact::BudgetExceeded { .. }
-        | Fact::Suspended(_)
-        | Fact::Completed(_)
-        | Fact::Failed(_)
-        | Fact::Cancelled { .. }
-        | Fact::Sealed(_)
-        | Fact::Removed(_) => true,
     }
 }
 

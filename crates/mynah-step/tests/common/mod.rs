@@ -23,7 +23,7 @@ use mynah_data::{
 };
 use mynah_log::{Append, End, Extent, Fact, Head, Log, LogFuture, MemoryLog, Record};
 use mynah_step::{
-    Adapter, AppendMetric, BoxFuture, Config, Context, IntoOutcome, MetricsSink, ModelCall,
+    Adapter, AppendMetric, BoxFuture, Config, Context, IntoOutcome, LEASE, MetricsSink, ModelCall,
     ModelCallMetric, ModelStream, RetryPolicy, RunMode, Tool, ToolCallMetric, ToolContext, World,
 };
 use serde_json::{Value, json};
@@ -96,6 +96,12 @@ pub(crate) async fn end(context: &Context) -> Result<()> {
 
 pub(crate) fn plain<L: Log + Clone>(log: &L) -> Config {
     Config::new(log, RUN)
+}
+
+/// Leaves the run as a process does that dies: it holds the run, and beats no more.
+pub(crate) async fn die(log: &MemoryLog) {
+    let held = log.lease(RUN, "dead/1", LEASE).await;
+    held.expect("the run has no other holder");
 }
 
 pub(crate) async fn read(log: &Arc<MemoryLog>) -> Vec<Record> {
