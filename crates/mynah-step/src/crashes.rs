@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_process_that_dies_in_a_summary_made_no_progress_and_one_that_left_a_waiting_run_did_not_die()
-    {
+     {
         let effect = |name: &str| Fact::SideEffect {
             inside: None,
             name: name.to_owned(),

@@ -11,9 +11,9 @@ use mynah_data::{Error, HaltReason, Message, Result, RunId, ToolOutcome, Wait};
 use mynah_log::{DirectCall, Effect, Fact, Kind, Record, Resolution, cbor};
 use serde_json::Value;
 
-pub use self::facts::{is_fresh_branch, outcome_of};
 pub(crate) use self::facts::{CHECKPOINT, MODEL_CALL, SLEEP, inner, of_tool};
 use self::facts::{as_branch, asks, is_answer, is_at, is_cut_off, is_named, is_other, is_stopped};
+pub use self::facts::{is_fresh_branch, outcome_of};
 use crate::{
     RecordedFact, Try,
     difference::difference_of,

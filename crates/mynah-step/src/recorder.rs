@@ -10,8 +10,8 @@ use std::{
 
 use mynah_data::{Error, ErrorKind, LogReason, Result, RunId};
 use mynah_log::{
-    Append, Chain, Durability, Fact, Head, Interruption, Kind, Lease, Log, Queue, Record, Seal, Totals,
-    backend::nanos,
+    Append, Chain, Durability, Fact, Head, Interruption, Kind, Lease, Log, Queue, Record, Seal,
+    Totals, backend::nanos,
 };
 use tokio::{
     task::coop::unconstrained,

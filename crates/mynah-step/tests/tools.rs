@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use mynah_data::{Error, ErrorKind, ToolCall, ToolOutcome, ToolReason};
+use mynah_data::{Approval, Error, ErrorKind, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{Fact, Kind, MemoryLog, Resolution};
 use mynah_step::{
     CallTool, Config, Context, HandlerExecutor, OnToolError, RunMode, SystemWorld, Tool,
@@ -447,10 +447,9 @@ async fn a_tool_that_answers_from_its_record_is_not_run_again() {
             }))
         };
         let config = |log: &Arc<MemoryLog>| plain(log).tools([once()]);
-        twice(config, async |context| context.call_tool(call("c0", "once")).await)
-            .await
-            .0
-            .expect("ran");
+        let approved = || CallTool::from(call("c0", "once")).approved();
+        let (done, _) = twice(config, async |context| context.call_tool(approved()).await).await;
+        assert!(done.is_ok(), "{done:?}");
         assert_eq!(ran.load(Relaxed), 1);
     }
 }
@@ -598,4 +597,60 @@ async fn tools_and_context_of_a_config_are_added_to_those_before() {
     let outcomes = outcomes.into_iter().map(|result| result.outcome);
     let expected = ["a", "b", "c"].map(|text| Ok(ToolOutcome::Ok(json!(text))));
     assert_eq!(outcomes.collect::<Vec<_>>(), expected);
+}
+
+#[tokio::test]
+async fn a_call_that_needs_a_decision_runs_only_if_the_loop_says_that_it_was_approved() {
+    let paid = Arc::new(AtomicUsize::new(0));
+    let pay = |name: &str| {
+        let paid = Arc::clone(&paid);
+        tool(name, move |_| {
+            let paid = paid.fetch_add(1, Relaxed) + 1;
+            async move { json!(paid) }
+        })
+    };
+    let tools = || [pay("asks").approval(Approval::Ask), pay("manual").manual()];
+    let config = |log: &Arc<MemoryLog>| plain(log).tools(tools());
+    for name in ["asks", "manual"] {
+        paid.store(0, Relaxed);
+        let ((refused, approved), facts) = twice(config, async |context| {
+            let refused = context.call_tool(call("c0", name)).await;
+            let approved = CallTool::from(call("c1", name)).approved();
+            (refused, context.call_tool(approved).await)
+        })
+        .await;
+        let error = refused.expect_err("nobody approved it");
+        assert_eq!(error.kind(), ErrorKind::Tool(ToolReason::Denied));
+        let advice = "nobody has approved the call; decide about it in the loop, and make it with CallTool::approved";
+        assert_eq!(error.message(), format!("tool error ({name}): denied: {advice}"));
+        assert_eq!((approved, paid.load(Relaxed)), (Ok(ToolOutcome::Ok(json!(1))), 1));
+        let refused = ["tool_scheduled", "tool_failed"];
+        let expected = [refused, ["tool_scheduled", "tool_completed"]].concat();
+        assert_eq!(kinds(&facts)[1..5], expected, "{name}");
+    }
+    let denied = |log: &Arc<MemoryLog>| plain(log).tools([pay("never").approval(Approval::Deny)]);
+    let (denied, _) = twice(denied, async |context| {
+        context.call_tool(CallTool::from(call("c0", "never")).approved()).await
+    })
+    .await;
+    assert_eq!(denied.map_err(|error| error.reason()), Err("denied"));
+    assert_eq!(paid.load(Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_call_that_nobody_approved_has_not_run_in_a_process_that_died() {
+    let ran = Arc::new(AtomicUsize::new(0));
+    let config = |log: &Arc<MemoryLog>| {
+        let ran = Arc::clone(&ran);
+        let pay = tool("pay", move |_| {
+            ran.fetch_add(1, Relaxed);
+            async { json!(1) }
+        });
+        plain(log).tools([pay.approval(Approval::Ask)])
+    };
+    everywhere(config, async |context| {
+        context.call_tool(call("c0", "pay")).await.map_err(|error| error.reason())
+    })
+    .await;
+    assert_eq!(ran.load(Relaxed), 0);
 }

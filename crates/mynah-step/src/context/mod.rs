@@ -31,8 +31,8 @@ pub use self::{
     tools::{CallTool, ToolResult},
 };
 use crate::{
-    Config, Crashes, Journal, JournalState, MetricsSink, RecordedFact, Recorder, ReplayCursor, RunMode,
-    Spent, WallClock, active,
+    Config, Crashes, Journal, JournalState, MetricsSink, RecordedFact, Recorder, ReplayCursor,
+    RunMode, Spent, WallClock, active,
     config::DEFAULT_MAX_CONCURRENCY,
     cursor::{CHECKPOINT, MODEL_CALL, SLEEP, is_fresh_branch},
     effects::Effects,
@@ -53,6 +53,11 @@ use crate::{
 ///
 /// From its first record on, the run belongs to this process while that lives: another process that resumes it gets an error.
 /// Dropping the last clone releases the run.
+///
+/// # Approvals
+///
+/// The loop decides about calls of tools that [ask for approval](crate::Tool::approval) or are [manual](crate::Tool::manual). Such a
+/// call runs only if the loop makes it with [`CallTool::approved`]. Otherwise it is recorded as `denied`.
 ///
 /// # Logging
 ///
@@ -167,8 +172,8 @@ impl Context {
                 before = active(&facts);
                 facts.iter().for_each(|kept| crashes.evolve(kept.fact()));
                 let (chain, totals) = verifier.into_chain();
-                let recorder = Recorder::after(log, world, chain, totals)
-                    .resuming(is_fresh_branch(&facts));
+                let recorder =
+                    Recorder::after(log, world, chain, totals).resuming(is_fresh_branch(&facts));
                 let cursor = ReplayCursor::of_loop(run.into(), facts, true);
                 (Some(configured(recorder)), Some(cursor))
             }

@@ -9,7 +9,9 @@ use mynah_log::{End, Extent, Fact};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Context, sleep::is_parked};
-use crate::{Crashes, alone::poll_alone, cursor::CHECKPOINT, journal::gone, uncertain::is_uncertain};
+use crate::{
+    Crashes, alone::poll_alone, cursor::CHECKPOINT, journal::gone, uncertain::is_uncertain,
+};
 
 impl Context {
     /// Performs the loop as one run: records how it began, runs it, and records how it ended.

@@ -35,11 +35,12 @@ pub struct CallTool {
     /// The number of attempts, if the call is idempotent.
     max_attempts: Option<u32>,
     backoff: Option<Backoff>,
+    approved: bool,
     /// How many calls of the run had the same id before.
     earlier: u64,
 }
 
-mynah_data::partial_debug! { CallTool { call, turn, max_attempts } }
+mynah_data::partial_debug! { CallTool { call, turn, max_attempts, approved } }
 
 impl CallTool {
     mynah_data::setters! { self => self;
@@ -56,11 +57,41 @@ impl CallTool {
         self.max_attempts = Some(max_attempts);
         self
     }
+
+    /// Says that a person, or the loop in their place, approved this call. Without it, a call of a tool that
+    /// [asks for approval](Tool::approval) or is [manual](Tool::manual) is refused with `denied`, and does not run.
+    ///
+    /// ```
+    /// # mod mynah { pub use {mynah_data::*, mynah_log as log, mynah_step as step, mynah_step::*}; }
+    /// use std::sync::Arc;
+    /// use mynah::{Approval, Tool, ToolCall, ToolOutcome};
+    /// use mynah::log::MemoryLog;
+    /// use mynah::step::{CallTool, Config, Context};
+    /// use serde_json::json;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
+    /// let pay = Tool::new("pay", "Pays an invoice", json!({})).approval(Approval::Ask).handler(async |_, _| "paid");
+    /// let context = Context::new(Config::new(&Arc::new(MemoryLog::new()), "run-1").tools([pay]))?;
+    /// let paid = context
+    ///     .run("go", async |cx| {
+    ///         let call = CallTool::from(ToolCall::new("c0", "pay", "{}"));
+    ///         // What a person says is taken from the world, so it is recorded.
+    ///         let says_yes = cx.side_effect("decision", async { Ok::<_, mynah::Error>(true) }).await?;
+    ///         cx.call_tool(if says_yes { call.approved() } else { call }).await
+    ///     })
+    ///     .await?;
+    /// assert_eq!(paid, ToolOutcome::Ok(json!("paid")));
+    /// # Ok(()) }
+    /// ```
+    pub fn approved(mut self) -> Self {
+        self.approved = true;
+        self
+    }
 }
 
 impl From<ToolCall> for CallTool {
     fn from(call: ToolCall) -> Self {
-        Self { call, turn: None, max_attempts: None, backoff: None, earlier: 0 }
+        Self { call, turn: None, max_attempts: None, backoff: None, approved: false, earlier: 0 }
     }
 }
 
@@ -82,7 +113,8 @@ impl Context {
     /// failure as its `outcome`: the only `Err` of that call is that of the run.
     ///
     /// # Errors
-    /// The tool's own failure, and as [`Context::call_tools`].
+    /// The tool's own failure; `denied` for a call that needs to be [approved](CallTool::approved) and
+    /// is not; and as [`Context::call_tools`].
     #[doc(alias = "CallTool")]
     pub async fn call_tool(&self, call: impl Into<CallTool>) -> Result<ToolOutcome> {
         let mut results = self.call_tools([call.into()]).await?;
@@ -190,7 +222,7 @@ impl Context {
         begun: Option<Try>,
         places: &Semaphore,
     ) -> Result<ToolResult> {
-        let CallTool { call, max_attempts, backoff, earlier, .. } = called;
+        let CallTool { call, max_attempts, backoff, approved, earlier, .. } = called;
         let (config, call) = (&self.0.config, Arc::new(call));
         let call_id = call.id.clone();
         let tool = config.tools.get(&call.name).cloned();
@@ -220,7 +252,14 @@ impl Context {
                 context.context = Arc::clone(&config.context);
                 context.request_id = Arc::from(self.0.journal.run_id().as_str());
                 context.cancelled = self.0.cancelled.subscribe();
-                self.run_now(tool, context, begun, backoff).await?
+                match &tool {
+                    // None of its processes ran it.
+                    Some(tool) if tool.needs_decision() && !approved => {
+                        let attempts = context.attempt();
+                        self.refuse(&context, unapproved(&call), attempts).await?
+                    }
+                    _ => self.run_now(tool, context, begun, backoff).await?,
+                }
             }
         };
         let outcome = match fact {
@@ -283,10 +322,7 @@ impl Context {
                     return Err(error.with_message(message));
                 }
                 OnUncertain::Fail if !harmless => {
-                    let settled = Settled { outcome: Err(uncertain(&call)), attempts: tries };
-                    let fact = self.outcome_fact(&call, settled);
-                    context.effects.commit(fact.clone(), false).await?;
-                    return Ok(fact);
+                    return self.refuse(&context, uncertain(&call), tries).await;
                 }
                 _ => context.announce_next().await?,
             }
@@ -313,10 +349,23 @@ impl Context {
         Ok(fact)
     }
 
+    /// Records that a call failed which does not run.
+    async fn refuse(&self, context: &ToolContext, error: Error, attempts: u32) -> Result<Fact> {
+        let fact = self.outcome_fact(&context.call, Settled { outcome: Err(error), attempts });
+        context.effects.commit(fact.clone(), false).await?;
+        Ok(fact)
+    }
+
     /// The fact of how a call came out.
     fn outcome_fact(&self, call: &ToolCall, settled: Settled) -> Fact {
         settle(call, settled, &JsonEncoder, &self.0.config.on_tool_error, true)
     }
+}
+
+/// The error of a call that needs a decision and has none.
+fn unapproved(call: &ToolCall) -> Error {
+    let why = "nobody has approved the call; decide about it in the loop, and make it with CallTool::approved";
+    failed(&call.name, ToolReason::Denied, why)
 }
 
 /// The ids of calls without an outcome. Results of two calls with one id could not be
