@@ -2,10 +2,12 @@
 //! up.
 
 use std::{
+    future::poll_fn,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
+    task::Poll,
     time::Duration,
 };
 
@@ -14,7 +16,7 @@ use mynah_log::{Append, Fact, Interruption, Kind, Log, MemoryLog, Resolution};
 use mynah_step::{Config, Context, LEASE, Tool};
 use serde_json::json;
 
-use crate::common::{self, die, facts, kinds, plain, read};
+use crate::common::{self, Slow, die, facts, kinds, plain, read};
 
 type Shared = Arc<MemoryLog>;
 
@@ -144,11 +146,27 @@ async fn what_a_loop_took_from_the_world_is_with_the_log_when_it_has_it() -> Res
         assert_eq!(read(&log).await.len(), 2, "now");
         cx.side_effect("effect", async { Ok::<_, Error>(1) }).await?;
         assert_eq!(read(&log).await.len(), 3, "an effect");
-        cx.durable_side_effect("durable", async { Ok::<_, Error>(1) }).await?;
-        assert_eq!(read(&log).await.len(), 4, "a durable effect");
         Ok(())
     });
     run.await
+}
+
+#[tokio::test]
+async fn a_durable_side_effect_is_done_when_the_log_says_that_it_has_it() -> Result<()> {
+    let log = Slow::default();
+    let context = Context::new(plain(&log))?;
+    // The run is in the log before it does anything.
+    log.answers.add_permits(1);
+    common::begin(&context).await?;
+    let one = || async { Ok::<_, Error>(1) };
+    assert_eq!(context.side_effect("effect", one()).await, Ok(1), "the log was given it");
+    let mut durable = Box::pin(context.durable_side_effect("durable", one()));
+    let is_done = poll_fn(|cx| Poll::Ready(durable.as_mut().poll(cx).is_ready()));
+    assert!(!is_done.await, "the log has not answered");
+    assert_eq!((log.given.load(Relaxed), log.answers.available_permits()), (3, 0));
+    log.answers.add_permits(2);
+    assert_eq!(durable.await, Ok(1));
+    Ok(())
 }
 
 #[tokio::test]

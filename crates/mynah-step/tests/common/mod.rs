@@ -27,6 +27,7 @@ use mynah_step::{
     ModelCallMetric, ModelStream, RetryPolicy, RunMode, Tool, ToolCallMetric, ToolContext, World,
 };
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 pub(crate) const RUN: &str = "run-1";
 
@@ -285,4 +286,33 @@ impl MetricsSink for Told {
     fn budget_exceeded(&self, breach: &Breach) {
         self.tell(json!({"limit": breach.limit}));
     }
+}
+
+/// A log that answers on demand.
+#[derive(Clone)]
+pub(crate) struct Slow {
+    pub(crate) log: MemoryLog,
+    pub(crate) given: Arc<AtomicUsize>,
+    pub(crate) answers: Arc<Semaphore>,
+}
+
+impl Default for Slow {
+    fn default() -> Self {
+        Self { log: MemoryLog::new(), given: Arc::default(), answers: Arc::new(Semaphore::new(0)) }
+    }
+}
+
+impl Log for Slow {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
+        Box::pin(async move {
+            self.given.fetch_add(1, Ordering::Relaxed);
+            let head = self.log.append(batch).await;
+            if let Ok(answer) = self.answers.acquire().await {
+                answer.forget();
+            }
+            head
+        })
+    }
+
+    mynah_log::forward_log!(self => self.log);
 }
