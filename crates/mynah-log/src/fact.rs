@@ -641,7 +641,7 @@ pub struct DirectCall {
 pub enum Resolution {
     /// The tool is retried.
     Retried,
-    /// Nothing: the run was stopped while the tool ran, so its outcome was not awaited.
+    /// Nothing: the run was stopped, or a custom loop gave the call up, before its outcome.
     CutOff,
     /// The model reads the error, and continues.
     Continued,

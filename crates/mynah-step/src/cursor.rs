@@ -19,6 +19,7 @@ use crate::{
     difference::difference_of,
     journal::{Origin, PendingEffect, Query},
     recorder::ends,
+    uncertain::is_not_begun,
 };
 
 /// The place in a run's records that a replay has reached.
@@ -60,6 +61,8 @@ struct Attempts {
     last: u32,
     failed: u32,
     has_outcome: bool,
+    /// Whether the last one was stopped before it began.
+    not_begun: bool,
 }
 
 impl Attempts {
@@ -70,15 +73,18 @@ impl Attempts {
             let fact = kept.fact();
             process += usize::from(matches!(fact, Fact::Resumed { .. }));
             let Some(key) = nth_call(fact, &mut ids) else { continue };
-            let (failed, has_outcome, first) = (0, false, Try::FIRST);
-            let new = Self { process, first, last: 1, failed, has_outcome };
+            let (failed, has_outcome, not_begun, first) = (0, false, false, Try::FIRST);
+            let new = Self { process, first, last: 1, failed, has_outcome, not_begun };
             let call = calls.entry(key).or_insert(new);
             match fact {
                 Fact::ToolScheduled { attempt, .. } => {
                     if call.process != process {
                         call.first = Try { number: *attempt, failed: call.failed };
                     }
-                    (call.process, call.last) = (process, *attempt);
+                    (call.process, call.last, call.not_begun) = (process, *attempt, false);
+                }
+                Fact::ToolFailed { resolution: Resolution::CutOff, error, .. } => {
+                    call.not_begun = is_not_begun(error);
                 }
                 Fact::ToolFailed { resolution: Resolution::Retried, .. } => call.failed += 1,
                 _ => call.has_outcome |= outcome_of(fact).is_some(),
@@ -293,16 +299,31 @@ impl ReplayCursor {
         self.to_come().take_while(|fact| !again(fact)).find(|fact| outcome_of(fact) == Some(call))
     }
 
+    /// The recorded fact that the call which was announced last under this id was stopped.
+    pub(crate) fn cut_off_ahead(&self, call: &str) -> Option<&Fact> {
+        let is_of = |fact: &&Fact| fact.attempt().is_some_and(|(of, _)| of == call);
+        let again = |fact: &&Fact| matches!(fact, Fact::ToolScheduled { attempt: 1, .. });
+        let mut of_call = self.to_come().filter(is_of).take_while(|fact| !again(fact));
+        of_call.find(|fact| is_cut_off(fact))
+    }
+
     /// The attempt with which the process began that was the last to run the call announced last under this id.
     pub(crate) fn attempt_of(&self, call: &str) -> Option<Try> {
         let Attempts { first, last, failed, has_outcome, .. } = *self.nth(call, 0)?;
         Some(if has_outcome { first } else { Try { number: last, failed } })
     }
 
-    /// The attempt that would follow the last of the call that is announced next under this id, which has no outcome.
-    pub(crate) fn left_open(&self, call: &str) -> Option<Try> {
-        let Attempts { last, failed, .. } = *self.nth(call, 1).filter(|call| !call.has_outcome)?;
-        Some(Try { number: last.saturating_add(1), failed })
+    /// The attempt that would follow the last of the call that is announced next under this id, which has no outcome; and whether the
+    /// call may have run.
+    pub(crate) fn left_open(&self, call: &str) -> Option<(Try, bool)> {
+        let Attempts { last, failed, not_begun, .. } =
+            *self.nth(call, 1).filter(|call| !call.has_outcome)?;
+        Some((Try { number: last.saturating_add(1), failed }, !not_begun))
+    }
+
+    /// Whether the call that was announced last under this id may have run.
+    pub(crate) fn may_have_run(&self, call: &str) -> bool {
+        self.nth(call, 0).is_none_or(|call| !call.not_begun)
     }
 
     /// The call of this id that was announced last, or so many after it.

@@ -95,6 +95,14 @@ impl From<ToolCall> for CallTool {
     }
 }
 
+/// What is known of a call that a process announced which ended.
+#[derive(Clone, Copy, PartialEq)]
+struct Before {
+    /// The attempt that would be the next.
+    next: Try,
+    may_have_run: bool,
+}
+
 /// The outcome of one of several calls.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -152,12 +160,12 @@ impl Context {
             begun.push(self.announce_tool(call, more, &mut ids).await?);
         }
         if begun.contains(&None) {
-            // Nothing runs before all are announced, so none of them has run.
-            begun.fill(None);
+            // Nothing runs before all are announced, so none of them has run. One of which that is recorded is announced anew.
+            begun.iter_mut().for_each(|begun| *begun = begun.filter(|it| !it.may_have_run));
         }
         self.flush().await?;
         let places = Semaphore::new(self.0.config.max_concurrency);
-        let begin = |(index, (call, begun)): (usize, (CallTool, Option<Try>))| {
+        let begin = |(index, (call, begun)): (usize, (CallTool, Option<Before>))| {
             let places = &places;
             async move { (index, self.call(call, begun, places).await) }
         };
@@ -190,13 +198,13 @@ impl Context {
     }
 
     /// Announces a call, if the budget allows so many more; one without an id gets one. A call that a process announced which ended may
-    /// have run: then this returns the attempt that would be the next.
+    /// have run: then this returns what is known of it.
     async fn announce_tool(
         &self,
         tool: &mut CallTool,
         more: usize,
         ids: &mut Ids<'_>,
-    ) -> Result<Option<Try>> {
+    ) -> Result<Option<Before>> {
         let ToolCall { id, name, raw_arguments, .. } = &mut tool.call;
         let arguments = raw_arguments.clone();
         let call = DirectCall { turn: tool.turn, name: name.clone(), arguments };
@@ -210,16 +218,17 @@ impl Context {
         }
         let call = Some(Box::new(call));
         let next = self.0.journal.records(|cursor| cursor.left_open(id));
-        let next = next.unwrap_or(Try { number: 2, failed: 0 });
+        let (next, may_have_run) = next.unwrap_or((Try { number: 2, failed: 0 }, true));
+        let before = Before { next, may_have_run };
         let fact = Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call };
         let passed = |spent: &Spent, budget: &Budget| spent.passed_by_tools(budget, more);
-        Ok(self.announce(fact, passed).await?.then_some(next))
+        Ok(self.announce(fact, passed).await?.then_some(before))
     }
 
     async fn call(
         &self,
         called: CallTool,
-        begun: Option<Try>,
+        begun: Option<Before>,
         places: &Semaphore,
     ) -> Result<ToolResult> {
         let CallTool { call, max_attempts, backoff, approved, earlier, .. } = called;
@@ -234,7 +243,7 @@ impl Context {
         let mut fact = None;
         if from_record {
             let inside = Inside { call_id: call_id.clone(), attempt: attempt.number };
-            self.0.journal.begin(&call, attempt.number);
+            self.0.journal.begin(&call, attempt.number, false);
             fact = self.0.journal.ask(Some(inside), Query::Outcome).await?;
         }
         let fact = match fact {
@@ -300,14 +309,14 @@ impl Context {
         &self,
         tool: Option<Tool>,
         mut context: ToolContext,
-        begun: Option<Try>,
+        begun: Option<Before>,
         backoff: Option<Backoff>,
     ) -> Result<Fact> {
         let (config, call) = (&self.0.config, Arc::clone(&context.call));
-        if let Some(next) = begun
+        if let Some(Before { next, may_have_run }) = begun
             && !self.0.replaying
         {
-            let harmless = reruns_lost(tool.as_ref(), config.on_uncertain);
+            let harmless = !may_have_run || reruns_lost(tool.as_ref(), config.on_uncertain);
             let tries = next.number - 1;
             context.effects.begin(tries);
             context.failed = next.failed;
