@@ -11,8 +11,10 @@ use mynah_data::{Error, HaltReason, Message, Result, RunId, ToolOutcome, Wait};
 use mynah_log::{DirectCall, Effect, Fact, Kind, Record, Resolution, cbor};
 use serde_json::Value;
 
-pub(crate) use self::facts::{CHECKPOINT, MODEL_CALL, SLEEP, inner, of_tool};
-use self::facts::{as_branch, asks, is_answer, is_at, is_cut_off, is_named, is_other, is_stopped};
+pub(crate) use self::facts::{CHECKPOINT, MODEL_CALL, SLEEP, inner, is_answer, of_tool};
+use self::facts::{
+    as_branch, asks, is_at, is_cut_off, is_given_up, is_named, is_other, is_stopped,
+};
 pub use self::facts::{is_fresh_branch, outcome_of};
 use crate::{
     RecordedFact, Try,
@@ -39,6 +41,8 @@ pub struct ReplayCursor {
     last: u64,
     /// Calls whose records answer for them: what happened inside them is passed by.
     answered: HashSet<String>,
+    /// Turns that were given up because the run was dropped: not by the loop, which makes the call again.
+    dropped: HashSet<u64>,
     /// The attempts of each call of a user's loop, by its id and how many calls had that id up to it.
     calls: HashMap<(String, u32), Attempts>,
     /// How many calls of each id were announced so far.
@@ -127,10 +131,16 @@ impl ReplayCursor {
         let mut facts = Vec::with_capacity(records.len());
         let calls = Attempts::of_calls(&records);
         // Calls that were dropped with their run were not given up by the loop: their outcome is unknown.
-        let pop_dropped = |facts: &mut Vec<RecordedFact>| {
-            while facts.last().is_some_and(|kept| is_cut_off(kept.fact())) {
-                facts.pop();
-            }
+        let mut dropped = HashSet::new();
+        let mut pop_dropped = |facts: &mut Vec<RecordedFact>| {
+            let last = facts.iter().rposition(|kept| !is_given_up(kept.fact()));
+            let given_up = facts.split_off(last.map_or(0, |last| last + 1));
+            // What a model call took counts.
+            facts.extend(given_up.into_iter().filter(|kept| !is_cut_off(kept.fact())).inspect(
+                |turn| {
+                    dropped.insert(turn.record().seq());
+                },
+            ));
         };
         for kept in records {
             match kept.fact() {
@@ -150,7 +160,7 @@ impl ReplayCursor {
             let call = nth_call(kept.fact(), &mut ids).and_then(|call| calls.get(&call));
             !call.is_some_and(|call| call.leave_behind(kept.fact()))
         });
-        Self { calls, resumes, ..Self::from_parts(run, facts.into(), last) }
+        Self { calls, dropped, resumes, ..Self::from_parts(run, facts.into(), last) }
     }
 
     fn from_parts(run: RunId, facts: VecDeque<RecordedFact>, last: u64) -> Self {
@@ -163,6 +173,7 @@ impl ReplayCursor {
             ahead: Ahead::default(),
             last,
             answered: HashSet::new(),
+            dropped: HashSet::new(),
             calls: HashMap::new(),
             announced: HashMap::new(),
             answer: None,
@@ -367,7 +378,14 @@ impl ReplayCursor {
 
     /// Whether the next record says that a call was given up by its caller.
     pub(crate) fn gives_up_next(&self) -> bool {
-        self.upcoming_of(&[Kind::ToolFailed]).is_some_and(is_cut_off)
+        let next = self.upcoming_of(&[Kind::ToolFailed, Kind::TurnLost]);
+        next.is_some_and(is_given_up) && !self.dropped.contains(&(self.compared() + 1))
+    }
+
+    /// The recorded fact that the answer of a turn was lost.
+    pub(crate) fn lost_ahead(&self, lost: u32) -> Option<&Fact> {
+        let is_lost = |fact: &&Fact| matches!(fact, Fact::TurnLost { turn, .. } if *turn == lost);
+        self.to_come().find(is_lost)
     }
 
     /// Sets the durations of the next record, if it is of the same kind: no two runs take the same time.
@@ -444,6 +462,8 @@ impl ReplayCursor {
             }
             Query::Answer => match self.upcoming() {
                 _ if !is_mine => None,
+                // The loop gives it up again.
+                Some(_) if self.gives_up_next() => None,
                 Some(answer) if is_answer(answer) => Some(Ok(self.take())),
                 Some(end) if ends(end) => Some(Ok(Some(end.clone()))),
                 // A loop that did not wait for the answer does not wait for it now.

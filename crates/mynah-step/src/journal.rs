@@ -61,6 +61,8 @@ pub struct State {
     /// The attempts that began and have no outcome, by the ids of their calls. Of a user's loop also calls that are announced and do
     /// not run.
     attempts: HashMap<String, Attempt>,
+    /// The turn of a user's loop that began and has no answer.
+    turn: Option<u32>,
     /// Facts that tools committed, for an engine that folds them.
     noted: Option<VecDeque<Fact>>,
     /// Whether the loop may wait for something else than the journal.
@@ -220,6 +222,7 @@ impl Journal {
             undurable: Vec::new(),
             answers: HashMap::new(),
             attempts: HashMap::new(),
+            turn: None,
             loop_waits_elsewhere: noted.is_none(),
             noted,
             answered: 0,
@@ -480,6 +483,23 @@ impl Journal {
         let fact = recorded.cloned().unwrap_or(stopped);
         drop(state);
         self.leave(fact);
+    }
+
+    /// A user's loop is about to call the model. Turns that it recorded itself are its own.
+    pub(crate) fn begin_turn(&self) {
+        self.lock().turn = None;
+    }
+
+    /// Leaves it to be recorded of the turn without an answer, if there is one, that its loop gave it up. Returns the fact.
+    pub(crate) fn leave_turn(&self, lost: impl FnOnce(u32) -> Fact) -> Option<Fact> {
+        let mut state = self.lock();
+        let turn = state.turn.take()?;
+        // A replay takes what the call cost from the record.
+        let recorded = state.cursor.as_ref().and_then(|cursor| cursor.lost_ahead(turn));
+        let fact = recorded.cloned().unwrap_or_else(|| lost(turn));
+        drop(state);
+        self.leave(fact.clone());
+        Some(fact)
     }
 
     /// Leaves a fact to be recorded, which nothing waits for.

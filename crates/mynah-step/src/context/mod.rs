@@ -381,9 +381,12 @@ impl Context {
             _ => {}
         }
         let durable = ends(&fact);
-        self.handed_in(self.0.effects.commit(fact.clone(), durable)).await?;
-        self.spent().evolve(&fact);
-        Ok(())
+        let commit = async {
+            self.0.effects.commit(fact.clone(), durable).await?;
+            self.spent().evolve(&fact);
+            Ok(())
+        };
+        self.handed_in(commit).await
     }
 
     /// Waits until the log has the beginning of the run. Only the log knows whether another run has the id: one that could not be

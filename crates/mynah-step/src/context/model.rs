@@ -32,7 +32,8 @@ pub struct ModelAnswer {
 
 impl Context {
     /// Calls the model once, and reads its whole answer. Earlier facts are written while it
-    /// answers. Calls are made one after the other.
+    /// answers. Calls are made one after the other. A call that is given up, as by a timeout, is
+    /// recorded as lost, and its prompt counts.
     ///
     /// ```
     /// # mod mynah { pub use {mynah_data::*, mynah_log as log, mynah_step as step, mynah_step::*}; }
@@ -87,6 +88,8 @@ impl Context {
             self.ask(Query::Turn(prompt)).await?;
         }
         let mut turns = self.0.turns.lock().await;
+        self.0.journal.begin_turn();
+        let _given_up = GivenUp(self);
         self.spent().set_pricing(pricing);
         // What was called had its price.
         let is_recorded =
@@ -186,6 +189,25 @@ impl Context {
         }
         hearing.check_end(provider.name(), config.require_raw_response_hash)?;
         Ok(None)
+    }
+}
+
+/// A model call that its caller may give up.
+struct GivenUp<'a>(&'a Context);
+
+impl Drop for GivenUp<'_> {
+    /// A call without an answer is recorded as lost.
+    fn drop(&mut self) {
+        let lost = |turn| {
+            let mut lost = self.0.spent().lost(turn);
+            if let Fact::TurnLost { given_up, .. } = &mut lost {
+                *given_up = true;
+            }
+            lost
+        };
+        if let Some(lost) = self.0.0.journal.leave_turn(lost) {
+            self.0.spent().evolve(&lost);
+        }
     }
 }
 

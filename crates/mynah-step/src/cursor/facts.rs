@@ -44,6 +44,11 @@ pub(super) fn is_cut_off(fact: &Fact) -> bool {
     matches!(fact, Fact::ToolFailed { resolution: Resolution::CutOff, .. })
 }
 
+/// Whether a fact is that a call of the model or of a tool was given up.
+pub(super) fn is_given_up(fact: &Fact) -> bool {
+    is_cut_off(fact) || matches!(fact, Fact::TurnLost { given_up: true, .. })
+}
+
 /// The name under which a loop records where it is.
 pub(crate) const CHECKPOINT: &str = "checkpoint";
 
@@ -59,7 +64,7 @@ pub(super) fn asks(fact: &Fact, this: Hash) -> bool {
 }
 
 /// Whether a fact is the outcome of a model call.
-pub(super) fn is_answer(fact: &Fact) -> bool {
+pub(crate) fn is_answer(fact: &Fact) -> bool {
     match fact {
         Fact::AssistantCompleted { .. } | Fact::TurnLost { .. } => true,
         Fact::BudgetExceeded { breach, .. } => breach.when == BreachTime::MidStream,

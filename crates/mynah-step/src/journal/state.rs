@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{
     Answer, Attempt, GRACE, Origin, PATIENCE, Query, Question, Stall, State, call_is_over, gone,
 };
-use crate::{Recorder, recorder::ends, settle::failed, uncertain::not_begun};
+use crate::{Recorder, cursor::is_answer, recorder::ends, settle::failed, uncertain::not_begun};
 
 impl State {
     /// Whether the next answer comes from the records: always in a replay, in a run that is resumed until it is where it was.
@@ -138,6 +138,10 @@ impl State {
             }
             (Query::Recall { asked, .. }, Ok(Some(_))) => asked.leave(),
             (Query::Outcome, Ok(Some(fact))) => self.came_out(fact),
+            (Query::Answer, Ok(Some(_))) => self.turn = None,
+            (Query::Announce(_), Ok(Some(Fact::TurnStarted { turn, .. }))) => {
+                self.turn = Some(*turn);
+            }
             (
                 Query::Announce(_),
                 Ok(Some(Fact::ToolScheduled { call_id, call: Some(call), .. })),
@@ -238,6 +242,8 @@ impl State {
     /// A fact is committed: if it is the outcome of a call, that does not run any more.
     pub(super) fn came_out(&mut self, fact: &Fact) {
         match fact {
+            Fact::TurnStarted { turn, .. } => self.turn = Some(*turn),
+            fact if is_answer(fact) => self.turn = None,
             Fact::ToolScheduled { call_id, attempt: 1, call: Some(call) } => {
                 self.announced(call_id, &call.name, false);
             }
