@@ -485,8 +485,8 @@ impl Journal {
         self.leave(fact);
     }
 
-    /// A user's loop is about to call the model. Turns that it recorded itself are its own.
-    pub(crate) fn begin_turn(&self) {
+    /// The turn without an answer is not given up: it failed, or the loop recorded it itself.
+    pub(crate) fn forget_turn(&self) {
         self.lock().turn = None;
     }
 

@@ -7,7 +7,7 @@ use mynah_data::{
     AdapterReason, Budget, Catalog, Error, ErrorKind, Event, FinishReason, MismatchClass,
     ModelInfo, Pricing, StreamReason, ToolCall,
 };
-use mynah_log::{Fact, Log as _, MemoryLog};
+use mynah_log::{Fact, Log as _, MAX_PAYLOAD, MemoryLog};
 use mynah_step::{Config, Context, RunMode};
 use serde_json::json;
 
@@ -264,6 +264,21 @@ async fn a_model_call_that_is_dropped_with_its_run_is_made_again_and_counts_once
     assert_eq!((seal.totals.turns, seal.totals.input_tokens), (2, 1 + 7));
     let replayed = answers(Vec::new()).replay().await.expect("records");
     assert_eq!(perform(replayed, agent).await, Ok(Ok(answer)));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_large_to_be_recorded_was_not_given_up() {
+    let large = "x".repeat(MAX_PAYLOAD);
+    let model = plays([says(&[&large])]);
+    let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
+    let log = Arc::new(MemoryLog::new());
+    let agent = async |context: &Context| {
+        let answer = context.call_model(ask("hi")).await;
+        answer.map(drop).map_err(|error| error.reason())
+    };
+    assert_eq!(perform(config(&log), agent).await, Ok(Err("too_large")));
+    let recorded = facts(&read(&log).await);
+    assert_eq!(kinds(&recorded)[1..3], ["turn_started", "completed"]);
 }
 
 #[tokio::test]

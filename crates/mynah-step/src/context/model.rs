@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use mynah_data::{
-    Breach, Budget, EngineReason, Error, Event, Request, Response, Result, StreamReason, Usage,
+    Breach, Budget, EngineReason, Error, Event, Pricing, Request, Response, Result, StreamReason,
+    Usage,
 };
 use mynah_log::{Effect, Fact, Hash, Kind, Plan, cbor};
 use serde_json::json;
@@ -88,8 +89,23 @@ impl Context {
             self.ask(Query::Turn(prompt)).await?;
         }
         let mut turns = self.0.turns.lock().await;
-        self.0.journal.begin_turn();
+        self.0.journal.forget_turn();
         let _given_up = GivenUp(self);
+        let answer = self.take_turn(&mut turns, adapter, request, prompt, pricing).await;
+        // Only a call that is dropped was given up.
+        self.0.journal.forget_turn();
+        answer
+    }
+
+    async fn take_turn(
+        &self,
+        turns: &mut u32,
+        adapter: Arc<dyn Adapter>,
+        request: Request,
+        prompt: Hash,
+        pricing: Option<Pricing>,
+    ) -> Result<ModelAnswer> {
+        let config = &self.0.config;
         self.spent().set_pricing(pricing);
         // What was called had its price.
         let is_recorded =
@@ -196,7 +212,7 @@ impl Context {
 struct GivenUp<'a>(&'a Context);
 
 impl Drop for GivenUp<'_> {
-    /// A call without an answer is recorded as lost.
+    /// A call that is dropped before its answer is recorded as lost.
     fn drop(&mut self) {
         let lost = |turn| {
             let mut lost = self.0.spent().lost(turn);

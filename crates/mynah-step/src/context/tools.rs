@@ -157,7 +157,10 @@ impl Context {
         for call in &mut calls {
             // The budget allows all of them, or none.
             let more = if begun.is_empty() { count } else { 0 };
-            begun.push(self.announce_tool(call, more, &mut ids).await?);
+            let announced = self.announce_tool(call, more, &mut ids).await;
+            // Only calls that are dropped were given up.
+            ids.are_waited_for = announced.is_err();
+            begun.push(announced?);
         }
         if begun.contains(&None) {
             // Nothing runs before all are announced, so none of them has run. One of which that is recorded is announced anew.
@@ -382,11 +385,14 @@ fn unapproved(call: &ToolCall) -> Error {
 struct Ids<'a> {
     context: &'a Context,
     mine: Vec<String>,
+    /// Whether their caller did not drop them.
+    are_waited_for: bool,
 }
 
 impl<'a> Ids<'a> {
     fn claim(context: &'a Context, calls: &[CallTool]) -> Result<Self> {
-        let mut claimed = Self { context, mine: Vec::with_capacity(calls.len()) };
+        let mut claimed =
+            Self { context, mine: Vec::with_capacity(calls.len()), are_waited_for: false };
         // A call without an id gets an unused one.
         for CallTool { call, .. } in calls.iter().filter(|tool| !tool.call.id.is_empty()) {
             if !claimed.take(&call.id) {
@@ -414,7 +420,9 @@ impl Drop for Ids<'_> {
     fn drop(&mut self) {
         let Shared { called, journal, .. } = &*self.context.0;
         for id in &self.mine {
-            journal.leave_stopped(id, "its caller gave it up");
+            if !self.are_waited_for {
+                journal.leave_stopped(id, "its caller gave it up");
+            }
             lock(called).remove(id);
         }
     }
