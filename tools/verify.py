@@ -131,14 +131,14 @@ def decode_simple(data, at, info):
         demand(not fits, "a CBOR float is longer than it needs to be")
     return value, at
 
-# Facts: the members of each kind, with their types. Those with `?` may be missing; those with `+` are missing where they are empty or 0.
+# Facts: the members of each kind, with their types. Those with `?` may be missing; those with `+` are missing where they are empty, 0 or false.
 END = "reason:text metadata:json+ duration_ms:count?"
 FACTS = {
     "run_started": "thread:map extent:text about:map?",
     "resumed": "message:map? tool_results:list+ approved:list+ edited:list+ rejected:list+ given_up:list+ request_id:text? extent:text? about:map? on_uncertain:text? after:text?",
     "user_message": "message:map",
     "turn_started": "turn:count prompt:hash? input_tokens:count+",
-    "turn_lost": "turn:count input_tokens:count cost:float?",
+    "turn_lost": "turn:count input_tokens:count cost:float? given_up:flag+",
     "finalize_started": "conversation:map nudge:map?",
     "finalize_failed": "error:map",
     "assistant_completed": "response:map plan:any cuts:list+ duration_ms:count? first_token_ms:count?",
@@ -161,6 +161,7 @@ IS = {
     "json": lambda value: type(value) is str and type(json.loads(value)) is dict and value != "{}",
     "count": lambda value: type(value) is int and value >= 0,
     "float": lambda value: type(value) is float,
+    "flag": lambda value: type(value) is bool,
     "hash": lambda value: type(value) is str and HEX.fullmatch(value),
     "map": lambda value: type(value) is dict,
     "list": lambda value: type(value) is list,

@@ -228,7 +228,7 @@ enum Excerpt {
     Resumed { changed: Vec<String> },
     Waits { end: End, says: String },
     Ended { how: Kind, end: End },
-    Lost { turn: u32 },
+    Lost { turn: u32, given_up: bool },
     LeftOut { says: String, before: u64, after: u64, summary: Option<String> },
     Redacted { kind: String },
     SubRun { run_id: String },
@@ -337,7 +337,7 @@ fn told(record: &Record, before: &mut Earlier) -> Result<Vec<Excerpt>, Failure> 
             list.push(Excerpt::Ended { how: Kind::Cancelled, end });
             list
         }
-        Fact::TurnLost { turn, .. } => vec![Excerpt::Lost { turn }],
+        Fact::TurnLost { turn, given_up, .. } => vec![Excerpt::Lost { turn, given_up }],
         Fact::ContextTruncated {
             messages_before: before,
             messages_after: after,
@@ -442,7 +442,7 @@ impl Excerpt {
             Self::Ended { how, end } => {
                 json!({"type": how.as_str(), "seq": seq, "reason": end.reason, "metadata": end.metadata})
             }
-            Self::Lost { turn } => json!({"type": "turn_lost", "seq": seq, "turn": turn}),
+            Self::Lost { turn, .. } => json!({"type": "turn_lost", "seq": seq, "turn": turn}),
             Self::LeftOut { before, after, summary, .. } => {
                 json!({"type": "left_out", "seq": seq, "messages_before": before, "messages_after": after, "summary": summary})
             }
@@ -502,7 +502,10 @@ impl Excerpt {
                 };
                 writeln!(out, "-- {how}{reason}{}", plain(&detail(end)))
             }
-            Self::Lost { turn } => {
+            Self::Lost { turn, given_up: true } => {
+                writeln!(out, "-- the loop gave turn {turn} up\n")
+            }
+            Self::Lost { turn, given_up: false } => {
                 writeln!(out, "-- the answer of turn {turn} was lost with its process\n")
             }
             Self::LeftOut { says, summary, .. } => {

@@ -102,7 +102,8 @@ pub enum Fact {
         #[serde(default, skip_serializing_if = "is_zero")]
         input_tokens: u64,
     },
-    /// The answer of a model call was lost with the process that waited for it, or a summary was when the run was stopped.
+    /// The answer of a model call was lost: with the process that waited for it, or because a custom loop gave the call up. Or a
+    /// summary was when the run was stopped.
     TurnLost {
         /// The call, by the number that its `turn_started` has. For a summary, the number of the call that comes after it.
         turn: u32,
@@ -111,6 +112,9 @@ pub enum Fact {
         /// US dollars that those tokens cost, if their price is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cost: Option<f64>,
+        /// Whether a custom loop gave the call up. It is not made again.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        given_up: bool,
     },
     /// The conversation ended, and one more call will format the answer.
     FinalizeStarted {
@@ -636,7 +640,7 @@ pub struct DirectCall {
 pub enum Resolution {
     /// The tool is retried.
     Retried,
-    /// Nothing: the run was stopped while the tool ran, so its outcome was not awaited.
+    /// Nothing: the run was stopped, or a custom loop gave the call up, before its outcome.
     CutOff,
     /// The model reads the error, and continues.
     Continued,

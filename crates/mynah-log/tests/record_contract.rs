@@ -164,7 +164,7 @@ fn a_lost_turn_adds_its_estimate_to_the_totals_that_the_seal_holds() {
     let started =
         Fact::RunStarted { thread: Thread::from("hi"), extent: Extent::Chat, about: None };
     let turn = Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 100 };
-    let lost = Fact::TurnLost { turn: 1, input_tokens: 100, cost: Some(0.25) };
+    let lost = Fact::TurnLost { turn: 1, input_tokens: 100, cost: Some(0.25), given_up: false };
     let mut totals = Totals::default();
     let mut records = vec![];
     for fact in [started, turn.clone(), lost, turn] {

@@ -58,6 +58,7 @@ fn vectors() -> BTreeMap<String, String> {
     put("good-redacted", redacted(3, |_| {}));
     put("good-cancelled", plain([start(), turn(1), cancelled(), seal(1, 0, 7, 3, 0.5)]));
     put("good-lost-turn", plain([start(), turn(1), lost(), turn(1), seal(2, 0, 90, 0, 0.25)]));
+    put("good-given-up-turn", plain([start(), turn(1), given_up(), seal(1, 0, 90, 0, 0.25)]));
 
     put("corrupt-byte-of-a-payload", Forged::of(sealed()).change(3, flip_payload).file());
     put("corrupt-byte-of-an-envelope", Forged::of(sealed()).change(3, flip_time).file());
@@ -156,6 +157,12 @@ fn turn(turn: u32) -> Kept {
 
 fn lost() -> Kept {
     ("turn_lost", json!({"turn": 1, "input_tokens": 90, "cost": 0.25}))
+}
+
+fn given_up() -> Kept {
+    let (kind, mut members) = lost();
+    members["given_up"] = json!(true);
+    (kind, members)
 }
 
 fn answer(plan: Value) -> Kept {

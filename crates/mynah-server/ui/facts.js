@@ -146,7 +146,7 @@ function words(kind, fact, nameOf) {
     }
     case "user_message": return textOf(fact.message);
     case "turn_started": return `turn ${fact.turn}${fact.input_tokens ? `, about ${fact.input_tokens} input tokens` : ""}`;
-    case "turn_lost": return `turn ${fact.turn}: its answer was lost with its process`;
+    case "turn_lost": return `turn ${fact.turn}: ${fact.given_up ? "the loop gave it up" : "its answer was lost with its process"}`;
     case "finalize_started": return fact.conversation?.reason ?? "";
     case "finalize_failed": return errorText(fact.error);
     case "assistant_completed": {

@@ -269,7 +269,7 @@ export class Story {
     this.totals.input += Number(fact.input_tokens ?? 0);
     this.spend(fact.cost);
     this.close(this.turn?.model, record, "lost");
-    this.note(record, "bad", `The answer of turn ${fact.turn} was lost with its process`);
+    this.note(record, "bad", fact.given_up ? `The loop gave turn ${fact.turn} up` : `The answer of turn ${fact.turn} was lost with its process`);
   }
 
   spend(cost) {

@@ -72,14 +72,14 @@ export async function checkInclusion(fingerprint, { index, size, root, proof }) 
   demand(path.length === 0 && hex(found) === root, "the leaf is not proven to be in the tree");
 }
 
-// Facts: the members of each kind, with their types. Those with `?` may be missing; those with `+` are missing where they are empty or 0.
+// Facts: the members of each kind, with their types. Those with `?` may be missing; those with `+` are missing where they are empty, 0 or false.
 const END = "reason:text metadata:json+ duration_ms:count?";
 const FACTS = {
   run_started: "thread:map extent:text about:map?",
   resumed: "message:map? tool_results:list+ approved:list+ edited:list+ rejected:list+ given_up:list+ request_id:text? extent:text? about:map? on_uncertain:text? after:text?",
   user_message: "message:map",
   turn_started: "turn:count prompt:hash? input_tokens:count+",
-  turn_lost: "turn:count input_tokens:count cost:float?",
+  turn_lost: "turn:count input_tokens:count cost:float? given_up:flag+",
   finalize_started: "conversation:map nudge:map?",
   finalize_failed: "error:map",
   assistant_completed: "response:map plan:any cuts:list+ duration_ms:count? first_token_ms:count?",
@@ -104,6 +104,7 @@ const IS = {
   json: (value) => typeof value === "string" && value !== "{}" && isJsonMap(value),
   count: isCount,
   float: (value) => value instanceof Float,
+  flag: (value) => typeof value === "boolean",
   hash: isHash,
   map: isMap,
   list: Array.isArray,

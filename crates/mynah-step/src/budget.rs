@@ -180,7 +180,7 @@ impl Spent {
         let Taken { input, usd, .. } =
             Taken::by(&Usage::default(), 0, self.prompt, self.pricing.as_ref());
         let cost = self.pricing.map(|_| usd);
-        Fact::TurnLost { turn, input_tokens: input, cost }
+        Fact::TurnLost { turn, input_tokens: input, cost, given_up: false }
     }
 
     /// Adds the model call that was made since to what a run that continues this one has to count. A call that took nothing does not

@@ -11,14 +11,17 @@ use mynah_data::{Error, Message, Result, RunId, ToolOutcome, Wait};
 use mynah_log::{DirectCall, Effect, Fact, Kind, Record, Resolution, cbor};
 use serde_json::Value;
 
-pub use self::facts::outcome_of;
-pub(crate) use self::facts::{CHECKPOINT, MODEL_CALL, SLEEP, crashes, inner, of_tool};
-use self::facts::{as_branch, asks, is_answer, is_at, is_cut_off, is_named, is_other, is_stopped};
+pub(crate) use self::facts::{CHECKPOINT, MODEL_CALL, SLEEP, inner, is_answer, of_tool};
+use self::facts::{
+    as_branch, asks, is_at, is_cut_off, is_given_up, is_named, is_other, is_stopped,
+};
+pub use self::facts::{is_fresh_branch, outcome_of};
 use crate::{
     RecordedFact, Try,
     difference::difference_of,
     journal::{Origin, PendingEffect, Query},
     recorder::ends,
+    uncertain::is_not_begun,
 };
 
 /// The place in a run's records that a replay has reached.
@@ -38,6 +41,8 @@ pub struct ReplayCursor {
     last: u64,
     /// Calls whose records answer for them: what happened inside them is passed by.
     answered: HashSet<String>,
+    /// Turns that were given up because the run was dropped: not by the loop, which makes the call again.
+    dropped: HashSet<u64>,
     /// The attempts of each call of a user's loop, by its id and how many calls had that id up to it.
     calls: HashMap<(String, u32), Attempts>,
     /// How many calls of each id were announced so far.
@@ -60,6 +65,8 @@ struct Attempts {
     last: u32,
     failed: u32,
     has_outcome: bool,
+    /// Whether the last one was stopped before it began.
+    not_begun: bool,
 }
 
 impl Attempts {
@@ -70,15 +77,18 @@ impl Attempts {
             let fact = kept.fact();
             process += usize::from(matches!(fact, Fact::Resumed { .. }));
             let Some(key) = nth_call(fact, &mut ids) else { continue };
-            let (failed, has_outcome, first) = (0, false, Try::FIRST);
-            let new = Self { process, first, last: 1, failed, has_outcome };
+            let (failed, has_outcome, not_begun, first) = (0, false, false, Try::FIRST);
+            let new = Self { process, first, last: 1, failed, has_outcome, not_begun };
             let call = calls.entry(key).or_insert(new);
             match fact {
                 Fact::ToolScheduled { attempt, .. } => {
                     if call.process != process {
                         call.first = Try { number: *attempt, failed: call.failed };
                     }
-                    (call.process, call.last) = (process, *attempt);
+                    (call.process, call.last, call.not_begun) = (process, *attempt, false);
+                }
+                Fact::ToolFailed { resolution: Resolution::CutOff, error, .. } => {
+                    call.not_begun = is_not_begun(error);
                 }
                 Fact::ToolFailed { resolution: Resolution::Retried, .. } => call.failed += 1,
                 _ => call.has_outcome |= outcome_of(fact).is_some(),
@@ -121,10 +131,16 @@ impl ReplayCursor {
         let mut facts = Vec::with_capacity(records.len());
         let calls = Attempts::of_calls(&records);
         // Calls that were dropped with their run were not given up by the loop: their outcome is unknown.
-        let pop_dropped = |facts: &mut Vec<RecordedFact>| {
-            while facts.last().is_some_and(|kept| is_cut_off(kept.fact())) {
-                facts.pop();
-            }
+        let mut dropped = HashSet::new();
+        let mut pop_dropped = |facts: &mut Vec<RecordedFact>| {
+            let last = facts.iter().rposition(|kept| !is_given_up(kept.fact()));
+            let given_up = facts.split_off(last.map_or(0, |last| last + 1));
+            // What a model call took counts.
+            facts.extend(given_up.into_iter().filter(|kept| !is_cut_off(kept.fact())).inspect(
+                |turn| {
+                    dropped.insert(turn.record().seq());
+                },
+            ));
         };
         for kept in records {
             match kept.fact() {
@@ -143,7 +159,7 @@ impl ReplayCursor {
             let call = nth_call(kept.fact(), &mut ids).and_then(|call| calls.get(&call));
             !call.is_some_and(|call| call.leave_behind(kept.fact()))
         });
-        Self { calls, resumes, ..Self::from_parts(run, facts.into(), last) }
+        Self { calls, dropped, resumes, ..Self::from_parts(run, facts.into(), last) }
     }
 
     fn from_parts(run: RunId, facts: VecDeque<RecordedFact>, last: u64) -> Self {
@@ -156,6 +172,7 @@ impl ReplayCursor {
             ahead: Ahead::default(),
             last,
             answered: HashSet::new(),
+            dropped: HashSet::new(),
             calls: HashMap::new(),
             announced: HashMap::new(),
             answer: None,
@@ -292,16 +309,31 @@ impl ReplayCursor {
         self.to_come().take_while(|fact| !again(fact)).find(|fact| outcome_of(fact) == Some(call))
     }
 
+    /// The recorded fact that the call which was announced last under this id was stopped.
+    pub(crate) fn cut_off_ahead(&self, call: &str) -> Option<&Fact> {
+        let is_of = |fact: &&Fact| fact.attempt().is_some_and(|(of, _)| of == call);
+        let again = |fact: &&Fact| matches!(fact, Fact::ToolScheduled { attempt: 1, .. });
+        let mut of_call = self.to_come().filter(is_of).take_while(|fact| !again(fact));
+        of_call.find(|fact| is_cut_off(fact))
+    }
+
     /// The attempt with which the process began that was the last to run the call announced last under this id.
     pub(crate) fn attempt_of(&self, call: &str) -> Option<Try> {
         let Attempts { first, last, failed, has_outcome, .. } = *self.nth(call, 0)?;
         Some(if has_outcome { first } else { Try { number: last, failed } })
     }
 
-    /// The attempt that would follow the last of the call that is announced next under this id, which has no outcome.
-    pub(crate) fn left_open(&self, call: &str) -> Option<Try> {
-        let Attempts { last, failed, .. } = *self.nth(call, 1).filter(|call| !call.has_outcome)?;
-        Some(Try { number: last.saturating_add(1), failed })
+    /// The attempt that would follow the last of the call that is announced next under this id, which has no outcome; and whether the
+    /// call may have run.
+    pub(crate) fn left_open(&self, call: &str) -> Option<(Try, bool)> {
+        let Attempts { last, failed, not_begun, .. } =
+            *self.nth(call, 1).filter(|call| !call.has_outcome)?;
+        Some((Try { number: last.saturating_add(1), failed }, !not_begun))
+    }
+
+    /// Whether the call that was announced last under this id may have run.
+    pub(crate) fn may_have_run(&self, call: &str) -> bool {
+        self.nth(call, 0).is_none_or(|call| !call.not_begun)
     }
 
     /// The call of this id that was announced last, or so many after it.
@@ -345,7 +377,14 @@ impl ReplayCursor {
 
     /// Whether the next record says that a call was given up by its caller.
     pub(crate) fn gives_up_next(&self) -> bool {
-        self.upcoming_of(&[Kind::ToolFailed]).is_some_and(is_cut_off)
+        let next = self.upcoming_of(&[Kind::ToolFailed, Kind::TurnLost]);
+        next.is_some_and(is_given_up) && !self.dropped.contains(&(self.compared() + 1))
+    }
+
+    /// The recorded fact that the answer of a turn was lost.
+    pub(crate) fn lost_ahead(&self, lost: u32) -> Option<&Fact> {
+        let is_lost = |fact: &&Fact| matches!(fact, Fact::TurnLost { turn, .. } if *turn == lost);
+        self.to_come().find(is_lost)
     }
 
     /// Sets the durations of the next record, if it is of the same kind: no two runs take the same time.
@@ -422,6 +461,8 @@ impl ReplayCursor {
             }
             Query::Answer => match self.upcoming() {
                 _ if !is_mine => None,
+                // The loop gives it up again.
+                Some(_) if self.gives_up_next() => None,
                 Some(answer) if is_answer(answer) => Some(Ok(self.take())),
                 Some(end) if ends(end) => Some(Ok(Some(end.clone()))),
                 // A loop that did not wait for the answer does not wait for it now.

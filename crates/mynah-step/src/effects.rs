@@ -65,7 +65,7 @@ impl Effects {
     /// Marks the start of an attempt. The attempt ends when this is dropped.
     pub(crate) fn under_way(&self) -> ActiveAttempt<'_> {
         if let (Some(journal), Some(call)) = (&self.journal, &self.call) {
-            journal.begin(call, self.attempt);
+            journal.begin(call, self.attempt, true);
         }
         ActiveAttempt(self)
     }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use mynah_data::{Error, LogReason, Result};
-use mynah_log::{Lease, Log, backend::nanos};
+use mynah_log::{Interruption, Lease, Log, backend::nanos};
 use tokio::time::Instant;
 
 use crate::{
@@ -265,10 +265,15 @@ impl KeptLease {
         Self(Some(held))
     }
 
-    /// Whether another owner had the run until this one took it.
+    /// What became of the process that had the run before. One that lets go of its run gives it back.
     #[must_use]
-    pub fn taken_over(&self) -> bool {
-        self.0.as_ref().is_some_and(|held| held.lease.taken_over)
+    pub fn interruption(&self, is_fresh_branch: bool) -> Interruption {
+        let taken_over = self.0.as_ref().is_some_and(|held| held.lease.taken_over);
+        match taken_over {
+            _ if is_fresh_branch => Interruption::Branch,
+            true => Interruption::Crash,
+            false => Interruption::Release,
+        }
     }
 
     /// The lease, which is not released any more.

@@ -58,8 +58,11 @@ pub struct State {
     undurable: Vec<(u64, Origin, Option<Fact>)>,
     /// Answers that were not taken yet, by the ids of the questions.
     answers: HashMap<u64, Answer>,
-    /// The attempts that began and have no outcome, by the ids of their calls.
+    /// The attempts that began and have no outcome, by the ids of their calls. Of a user's loop also calls that are announced and do
+    /// not run.
     attempts: HashMap<String, Attempt>,
+    /// The turn of a user's loop that began and has no answer.
+    turn: Option<u32>,
     /// Facts that tools committed, for an engine that folds them.
     noted: Option<VecDeque<Fact>>,
     /// Whether the loop may wait for something else than the journal.
@@ -83,9 +86,12 @@ struct Wakers {
     others: Vec<Waker>,
 }
 
+#[derive(Default)]
 struct Attempt {
-    call: Arc<ToolCall>,
+    tool: String,
     number: u32,
+    /// Whether the call may have run, in this process or one before.
+    may_have_run: bool,
     /// Whether it does not run any more.
     is_over: bool,
     /// Whether it waits for nothing but the journal.
@@ -216,6 +222,7 @@ impl Journal {
             undurable: Vec::new(),
             answers: HashMap::new(),
             attempts: HashMap::new(),
+            turn: None,
             loop_waits_elsewhere: noted.is_none(),
             noted,
             answered: 0,
@@ -377,6 +384,14 @@ impl Journal {
         self.lock().recorder.as_ref().is_some_and(|recorder| recorder.has_debts())
     }
 
+    /// Takes a run that is resumed before its records end, and gives the seam that its next record follows.
+    pub(crate) fn poll_seam(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Fact>>> {
+        let mut state = self.lock();
+        let Some(recorder) = &mut state.recorder else { return Poll::Ready(Ok(None)) };
+        ready!(recorder.poll_take(cx))?;
+        Poll::Ready(Ok(recorder.seam().cloned()))
+    }
+
     /// Waits until every fact is durable.
     pub fn poll_durable(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         if self.lock().must_take_over() {
@@ -387,11 +402,14 @@ impl Journal {
         self.poll(cx, Recorder::poll_flush)
     }
 
-    /// An attempt of a call begins.
-    pub(crate) fn begin(&self, call: &Arc<ToolCall>, number: u32) {
-        let (call, id) = (Arc::clone(call), call.id.clone());
-        let attempt = Attempt { call, number, is_over: false, is_alone: false, answered: None };
-        self.lock().attempts.insert(id, attempt);
+    /// An attempt of a call begins: it runs, or its record is waited for.
+    pub(crate) fn begin(&self, call: &ToolCall, number: u32, runs: bool) {
+        let mut state = self.lock();
+        let before = state.attempts.get(&call.id);
+        let may_have_run = runs || before.is_none_or(|before| before.may_have_run);
+        let attempt =
+            Attempt { tool: call.name.clone(), number, may_have_run, ..Attempt::default() };
+        state.attempts.insert(call.id.clone(), attempt);
     }
 
     /// Whether an attempt of a call waits for nothing but the journal.
@@ -443,7 +461,7 @@ impl Journal {
     pub(crate) fn busy_since(&self, call: &ToolCall) -> Option<Instant> {
         let state = self.lock();
         let attempt = state.attempts.get(&call.id)?;
-        if state.waits(attempt) { Some(Instant::now()) } else { attempt.answered }
+        if state.waits(&call.id) { Some(Instant::now()) } else { attempt.answered }
     }
 
     /// A fact that a tool of an engine's run committed since this was last asked.
@@ -456,15 +474,40 @@ impl Journal {
         self.lock().stopped(call_id, RUN_ENDED)
     }
 
-    /// Leaves it to be recorded of a call that it was stopped, unless it did not begin or came out.
+    /// Leaves it to be recorded of a call that it was stopped, unless it was not announced or came out.
     pub(crate) fn leave_stopped(&self, call_id: &str, why: &str) {
         let mut state = self.lock();
-        let Some(fact) = state.stopped(call_id, why) else { return };
+        let Some(stopped) = state.stopped(call_id, why) else { return };
+        // A replay does not know how far the call was.
+        let recorded = state.cursor.as_ref().and_then(|cursor| cursor.cut_off_ahead(call_id));
+        let fact = recorded.cloned().unwrap_or(stopped);
+        drop(state);
+        self.leave(fact);
+    }
+
+    /// The turn without an answer is not given up: it failed, or the loop recorded it itself.
+    pub(crate) fn forget_turn(&self) {
+        self.lock().turn = None;
+    }
+
+    /// Leaves it to be recorded of the turn without an answer, if there is one, that its loop gave it up. Returns the fact.
+    pub(crate) fn leave_turn(&self, lost: impl FnOnce(u32) -> Fact) -> Option<Fact> {
+        let mut state = self.lock();
+        let turn = state.turn.take()?;
+        // A replay takes what the call cost from the record.
+        let recorded = state.cursor.as_ref().and_then(|cursor| cursor.lost_ahead(turn));
+        let fact = recorded.cloned().unwrap_or_else(|| lost(turn));
+        drop(state);
+        self.leave(fact.clone());
+        Some(fact)
+    }
+
+    /// Leaves a fact to be recorded, which nothing waits for.
+    fn leave(&self, fact: Fact) {
         let place = of_tool(&fact)
             .map(|(call_id, attempt)| Inside { call_id: call_id.to_owned(), attempt });
         let want = Query::Commit { fact, asked: None, durable: false };
-        state.questions.push(Question { id: None, place, want });
-        drop(state);
+        self.lock().questions.push(Question { id: None, place, want });
         self.work();
     }
 }

@@ -16,6 +16,7 @@ mod alone;
 mod budget;
 mod config;
 mod context;
+mod crashes;
 mod cursor;
 #[cfg(feature = "typed")]
 mod derived;
@@ -80,7 +81,8 @@ pub use self::{
     adapter::{Opened, Parking, open_model, open_or_park},
     budget::{Spent, WallClock, active, check_price, price_of, prompt_tokens},
     config::was_redacted,
-    cursor::{ReplayCursor, outcome_of},
+    crashes::Crashes,
+    cursor::{ReplayCursor, is_fresh_branch, outcome_of},
     difference::{differences, mismatch, recorded_error},
     heartbeat::{KeptLease, Moment},
     incoming_answer::IncomingAnswer,

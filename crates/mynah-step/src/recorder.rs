@@ -10,8 +10,8 @@ use std::{
 
 use mynah_data::{Error, ErrorKind, LogReason, Result, RunId};
 use mynah_log::{
-    Append, Chain, Durability, Fact, Head, Kind, Lease, Log, Queue, Record, Seal, Totals,
-    backend::nanos,
+    Append, Chain, Durability, Fact, Head, Interruption, Kind, Lease, Log, Queue, Record, Seal,
+    Totals, backend::nanos,
 };
 use tokio::{
     task::coop::unconstrained,
@@ -213,9 +213,18 @@ impl Recorder {
 
     /// The same for a user's loop that another process began. The lease is taken before the first record, which is preceded by
     /// a [seam](Fact::SEAM).
-    pub(crate) fn resuming(mut self) -> Self {
-        (self.takes_lease, self.seam) = (true, Some(Fact::SEAM));
+    pub(crate) fn resuming(mut self, is_fresh_branch: bool) -> Self {
+        let mut seam = Fact::SEAM;
+        if let (true, Fact::Resumed { after, .. }) = (is_fresh_branch, &mut seam) {
+            *after = Interruption::Branch;
+        }
+        (self.takes_lease, self.seam) = (true, Some(seam));
         self
+    }
+
+    /// The seam that the next record is preceded by. What became of the process before is known once the lease is taken.
+    pub(crate) fn seam(&self) -> Option<&Fact> {
+        self.seam.as_ref()
     }
 
     /// Takes a fact. One that ends the run is followed by the seal.
@@ -334,7 +343,11 @@ impl Recorder {
         let taken = ready!(taking.as_mut().poll(cx));
         self.taking = None;
         self.takes_lease = false;
-        self.lease = taken?.into_held();
+        let lease = taken?;
+        if let Some(Fact::Resumed { after, .. }) = &mut self.seam {
+            *after = lease.interruption(*after == Interruption::Branch);
+        }
+        self.lease = lease.into_held();
         Poll::Ready(Ok(()))
     }
 

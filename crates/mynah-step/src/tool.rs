@@ -186,7 +186,8 @@ impl Tool {
     }
 
     /// Hands calls to the caller instead of running them. A call that runs after a person approved
-    /// it was approved once: a replay uses its record.
+    /// it was approved once: a replay uses its record. In a [loop of your own](crate::Context) a call
+    /// runs only if it is [approved](crate::CallTool::approved).
     pub fn manual(self) -> Self {
         self.with(|spec| spec.manual = true)
     }
@@ -197,6 +198,9 @@ impl Tool {
     /// tool. The difference: the engine runs the call when it is approved, so the tool must have a
     /// handler. With [`Approval::Deny`] the tool never runs, regardless of the engine's policy or a
     /// person's decision.
+    ///
+    /// A [loop of your own](crate::Context) decides itself: it makes the call with
+    /// [`CallTool::approved`](crate::CallTool::approved). Without that, the call is refused with `denied`.
     ///
     /// ```
     /// # mod mynah { pub use mynah_step::*; }
@@ -258,7 +262,12 @@ impl Tool {
 
     /// Whether a replay takes its results from the records: it is set so, is manual, or asks for approval.
     pub fn is_recorded(&self) -> bool {
-        self.recorded || self.spec.manual || self.spec.approval == Approval::Ask
+        self.recorded || self.needs_decision()
+    }
+
+    /// Whether a call runs only after a decision about it: the tool is manual, or asks for approval.
+    pub(crate) fn needs_decision(&self) -> bool {
+        self.spec.manual || self.spec.approval == Approval::Ask
     }
 
     /// Whether its calls start runs of their own.

@@ -19,6 +19,19 @@ pub fn uncertain(call: &ToolCall) -> Error {
     Error::unknown_outcome(call).with(UNCERTAIN, true)
 }
 
+/// Marks the error of a call that was stopped before it began.
+const NOT_BEGUN: &str = "not_begun";
+
+/// The error of a call that was announced and certainly has not run.
+pub(crate) fn not_begun(error: Error) -> Error {
+    error.with(NOT_BEGUN, true)
+}
+
+/// Whether an error is that of a call that was announced and certainly has not run.
+pub(crate) fn is_not_begun(error: &Error) -> bool {
+    error.metadata().contains_key(NOT_BEGUN)
+}
+
 /// Whether a failure is answered from its record even if tools run again: a timeout is not waited
 /// for twice, and an unknown outcome stays unknown.
 pub fn is_not_rerun(fact: &Fact) -> bool {

@@ -4,9 +4,10 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use futures_util::future::{Either, select};
 use mynah_data::{
-    AdapterReason, Error, ErrorKind, Event, FinishReason, MismatchClass, StreamReason, ToolCall,
+    AdapterReason, Budget, Catalog, Error, ErrorKind, Event, FinishReason, MismatchClass,
+    ModelInfo, Pricing, StreamReason, ToolCall,
 };
-use mynah_log::{Fact, Log as _, MemoryLog};
+use mynah_log::{Fact, Log as _, MAX_PAYLOAD, MemoryLog};
 use mynah_step::{Config, Context, RunMode};
 use serde_json::json;
 
@@ -51,9 +52,10 @@ async fn answers_and_outcomes_are_on_their_way_to_the_log_when_the_loop_has_them
 async fn a_model_that_is_asked_again_was_asked_in_the_log() {
     let log = Arc::new(MemoryLog::new());
     let silent = || plain(&log).adapter(plays([Vec::new()]));
-    let mut expected = vec!["run_started", "turn_started"];
+    let mut expected = vec!["run_started"];
     let mut config = silent();
     for _ in 0..3 {
+        expected.push("turn_started");
         let context = Context::new(config).expect("a run");
         assert_eq!(begin(&context).await, Ok(()));
         let second = std::time::Duration::from_secs(1);
@@ -62,7 +64,8 @@ async fn a_model_that_is_asked_again_was_asked_in_the_log() {
         assert_eq!(kinds(&facts(&read(&log).await)), expected);
         drop(context);
         config = silent().resume().await.expect("it is there");
-        expected.extend(["resumed", "turn_lost", "turn_started"]);
+        // The run was dropped with it, so it is made again, and each of them counts.
+        expected.extend(["turn_lost", "resumed"]);
     }
 }
 
@@ -184,8 +187,98 @@ async fn a_loop_that_does_not_wait_for_an_answer_or_a_tool_replays() {
     })
     .await;
     assert_eq!(done, (true, true));
-    let expected = ["turn_started", "side_effect", "tool_scheduled", "side_effect"];
-    assert_eq!(kinds(&facts)[1..5], expected);
+    // What is given up is recorded when it is dropped: the newest first.
+    let expected = [
+        "turn_started",
+        "side_effect",
+        "tool_scheduled",
+        "side_effect",
+        "tool_failed",
+        "turn_lost",
+    ];
+    assert_eq!(kinds(&facts)[1..7], expected);
+}
+
+/// Asks for an answer so often, and waits a second for each. Returns how often it gave up, and the reason of an error.
+async fn impatient(context: &Context, times: u32) -> (u32, Option<String>) {
+    let prompt = "a prompt of thirty characters.";
+    for given_up in 0..times {
+        let call = context.call_model(ask(prompt).with_model("m"));
+        if let Ok(answer) = tokio::time::timeout(std::time::Duration::from_secs(1), call).await {
+            return (given_up, answer.err().map(|error| error.reason().to_owned()));
+        }
+    }
+    (times, context.random().await.err().map(|error| error.reason().to_owned()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_call_that_is_given_up_counts_in_the_budget() {
+    let silent = || plays([Vec::new(), Vec::new(), Vec::new()]);
+    let tokens = Budget::new().max_input_tokens(25);
+    let dollars = Budget::new().max_usd(25e-6);
+    for budget in [tokens, dollars] {
+        let priced = |dollars: f64| {
+            let pricing = Pricing::new(dollars, dollars);
+            Catalog::new().with_model(ModelInfo::new("local", "m").with_pricing(pricing))
+        };
+        let config = |log: &Arc<MemoryLog>, dollars: f64| {
+            let catalog = priced(dollars).expect("a model");
+            plain(log).adapter(silent()).budget(budget.clone()).catalog(catalog)
+        };
+        let agent = async |context: &Context| impatient(context, 3).await;
+        let log = Arc::new(MemoryLog::new());
+        let live = perform(config(&log, 1.0), agent).await;
+        assert_eq!(live, Ok((2, Some("budget_exceeded".to_owned()))));
+        let records = facts(&read(&log).await);
+        let turn = ["turn_started", "turn_lost"];
+        assert_eq!(kinds(&records)[1..6], [&turn[..], &turn, &["budget_exceeded"]].concat());
+        let Some(Fact::Sealed(seal)) = records.last() else { panic!("{:?}", kinds(&records)) };
+        assert_eq!((seal.totals.turns, seal.totals.input_tokens), (2, 20));
+        for dollars in [1.0, 9.0] {
+            let again = config(&log, dollars).replay().await.expect("records");
+            assert_eq!(perform(again, agent).await, live, "{dollars}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_call_that_was_given_up_is_given_up_again_wherever_the_run_was_cut_off() {
+    let config = |log: &Arc<MemoryLog>| plain(log).adapter(plays([Vec::new(), Vec::new()]));
+    everywhere(config, async |context| impatient(context, 2).await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_call_that_is_dropped_with_its_run_is_made_again_and_counts_once() {
+    let log = Arc::new(MemoryLog::new());
+    let answers = |answer| plain(&log).adapter(plays([answer]));
+    let agent = async |context: &Context| context.call_model(ask("hi")).await;
+    let second = std::time::Duration::from_secs(1);
+    let dropped = tokio::time::timeout(second, perform(answers(Vec::new()), agent)).await;
+    assert!(dropped.is_err(), "the model says nothing");
+    let resumed = answers(whole([usage(7, 2)])).resume().await.expect("it goes on");
+    let answer = perform(resumed, agent).await.expect("a run").expect("an answer");
+    let facts = facts(&read(&log).await);
+    let again = ["turn_lost", "resumed", "turn_started", "assistant_completed"];
+    assert_eq!(kinds(&facts)[2..6], again);
+    let Some(Fact::Sealed(seal)) = facts.last() else { panic!("{:?}", kinds(&facts)) };
+    assert_eq!((seal.totals.turns, seal.totals.input_tokens), (2, 1 + 7));
+    let replayed = answers(Vec::new()).replay().await.expect("records");
+    assert_eq!(perform(replayed, agent).await, Ok(Ok(answer)));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_large_to_be_recorded_was_not_given_up() {
+    let large = "x".repeat(MAX_PAYLOAD);
+    let model = plays([says(&[&large])]);
+    let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
+    let log = Arc::new(MemoryLog::new());
+    let agent = async |context: &Context| {
+        let answer = context.call_model(ask("hi")).await;
+        answer.map(drop).map_err(|error| error.reason())
+    };
+    assert_eq!(perform(config(&log), agent).await, Ok(Err("too_large")));
+    let recorded = facts(&read(&log).await);
+    assert_eq!(kinds(&recorded)[1..3], ["turn_started", "completed"]);
 }
 
 #[tokio::test]

@@ -2,19 +2,21 @@
 //! up.
 
 use std::{
+    future::poll_fn,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
+    task::Poll,
     time::Duration,
 };
 
 use mynah_data::{Error, HaltReason, Result, ToolCall, ToolReason};
-use mynah_log::{Append, Fact, Kind, Log, MemoryLog, Resolution};
-use mynah_step::{Config, Context, Tool};
+use mynah_log::{Append, Fact, Interruption, Kind, Log, MemoryLog, Resolution};
+use mynah_step::{Config, Context, LEASE, Tool};
 use serde_json::json;
 
-use crate::common::{self, facts, kinds, plain, read};
+use crate::common::{self, Slow, die, facts, kinds, plain, read};
 
 type Shared = Arc<MemoryLog>;
 
@@ -144,11 +146,27 @@ async fn what_a_loop_took_from_the_world_is_with_the_log_when_it_has_it() -> Res
         assert_eq!(read(&log).await.len(), 2, "now");
         cx.side_effect("effect", async { Ok::<_, Error>(1) }).await?;
         assert_eq!(read(&log).await.len(), 3, "an effect");
-        cx.durable_side_effect("durable", async { Ok::<_, Error>(1) }).await?;
-        assert_eq!(read(&log).await.len(), 4, "a durable effect");
         Ok(())
     });
     run.await
+}
+
+#[tokio::test]
+async fn a_durable_side_effect_is_done_when_the_log_says_that_it_has_it() -> Result<()> {
+    let log = Slow::default();
+    let context = Context::new(plain(&log))?;
+    // The run is in the log before it does anything.
+    log.answers.add_permits(1);
+    common::begin(&context).await?;
+    let one = || async { Ok::<_, Error>(1) };
+    assert_eq!(context.side_effect("effect", one()).await, Ok(1), "the log was given it");
+    let mut durable = Box::pin(context.durable_side_effect("durable", one()));
+    let is_done = poll_fn(|cx| Poll::Ready(durable.as_mut().poll(cx).is_ready()));
+    assert!(!is_done.await, "the log has not answered");
+    assert_eq!((log.given.load(Relaxed), log.answers.available_permits()), (3, 0));
+    log.answers.add_permits(2);
+    assert_eq!(durable.await, Ok(1));
+    Ok(())
 }
 
 #[tokio::test]
@@ -347,7 +365,7 @@ async fn a_value_that_is_too_large_has_that_as_its_reason_live_and_again() -> Re
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_loop_that_crashes_again_and_again_is_suspended_and_can_be_resumed_once_more()
 -> Result<()> {
     let (log, began) = (Shared::default(), AtomicU32::new(0));
@@ -363,14 +381,16 @@ async fn a_loop_that_crashes_again_and_again_is_suspended_and_can_be_resumed_onc
             began.fetch_add(1, Relaxed);
             cx.call_tool(ToolCall::new("c0", "work", "{}")).await
         });
-        let moment = tokio::time::timeout(Duration::from_millis(300), run).await;
+        let moment = tokio::time::timeout(2 * LEASE, run).await;
         moment.unwrap_or_else(|_| Err(Error::tool(ToolReason::Timeout)))
     };
     let reason = |done: Result<mynah_data::ToolOutcome>| done.map_err(|error| error.reason());
     assert_eq!(reason(agent(plain(&log), true).await), Err("timeout"));
     for _ in 0..2 {
+        die(&log).await;
         assert_eq!(reason(agent(plain(&log).resume().await?, true).await), Err("timeout"));
     }
+    die(&log).await;
     assert_eq!(reason(agent(plain(&log).resume().await?, true).await), Err("halted"));
     assert_eq!(began.load(Relaxed), 3, "the loop is not run");
     let recorded = facts(&read(&log).await);
@@ -380,4 +400,47 @@ async fn a_loop_that_crashes_again_and_again_is_suspended_and_can_be_resumed_onc
     assert_eq!(done, mynah_data::ToolOutcome::Ok(json!("done")));
     assert_eq!(agent(plain(&log).replay().await?, false).await?, done);
     Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_was_dropped_or_slept_did_not_crash() -> Result<()> {
+    let (log, clock) = (Shared::default(), Arc::new(common::Clock::default()));
+    let agent = async |config: Config, hangs: bool| {
+        let work = Tool::new("work", "", json!({})).idempotent(1).handler(move |_, _| async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+        });
+        let context = Context::new(config.world(Arc::clone(&clock)).tools([work]).max_crashes(1))?;
+        let run = context.run("go", async |cx| {
+            cx.sleep(Duration::from_secs(600)).await?;
+            cx.call_tool(ToolCall::new("c0", "work", "{}")).await.map(drop)
+        });
+        let moment = tokio::time::timeout(2 * LEASE, run).await;
+        moment.unwrap_or_else(|_| Err(Error::tool(ToolReason::Timeout)))
+    };
+    let reason = |done: Result<()>| done.map_err(|error| error.reason());
+    assert_eq!(reason(agent(plain(&log), true).await), Err("halted"), "it sleeps");
+    tokio::time::advance(Duration::from_secs(600)).await;
+    for _ in 0..3 {
+        assert_eq!(reason(agent(plain(&log).resume().await?, true).await), Err("timeout"));
+    }
+    die(&log).await;
+    assert_eq!(reason(agent(plain(&log).resume().await?, true).await), Err("timeout"));
+    assert_eq!(reason(agent(plain(&log).resume().await?, false).await), Ok(()));
+    let fate = |fact: &Fact| match fact {
+        Fact::Resumed { after, .. } => Some(*after),
+        _ => None,
+    };
+    let fates: Vec<_> = facts(&read(&log).await).iter().filter_map(fate).collect();
+    use Interruption::{Crash, Release};
+    assert_eq!(fates, [Release, Release, Release, Crash, Release]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_limit_of_no_crash_at_all_is_refused() {
+    let refused = Context::new(plain(&Shared::default()).max_crashes(0)).map(drop);
+    let error = refused.expect_err("no run could be resumed").to_string();
+    assert!(error.contains("max_crashes: must_be_positive"), "{error}");
 }

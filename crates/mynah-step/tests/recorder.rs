@@ -13,7 +13,8 @@ use std::{
 use mynah_data::{Error, LogReason, Message, Result, Thread};
 use mynah_log::{Append, Extent, Fact, Head, Log, LogFuture, MemoryLog, verify};
 use mynah_step::{Recorder, SystemWorld};
-use tokio::sync::Semaphore;
+
+use crate::common::Slow;
 
 #[tokio::test]
 async fn a_record_that_was_given_to_the_log_is_kept_though_nobody_waits_for_it() -> Result<()> {
@@ -84,35 +85,6 @@ impl Log for Failing {
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
             Err(Error::log(LogReason::Unavailable))
-        })
-    }
-
-    mynah_log::forward_log!(self => self.log);
-}
-
-/// A log that answers on demand.
-#[derive(Clone)]
-struct Slow {
-    log: MemoryLog,
-    given: Arc<AtomicUsize>,
-    answers: Arc<Semaphore>,
-}
-
-impl Default for Slow {
-    fn default() -> Self {
-        Self { log: MemoryLog::new(), given: Arc::default(), answers: Arc::new(Semaphore::new(0)) }
-    }
-}
-
-impl Log for Slow {
-    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
-        Box::pin(async move {
-            self.given.fetch_add(1, Relaxed);
-            let head = self.log.append(batch).await;
-            if let Ok(answer) = self.answers.acquire().await {
-                answer.forget();
-            }
-            head
         })
     }
 

@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use mynah_data::{Error, ErrorKind, ToolCall, ToolOutcome, ToolReason};
-use mynah_log::{Fact, Kind, MemoryLog, Resolution};
+use mynah_data::{Approval, Error, ErrorKind, ToolCall, ToolOutcome, ToolReason};
+use mynah_log::{Append, Fact, Kind, Log as _, MemoryLog, Resolution};
 use mynah_step::{
     CallTool, Config, Context, HandlerExecutor, OnToolError, RunMode, SystemWorld, Tool,
-    ToolContext, ToolErrorDecision, ToolLimits, run_tool,
+    ToolContext, ToolErrorDecision, ToolLimits, ToolResult, run_tool,
 };
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -447,10 +447,9 @@ async fn a_tool_that_answers_from_its_record_is_not_run_again() {
             }))
         };
         let config = |log: &Arc<MemoryLog>| plain(log).tools([once()]);
-        twice(config, async |context| context.call_tool(call("c0", "once")).await)
-            .await
-            .0
-            .expect("ran");
+        let approved = || CallTool::from(call("c0", "once")).approved();
+        let (done, _) = twice(config, async |context| context.call_tool(approved()).await).await;
+        assert!(done.is_ok(), "{done:?}");
         assert_eq!(ran.load(Relaxed), 1);
     }
 }
@@ -598,4 +597,154 @@ async fn tools_and_context_of_a_config_are_added_to_those_before() {
     let outcomes = outcomes.into_iter().map(|result| result.outcome);
     let expected = ["a", "b", "c"].map(|text| Ok(ToolOutcome::Ok(json!(text))));
     assert_eq!(outcomes.collect::<Vec<_>>(), expected);
+}
+
+#[tokio::test]
+async fn a_call_that_needs_a_decision_runs_only_if_the_loop_says_that_it_was_approved() {
+    let paid = Arc::new(AtomicUsize::new(0));
+    let pay = |name: &str| {
+        let paid = Arc::clone(&paid);
+        tool(name, move |_| {
+            let paid = paid.fetch_add(1, Relaxed) + 1;
+            async move { json!(paid) }
+        })
+    };
+    let tools = || [pay("asks").approval(Approval::Ask), pay("manual").manual()];
+    let config = |log: &Arc<MemoryLog>| plain(log).tools(tools());
+    for name in ["asks", "manual"] {
+        paid.store(0, Relaxed);
+        let ((refused, approved), facts) = twice(config, async |context| {
+            let refused = context.call_tool(call("c0", name)).await;
+            let approved = CallTool::from(call("c1", name)).approved();
+            (refused, context.call_tool(approved).await)
+        })
+        .await;
+        let error = refused.expect_err("nobody approved it");
+        assert_eq!(error.kind(), ErrorKind::Tool(ToolReason::Denied));
+        let advice = "nobody has approved the call; decide about it in the loop, and make it with CallTool::approved";
+        assert_eq!(error.message(), format!("tool error ({name}): denied: {advice}"));
+        assert_eq!((approved, paid.load(Relaxed)), (Ok(ToolOutcome::Ok(json!(1))), 1));
+        let refused = ["tool_scheduled", "tool_failed"];
+        let expected = [refused, ["tool_scheduled", "tool_completed"]].concat();
+        assert_eq!(kinds(&facts)[1..5], expected, "{name}");
+    }
+    let denied = |log: &Arc<MemoryLog>| plain(log).tools([pay("never").approval(Approval::Deny)]);
+    let (denied, _) = twice(denied, async |context| {
+        context.call_tool(CallTool::from(call("c0", "never")).approved()).await
+    })
+    .await;
+    assert_eq!(denied.map_err(|error| error.reason()), Err("denied"));
+    assert_eq!(paid.load(Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_call_that_nobody_approved_has_not_run_in_a_process_that_died() {
+    let ran = Arc::new(AtomicUsize::new(0));
+    let config = |log: &Arc<MemoryLog>| {
+        let ran = Arc::clone(&ran);
+        let pay = tool("pay", move |_| {
+            ran.fetch_add(1, Relaxed);
+            async { json!(1) }
+        });
+        plain(log).tools([pay.approval(Approval::Ask)])
+    };
+    everywhere(config, async |context| {
+        context.call_tool(call("c0", "pay")).await.map_err(|error| error.reason())
+    })
+    .await;
+    assert_eq!(ran.load(Relaxed), 0);
+}
+
+/// Two calls, of which the second waits for a place. The first hangs, if it is told to.
+fn one_place(log: &Arc<MemoryLog>, hangs: bool, paid: &Arc<AtomicUsize>) -> Config {
+    let work = tool("work", move |_| async move {
+        if hangs {
+            std::future::pending::<()>().await;
+        }
+        json!("done")
+    });
+    let paid = Arc::clone(paid);
+    let pay = tool("pay", move |_| {
+        let paid = paid.fetch_add(1, Relaxed) + 1;
+        async move { json!(paid) }
+    });
+    plain(log).tools([work.idempotent(1), pay]).max_concurrency(1)
+}
+
+fn work_and_pay() -> [ToolCall; 2] {
+    [call("c0", "work"), call("c1", "pay")]
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_are_given_up_before_they_had_a_place_are_recorded_as_given_up() {
+    let paid = Arc::new(AtomicUsize::new(0));
+    let agent = async |context: &Context| {
+        let calls = context.call_tools(work_and_pay());
+        let in_time = tokio::time::timeout(Duration::from_secs(20), calls).await;
+        (in_time.is_ok(), context.random().await)
+    };
+    let (done, facts) = twice(|log| one_place(log, true, &paid), agent).await;
+    assert!(!done.0);
+    let cut_off = |fact: &Fact| match fact {
+        Fact::ToolFailed { call_id, resolution: Resolution::CutOff, .. } => Some(call_id.clone()),
+        _ => None,
+    };
+    assert_eq!(facts.iter().filter_map(cut_off).collect::<Vec<_>>(), ["c0", "c1"]);
+    everywhere(|log| one_place(log, true, &paid), async |context| agent(context).await.0).await;
+    assert_eq!(paid.load(Relaxed), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_dropped_before_it_had_a_place_has_not_run_and_runs_once() {
+    let log = Arc::new(MemoryLog::new());
+    let paid = Arc::new(AtomicUsize::new(0));
+    let agent = async |context: &Context| context.call_tools(work_and_pay()).await;
+    let mut config = one_place(&log, true, &paid);
+    for _ in 0..2 {
+        let run = perform(config, agent);
+        assert!(tokio::time::timeout(Duration::from_secs(20), run).await.is_err(), "it hangs");
+        config = one_place(&log, true, &paid).resume().await.expect("it goes on");
+    }
+    let resumed = one_place(&log, false, &paid).resume().await.expect("it goes on");
+    let done = perform(resumed, agent).await.expect("a run");
+    let outcomes = |done: &mynah_data::Result<Vec<ToolResult>>| {
+        let done = done.as_ref().expect("both are known").iter();
+        done.map(|result| result.outcome.clone()).collect::<Vec<_>>()
+    };
+    let value = |value: serde_json::Value| Ok(ToolOutcome::Ok(value));
+    assert_eq!(outcomes(&done), [value(json!("done")), value(json!(1))]);
+    let replayed = one_place(&log, false, &paid).replay().await.expect("records");
+    // A tool runs again in a replay.
+    paid.store(0, Relaxed);
+    assert_eq!(perform(replayed, agent).await.expect("a replay"), done);
+
+    // Once it may have run, nobody knows.
+    let records = read(&log).await;
+    let scheduled = |fact: &Fact| matches!(fact, Fact::ToolScheduled { call_id, attempt, .. } if call_id == "c1" && *attempt > 1);
+    let begun = facts(&records).iter().rposition(scheduled).expect("it was announced again");
+    let log = Arc::new(MemoryLog::new());
+    let kept = Append::new(RUN, None, records[..=begun].to_vec());
+    log.append(kept).await.expect("records");
+    paid.store(0, Relaxed);
+    let resumed = one_place(&log, false, &paid).resume().await.and_then(Context::new);
+    let context = resumed.expect("it goes on");
+    begin(&context).await.expect("it is recorded");
+    let unknown = agent(&context).await.expect_err("nobody knows");
+    assert_eq!((&unknown.metadata()["uncertain"], paid.load(Relaxed)), (&json!(true), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_given_up_between_two_attempts_is_given_up_again() {
+    let busy = || tool("busy", async |_| ToolOutcome::transient("busy")).idempotent(3);
+    let config = |log: &Arc<MemoryLog>| plain(log).tools([busy()]);
+    let (done, facts) = twice(config, async |context| {
+        let pause = |_| Duration::from_secs(60);
+        let called = context.call_tool(CallTool::from(call("c0", "busy")).backoff(pause));
+        let in_time = tokio::time::timeout(Duration::from_secs(20), called).await;
+        (in_time.is_ok(), context.random().await)
+    })
+    .await;
+    assert!(!done.0);
+    let expected = ["tool_scheduled", "tool_failed", "tool_failed", "side_effect"];
+    assert_eq!(kinds(&facts)[1..5], expected);
 }

@@ -223,12 +223,6 @@ impl Loaded {
         })
     }
 
-    /// Whether it is a branch that nothing was added to yet.
-    pub(crate) fn is_fresh_branch(&self) -> bool {
-        let last = self.records.last().map(|kept| kept.record().seq());
-        self.about.parent.as_ref().is_some_and(|parent| Some(parent.seq) == last)
-    }
-
     pub(crate) fn has_ended(&self) -> bool {
         self.records.last().is_some_and(|last| last.record().kind().is_end())
     }

@@ -31,10 +31,10 @@ pub use self::{
     tools::{CallTool, ToolResult},
 };
 use crate::{
-    Config, Journal, JournalState, MetricsSink, RecordedFact, Recorder, ReplayCursor, RunMode,
-    Spent, WallClock, active,
+    Config, Crashes, Journal, JournalState, MetricsSink, RecordedFact, Recorder, ReplayCursor,
+    RunMode, Spent, WallClock, active,
     config::DEFAULT_MAX_CONCURRENCY,
-    cursor::{self, CHECKPOINT, MODEL_CALL, SLEEP},
+    cursor::{CHECKPOINT, MODEL_CALL, SLEEP, is_fresh_branch},
     effects::Effects,
     journal::{Query, lock},
     metrics::tell_exceeded,
@@ -53,6 +53,11 @@ use crate::{
 ///
 /// From its first record on, the run belongs to this process while that lives: another process that resumes it gets an error.
 /// Dropping the last clone releases the run.
+///
+/// # Approvals
+///
+/// The loop decides about calls of tools that [ask for approval](crate::Tool::approval) or are [manual](crate::Tool::manual). Such a
+/// call runs only if the loop makes it with [`CallTool::approved`]. Otherwise it is recorded as `denied`.
 ///
 /// # Logging
 ///
@@ -106,8 +111,8 @@ struct Shared {
     config: Config,
     span: Span,
     replaying: bool,
-    /// How often the process of a run died that is resumed, and made no progress since.
-    crashes: u32,
+    /// How often the process of a run that is resumed died, before this one took it.
+    crashes: Crashes,
     journal: Arc<Journal>,
     effects: Effects,
     /// The number of model calls. A call holds the lock: an answer belongs to the call before it.
@@ -128,13 +133,16 @@ impl Context {
     /// A run with this configuration.
     ///
     /// # Errors
-    /// A run without an id, a tool whose schema is not JSON Schema, a budget that cannot be
-    /// enforced; a replay without records or with changed ones; a resumed run that has ended. A
+    /// A run without an id, `max_crashes` of zero, a tool whose schema is not JSON Schema, a budget
+    /// that cannot be enforced; a replay without records or with changed ones; a resumed run that has ended. A
     /// duplicate id of a new run is reported by its first write (`head_mismatch`, or `sealed` if
     /// the other run has ended). A run that was cut off continues with [`Config::resume`].
     pub fn new(mut config: Config) -> Result<Self> {
         if config.run_id.is_empty() {
             return Err(Error::invalid_option("run_id", "empty"));
+        }
+        if config.max_crashes == 0 {
+            return Err(Error::invalid_option("max_crashes", "must_be_positive"));
         }
         if config.max_concurrency == 0 {
             config.max_concurrency = DEFAULT_MAX_CONCURRENCY;
@@ -147,7 +155,8 @@ impl Context {
         let (log, world) = (Arc::clone(&config.log), Arc::clone(&config.world));
         let mode = std::mem::take(&mut config.mode);
         let (replaying, live) = (matches!(mode, RunMode::Replay(_)), matches!(mode, RunMode::Live));
-        let (mut before, mut crashes, run) = (Duration::ZERO, 0, config.run_id.as_str());
+        let (mut before, mut crashes) = (Duration::ZERO, Crashes::default());
+        let run = config.run_id.as_str();
         let configured = |recorder: Recorder| {
             recorder.metered(config.metrics.clone()).with_emit_timeout(config.emit_timeout)
         };
@@ -160,9 +169,11 @@ impl Context {
                 if verifier.report().fingerprint.is_some() {
                     return Err(has_ended(run, &facts));
                 }
-                (before, crashes) = (active(&facts), cursor::crashes(&facts));
+                before = active(&facts);
+                facts.iter().for_each(|kept| crashes.evolve(kept.fact()));
                 let (chain, totals) = verifier.into_chain();
-                let recorder = Recorder::after(log, world, chain, totals).resuming();
+                let recorder =
+                    Recorder::after(log, world, chain, totals).resuming(is_fresh_branch(&facts));
                 let cursor = ReplayCursor::of_loop(run.into(), facts, true);
                 (Some(configured(recorder)), Some(cursor))
             }
@@ -370,9 +381,12 @@ impl Context {
             _ => {}
         }
         let durable = ends(&fact);
-        self.handed_in(self.0.effects.commit(fact.clone(), durable)).await?;
-        self.spent().evolve(&fact);
-        Ok(())
+        let commit = async {
+            self.0.effects.commit(fact.clone(), durable).await?;
+            self.spent().evolve(&fact);
+            Ok(())
+        };
+        self.handed_in(commit).await
     }
 
     /// Waits until the log has the beginning of the run. Only the log knows whether another run has the id: one that could not be
@@ -587,7 +601,6 @@ fn misplaced(fact: &Fact) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// The facts of records that are what they were.
 /// The error for a loop that has ended, with the record at which a copy of it can continue.
 fn has_ended(run: &str, facts: &[RecordedFact]) -> Error {
     let failed = facts.iter().rposition(|kept| kept.is(Kind::Failed));
@@ -614,6 +627,7 @@ fn has_ended(run: &str, facts: &[RecordedFact]) -> Error {
     error.with_message(message)
 }
 
+/// The facts of records that are what they were.
 fn verified(run: &str, records: Vec<Record>) -> Result<(Vec<RecordedFact>, Verifier)> {
     if records.is_empty() {
         return Err(Error::invalid_option("mode", "no_records"));

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use mynah_data::{
-    Breach, Budget, EngineReason, Error, Event, Request, Response, Result, StreamReason, Usage,
+    Breach, Budget, EngineReason, Error, Event, Pricing, Request, Response, Result, StreamReason,
+    Usage,
 };
 use mynah_log::{Effect, Fact, Hash, Kind, Plan, cbor};
 use serde_json::json;
@@ -32,7 +33,8 @@ pub struct ModelAnswer {
 
 impl Context {
     /// Calls the model once, and reads its whole answer. Earlier facts are written while it
-    /// answers. Calls are made one after the other.
+    /// answers. Calls are made one after the other. A call that is given up, as by a timeout, is
+    /// recorded as lost, and its prompt counts.
     ///
     /// ```
     /// # mod mynah { pub use {mynah_data::*, mynah_log as log, mynah_step as step, mynah_step::*}; }
@@ -87,6 +89,23 @@ impl Context {
             self.ask(Query::Turn(prompt)).await?;
         }
         let mut turns = self.0.turns.lock().await;
+        self.0.journal.forget_turn();
+        let _given_up = GivenUp(self);
+        let answer = self.take_turn(&mut turns, adapter, request, prompt, pricing).await;
+        // Only a call that is dropped was given up.
+        self.0.journal.forget_turn();
+        answer
+    }
+
+    async fn take_turn(
+        &self,
+        turns: &mut u32,
+        adapter: Arc<dyn Adapter>,
+        request: Request,
+        prompt: Hash,
+        pricing: Option<Pricing>,
+    ) -> Result<ModelAnswer> {
+        let config = &self.0.config;
         self.spent().set_pricing(pricing);
         // What was called had its price.
         let is_recorded =
@@ -186,6 +205,25 @@ impl Context {
         }
         hearing.check_end(provider.name(), config.require_raw_response_hash)?;
         Ok(None)
+    }
+}
+
+/// A model call that its caller may give up.
+struct GivenUp<'a>(&'a Context);
+
+impl Drop for GivenUp<'_> {
+    /// A call that is dropped before its answer is recorded as lost.
+    fn drop(&mut self) {
+        let lost = |turn| {
+            let mut lost = self.0.spent().lost(turn);
+            if let Fact::TurnLost { given_up, .. } = &mut lost {
+                *given_up = true;
+            }
+            lost
+        };
+        if let Some(lost) = self.0.0.journal.leave_turn(lost) {
+            self.0.spent().evolve(&lost);
+        }
     }
 }
 

@@ -9,7 +9,9 @@ use mynah_log::{End, Extent, Fact};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Context, sleep::is_parked};
-use crate::{alone::poll_alone, cursor::CHECKPOINT, journal::gone, uncertain::is_uncertain};
+use crate::{
+    Crashes, alone::poll_alone, cursor::CHECKPOINT, journal::gone, uncertain::is_uncertain,
+};
 
 impl Context {
     /// Performs the loop as one run: records how it began, runs it, and records how it ended.
@@ -38,8 +40,8 @@ impl Context {
     /// ```
     ///
     /// # Errors
-    /// The loop's own, and those of [`Context::emit`] and [`Context::finish`]. `halted`, and the run is suspended, if it was resumed
-    /// more than [`max_crashes`](crate::Config::max_crashes) times without progress. [`Error::run_id`] names the run.
+    /// The loop's own, and those of [`Context::emit`] and [`Context::finish`]. `halted`, and the run is suspended, if its process
+    /// died more than [`max_crashes`](crate::Config::max_crashes) times without progress. [`Error::run_id`] names the run.
     pub async fn run<T>(
         &self,
         thread: impl Into<Thread>,
@@ -67,8 +69,8 @@ impl Context {
         thread: Thread,
         body: impl AsyncFnOnce(&Self) -> Result<T>,
     ) -> Result<T> {
-        if self.0.crashes > self.0.config.max_crashes {
-            return Err(self.suspend_crash_loop().await?);
+        if let Some(crashes) = self.crash_loop().await? {
+            return Err(self.suspend_crash_loop(crashes).await?);
         }
         self.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await?;
         let (mut body, alone) = (pin!(body(self)), Arc::default());
@@ -93,9 +95,22 @@ impl Context {
         done
     }
 
+    /// How often the process of the run died, if that is too often.
+    async fn crash_loop(&self) -> Result<Option<u32>> {
+        let is_too_often = |crashes: &Crashes| crashes.count() > self.0.config.max_crashes;
+        let (before, mut crashes) = (self.0.crashes, self.0.crashes);
+        crashes.evolve(&Fact::SEAM);
+        if is_too_often(&crashes) {
+            // Only the process that takes the run learns what became of the one before.
+            let seam = self.in_run(poll_fn(|cx| self.0.journal.poll_seam(cx))).await?;
+            crashes = before;
+            seam.iter().for_each(|seam| crashes.evolve(seam));
+        }
+        Ok(Some(crashes).filter(is_too_often).map(|crashes| crashes.count()))
+    }
+
     /// Suspends a run whose process died repeatedly. The loop is not run.
-    async fn suspend_crash_loop(&self) -> Result<Error> {
-        let crashes = self.0.crashes;
+    async fn suspend_crash_loop(&self, crashes: u32) -> Result<Error> {
         self.journal().cursor = None;
         let end = End::new(
             HaltReason::CrashLoop,
@@ -194,7 +209,26 @@ impl Context {
             match fact {
                 Fact::TurnStarted { turn, .. } => *turns = *turn,
                 Fact::ToolScheduled { call_id, attempt: 1, .. } => _ = self.count_call(call_id),
-                _ => {}
+                // Nothing but what was spent is known of them.
+                Fact::RunStarted { .. }
+                | Fact::Resumed { .. }
+                | Fact::UserMessage { .. }
+                | Fact::TurnLost { .. }
+                | Fact::FinalizeStarted { .. }
+                | Fact::FinalizeFailed { .. }
+                | Fact::AssistantCompleted { .. }
+                | Fact::ToolScheduled { .. }
+                | Fact::ToolCompleted { .. }
+                | Fact::ToolFailed { .. }
+                | Fact::SideEffect { .. }
+                | Fact::ContextTruncated { .. }
+                | Fact::BudgetExceeded { .. }
+                | Fact::Suspended(_)
+                | Fact::Completed(_)
+                | Fact::Failed(_)
+                | Fact::Cancelled { .. }
+                | Fact::Sealed(_)
+                | Fact::Removed(_) => {}
             }
         }
         Ok(Some(state))

@@ -35,11 +35,12 @@ pub struct CallTool {
     /// The number of attempts, if the call is idempotent.
     max_attempts: Option<u32>,
     backoff: Option<Backoff>,
+    approved: bool,
     /// How many calls of the run had the same id before.
     earlier: u64,
 }
 
-mynah_data::partial_debug! { CallTool { call, turn, max_attempts } }
+mynah_data::partial_debug! { CallTool { call, turn, max_attempts, approved } }
 
 impl CallTool {
     mynah_data::setters! { self => self;
@@ -56,12 +57,50 @@ impl CallTool {
         self.max_attempts = Some(max_attempts);
         self
     }
+
+    /// Says that a person, or the loop in their place, approved this call. Without it, a call of a tool that
+    /// [asks for approval](Tool::approval) or is [manual](Tool::manual) is refused with `denied`, and does not run.
+    ///
+    /// ```
+    /// # mod mynah { pub use {mynah_data::*, mynah_log as log, mynah_step as step, mynah_step::*}; }
+    /// use std::sync::Arc;
+    /// use mynah::{Approval, Tool, ToolCall, ToolOutcome};
+    /// use mynah::log::MemoryLog;
+    /// use mynah::step::{CallTool, Config, Context};
+    /// use serde_json::json;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> mynah_data::Result<()> {
+    /// let pay = Tool::new("pay", "Pays an invoice", json!({})).approval(Approval::Ask).handler(async |_, _| "paid");
+    /// let context = Context::new(Config::new(&Arc::new(MemoryLog::new()), "run-1").tools([pay]))?;
+    /// let paid = context
+    ///     .run("go", async |cx| {
+    ///         let call = CallTool::from(ToolCall::new("c0", "pay", "{}"));
+    ///         // What a person says is taken from the world, so it is recorded.
+    ///         let says_yes = cx.side_effect("decision", async { Ok::<_, mynah::Error>(true) }).await?;
+    ///         cx.call_tool(if says_yes { call.approved() } else { call }).await
+    ///     })
+    ///     .await?;
+    /// assert_eq!(paid, ToolOutcome::Ok(json!("paid")));
+    /// # Ok(()) }
+    /// ```
+    pub fn approved(mut self) -> Self {
+        self.approved = true;
+        self
+    }
 }
 
 impl From<ToolCall> for CallTool {
     fn from(call: ToolCall) -> Self {
-        Self { call, turn: None, max_attempts: None, backoff: None, earlier: 0 }
+        Self { call, turn: None, max_attempts: None, backoff: None, approved: false, earlier: 0 }
     }
+}
+
+/// What is known of a call that a process announced which ended.
+#[derive(Clone, Copy, PartialEq)]
+struct Before {
+    /// The attempt that would be the next.
+    next: Try,
+    may_have_run: bool,
 }
 
 /// The outcome of one of several calls.
@@ -82,7 +121,8 @@ impl Context {
     /// failure as its `outcome`: the only `Err` of that call is that of the run.
     ///
     /// # Errors
-    /// The tool's own failure, and as [`Context::call_tools`].
+    /// The tool's own failure; `denied` for a call that needs to be [approved](CallTool::approved) and
+    /// is not; and as [`Context::call_tools`].
     #[doc(alias = "CallTool")]
     pub async fn call_tool(&self, call: impl Into<CallTool>) -> Result<ToolOutcome> {
         let mut results = self.call_tools([call.into()]).await?;
@@ -117,15 +157,18 @@ impl Context {
         for call in &mut calls {
             // The budget allows all of them, or none.
             let more = if begun.is_empty() { count } else { 0 };
-            begun.push(self.announce_tool(call, more, &mut ids).await?);
+            let announced = self.announce_tool(call, more, &mut ids).await;
+            // Only calls that are dropped were given up.
+            ids.are_waited_for = announced.is_err();
+            begun.push(announced?);
         }
         if begun.contains(&None) {
-            // Nothing runs before all are announced, so none of them has run.
-            begun.fill(None);
+            // Nothing runs before all are announced, so none of them has run. One of which that is recorded is announced anew.
+            begun.iter_mut().for_each(|begun| *begun = begun.filter(|it| !it.may_have_run));
         }
         self.flush().await?;
         let places = Semaphore::new(self.0.config.max_concurrency);
-        let begin = |(index, (call, begun)): (usize, (CallTool, Option<Try>))| {
+        let begin = |(index, (call, begun)): (usize, (CallTool, Option<Before>))| {
             let places = &places;
             async move { (index, self.call(call, begun, places).await) }
         };
@@ -158,13 +201,13 @@ impl Context {
     }
 
     /// Announces a call, if the budget allows so many more; one without an id gets one. A call that a process announced which ended may
-    /// have run: then this returns the attempt that would be the next.
+    /// have run: then this returns what is known of it.
     async fn announce_tool(
         &self,
         tool: &mut CallTool,
         more: usize,
         ids: &mut Ids<'_>,
-    ) -> Result<Option<Try>> {
+    ) -> Result<Option<Before>> {
         let ToolCall { id, name, raw_arguments, .. } = &mut tool.call;
         let arguments = raw_arguments.clone();
         let call = DirectCall { turn: tool.turn, name: name.clone(), arguments };
@@ -178,19 +221,20 @@ impl Context {
         }
         let call = Some(Box::new(call));
         let next = self.0.journal.records(|cursor| cursor.left_open(id));
-        let next = next.unwrap_or(Try { number: 2, failed: 0 });
+        let (next, may_have_run) = next.unwrap_or((Try { number: 2, failed: 0 }, true));
+        let before = Before { next, may_have_run };
         let fact = Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call };
         let passed = |spent: &Spent, budget: &Budget| spent.passed_by_tools(budget, more);
-        Ok(self.announce(fact, passed).await?.then_some(next))
+        Ok(self.announce(fact, passed).await?.then_some(before))
     }
 
     async fn call(
         &self,
         called: CallTool,
-        begun: Option<Try>,
+        begun: Option<Before>,
         places: &Semaphore,
     ) -> Result<ToolResult> {
-        let CallTool { call, max_attempts, backoff, earlier, .. } = called;
+        let CallTool { call, max_attempts, backoff, approved, earlier, .. } = called;
         let (config, call) = (&self.0.config, Arc::new(call));
         let call_id = call.id.clone();
         let tool = config.tools.get(&call.name).cloned();
@@ -202,7 +246,7 @@ impl Context {
         let mut fact = None;
         if from_record {
             let inside = Inside { call_id: call_id.clone(), attempt: attempt.number };
-            self.0.journal.begin(&call, attempt.number);
+            self.0.journal.begin(&call, attempt.number, false);
             fact = self.0.journal.ask(Some(inside), Query::Outcome).await?;
         }
         let fact = match fact {
@@ -220,7 +264,14 @@ impl Context {
                 context.context = Arc::clone(&config.context);
                 context.request_id = Arc::from(self.0.journal.run_id().as_str());
                 context.cancelled = self.0.cancelled.subscribe();
-                self.run_now(tool, context, begun, backoff).await?
+                match &tool {
+                    // None of its processes ran it.
+                    Some(tool) if tool.needs_decision() && !approved => {
+                        let attempts = context.attempt();
+                        self.refuse(&context, unapproved(&call), attempts).await?
+                    }
+                    _ => self.run_now(tool, context, begun, backoff).await?,
+                }
             }
         };
         let outcome = match fact {
@@ -261,14 +312,14 @@ impl Context {
         &self,
         tool: Option<Tool>,
         mut context: ToolContext,
-        begun: Option<Try>,
+        begun: Option<Before>,
         backoff: Option<Backoff>,
     ) -> Result<Fact> {
         let (config, call) = (&self.0.config, Arc::clone(&context.call));
-        if let Some(next) = begun
+        if let Some(Before { next, may_have_run }) = begun
             && !self.0.replaying
         {
-            let harmless = reruns_lost(tool.as_ref(), config.on_uncertain);
+            let harmless = !may_have_run || reruns_lost(tool.as_ref(), config.on_uncertain);
             let tries = next.number - 1;
             context.effects.begin(tries);
             context.failed = next.failed;
@@ -283,10 +334,7 @@ impl Context {
                     return Err(error.with_message(message));
                 }
                 OnUncertain::Fail if !harmless => {
-                    let settled = Settled { outcome: Err(uncertain(&call)), attempts: tries };
-                    let fact = self.outcome_fact(&call, settled);
-                    context.effects.commit(fact.clone(), false).await?;
-                    return Ok(fact);
+                    return self.refuse(&context, uncertain(&call), tries).await;
                 }
                 _ => context.announce_next().await?,
             }
@@ -313,10 +361,23 @@ impl Context {
         Ok(fact)
     }
 
+    /// Records that a call failed which does not run.
+    async fn refuse(&self, context: &ToolContext, error: Error, attempts: u32) -> Result<Fact> {
+        let fact = self.outcome_fact(&context.call, Settled { outcome: Err(error), attempts });
+        context.effects.commit(fact.clone(), false).await?;
+        Ok(fact)
+    }
+
     /// The fact of how a call came out.
     fn outcome_fact(&self, call: &ToolCall, settled: Settled) -> Fact {
         settle(call, settled, &JsonEncoder, &self.0.config.on_tool_error, true)
     }
+}
+
+/// The error of a call that needs a decision and has none.
+fn unapproved(call: &ToolCall) -> Error {
+    let why = "nobody has approved the call; decide about it in the loop, and make it with CallTool::approved";
+    failed(&call.name, ToolReason::Denied, why)
 }
 
 /// The ids of calls without an outcome. Results of two calls with one id could not be
@@ -324,11 +385,14 @@ impl Context {
 struct Ids<'a> {
     context: &'a Context,
     mine: Vec<String>,
+    /// Whether their caller did not drop them.
+    are_waited_for: bool,
 }
 
 impl<'a> Ids<'a> {
     fn claim(context: &'a Context, calls: &[CallTool]) -> Result<Self> {
-        let mut claimed = Self { context, mine: Vec::with_capacity(calls.len()) };
+        let mut claimed =
+            Self { context, mine: Vec::with_capacity(calls.len()), are_waited_for: false };
         // A call without an id gets an unused one.
         for CallTool { call, .. } in calls.iter().filter(|tool| !tool.call.id.is_empty()) {
             if !claimed.take(&call.id) {
@@ -356,7 +420,9 @@ impl Drop for Ids<'_> {
     fn drop(&mut self) {
         let Shared { called, journal, .. } = &*self.context.0;
         for id in &self.mine {
-            journal.leave_stopped(id, "its caller gave it up");
+            if !self.are_waited_for {
+                journal.leave_stopped(id, "its caller gave it up");
+            }
             lock(called).remove(id);
         }
     }

@@ -20,6 +20,16 @@ pub(super) fn as_branch(produced: &Fact, recorded: &RecordedFact) -> Option<Fact
     }
 }
 
+/// Whether the run is a branch to which nothing was added.
+pub fn is_fresh_branch(records: &[RecordedFact]) -> bool {
+    match (records.first().map(RecordedFact::fact), records.last()) {
+        (Some(Fact::RunStarted { about: Some(about), .. }), Some(last)) => {
+            about.parent.as_ref().is_some_and(|parent| parent.seq == last.record().seq())
+        }
+        _ => false,
+    }
+}
+
 /// The call that a fact is the outcome of.
 pub fn outcome_of(fact: &Fact) -> Option<&str> {
     match fact {
@@ -29,44 +39,14 @@ pub fn outcome_of(fact: &Fact) -> Option<&str> {
     }
 }
 
-/// How often the process of a user's loop died since the run last made progress, the last time included.
-pub(crate) fn crashes(records: &[RecordedFact]) -> u32 {
-    let crashes = |crashes: u32, kept: &RecordedFact| match kept.fact() {
-        fact if fact.is_seam() => crashes + 1,
-        fact if is_progress(fact) => 0,
-        _ => crashes,
-    };
-    records.iter().fold(0, crashes) + 1
-}
-
-/// Whether a resumed loop need not do again what a fact records.
-pub(super) fn is_progress(fact: &Fact) -> bool {
-    match fact {
-        Fact::TurnStarted { .. } | Fact::TurnLost { .. } => false,
-        Fact::ToolScheduled { .. }
-        | Fact::ToolCompleted { .. }
-        | Fact::ToolFailed { .. }
-        | Fact::SideEffect { .. } => outcome_of(fact).is_some() || fact.attempt().is_none(),
-        Fact::RunStarted { .. }
-        | Fact::Resumed { .. }
-        | Fact::UserMessage { .. }
-        | Fact::FinalizeStarted { .. }
-        | Fact::FinalizeFailed { .. }
-        | Fact::AssistantCompleted { .. }
-        | Fact::ContextTruncated { .. }
-        | Fact::BudgetExceeded { .. }
-        | Fact::Suspended(_)
-        | Fact::Completed(_)
-        | Fact::Failed(_)
-        | Fact::Cancelled { .. }
-        | Fact::Sealed(_)
-        | Fact::Removed(_) => true,
-    }
-}
-
 /// Whether a fact is that a call was stopped while it ran.
 pub(super) fn is_cut_off(fact: &Fact) -> bool {
     matches!(fact, Fact::ToolFailed { resolution: Resolution::CutOff, .. })
+}
+
+/// Whether a fact is that a call of the model or of a tool was given up.
+pub(super) fn is_given_up(fact: &Fact) -> bool {
+    is_cut_off(fact) || matches!(fact, Fact::TurnLost { given_up: true, .. })
 }
 
 /// The name under which a loop records where it is.
@@ -84,7 +64,7 @@ pub(super) fn asks(fact: &Fact, this: Hash) -> bool {
 }
 
 /// Whether a fact is the outcome of a model call.
-pub(super) fn is_answer(fact: &Fact) -> bool {
+pub(crate) fn is_answer(fact: &Fact) -> bool {
     match fact {
         Fact::AssistantCompleted { .. } | Fact::TurnLost { .. } => true,
         Fact::BudgetExceeded { breach, .. } => breach.when == BreachTime::MidStream,

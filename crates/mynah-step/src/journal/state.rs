@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{
     Answer, Attempt, GRACE, Origin, PATIENCE, Query, Question, Stall, State, call_is_over, gone,
 };
-use crate::{Recorder, recorder::ends, settle::failed};
+use crate::{Recorder, cursor::is_answer, recorder::ends, settle::failed, uncertain::not_begun};
 
 impl State {
     /// Whether the next answer comes from the records: always in a replay, in a run that is resumed until it is where it was.
@@ -138,6 +138,18 @@ impl State {
             }
             (Query::Recall { asked, .. }, Ok(Some(_))) => asked.leave(),
             (Query::Outcome, Ok(Some(fact))) => self.came_out(fact),
+            (Query::Answer, Ok(Some(_))) => self.turn = None,
+            (Query::Announce(_), Ok(Some(Fact::TurnStarted { turn, .. }))) => {
+                self.turn = Some(*turn);
+            }
+            (
+                Query::Announce(_),
+                Ok(Some(Fact::ToolScheduled { call_id, call: Some(call), .. })),
+            ) => {
+                let cursor = self.cursor.as_ref();
+                let may_have_run = cursor.is_none_or(|cursor| cursor.may_have_run(call_id));
+                self.announced(call_id, &call.name, may_have_run);
+            }
             (Query::Commit { fact, .. }, Ok(_)) => {
                 self.came_out(fact);
                 // The process ended between the end and its seal.
@@ -173,14 +185,14 @@ impl State {
             return;
         }
         let is_patient = standstill.is_patient;
-        let running = || self.attempts.values().filter(|attempt| !attempt.is_over);
+        let running = || self.attempts.iter().filter(|(_, attempt)| !attempt.is_over);
         let gives_up = self.cursor.as_ref().is_some_and(|cursor| cursor.gives_up_next());
-        if gives_up || !running().all(|attempt| self.waits(attempt)) {
+        if gives_up || !running().all(|(call, _)| self.waits(call)) {
             self.standstill = None;
             return;
         }
         let is_end = |question: &Question| matches!(&question.want, Query::Commit { fact, .. } if ends(fact));
-        let alone = !self.loop_waits_elsewhere && running().all(|attempt| attempt.is_alone);
+        let alone = !self.loop_waits_elsewhere && running().all(|(_, attempt)| attempt.is_alone);
         if !(is_patient || alone || self.questions.iter().any(is_end)) {
             let mut until = Box::pin(tokio::time::sleep(PATIENCE - GRACE));
             // It is polled again when it is over.
@@ -221,22 +233,45 @@ impl State {
         self.questions.extract_if(.., |question| which(question)).filter_map(|q| q.id).collect()
     }
 
-    /// Whether an attempt waits for its turn.
-    pub(super) fn waits(&self, attempt: &Attempt) -> bool {
+    /// Whether the attempt of a call waits for its turn.
+    pub(super) fn waits(&self, call_id: &str) -> bool {
         let mut places = self.questions.iter().filter_map(|question| question.place.as_ref());
-        places.any(|at| at.call_id == attempt.call.id)
+        places.any(|at| at.call_id == call_id)
     }
 
     /// A fact is committed: if it is the outcome of a call, that does not run any more.
     pub(super) fn came_out(&mut self, fact: &Fact) {
-        if let Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } = fact {
-            self.attempts.remove(call_id);
+        match fact {
+            Fact::TurnStarted { turn, .. } => self.turn = Some(*turn),
+            fact if is_answer(fact) => self.turn = None,
+            Fact::ToolScheduled { call_id, attempt: 1, call: Some(call) } => {
+                self.announced(call_id, &call.name, false);
+            }
+            Fact::ToolScheduled { call_id, attempt, .. } => {
+                if let Some(announced) = self.attempts.get_mut(call_id) {
+                    announced.number = *attempt;
+                }
+            }
+            // A loop may give the call up before the next attempt.
+            Fact::ToolFailed { resolution: Resolution::Retried, .. } if self.noted.is_none() => {}
+            Fact::ToolCompleted { call_id, .. } | Fact::ToolFailed { call_id, .. } => {
+                self.attempts.remove(call_id);
+            }
+            _ => {}
         }
     }
 
+    /// A user's loop announced a call, which does not run yet.
+    fn announced(&mut self, call_id: &str, tool: &str, may_have_run: bool) {
+        let (tool, number, is_over) = (tool.to_owned(), 1, true);
+        let attempt = Attempt { tool, number, may_have_run, is_over, ..Attempt::default() };
+        self.attempts.insert(call_id.to_owned(), attempt);
+    }
+
     pub(super) fn stopped(&mut self, call_id: &str, why: &str) -> Option<Fact> {
-        let Attempt { call, number: attempt, .. } = self.attempts.remove(call_id)?;
-        let error = failed(&call.name, ToolReason::Cancelled, why);
+        let Attempt { tool, number: attempt, may_have_run, .. } = self.attempts.remove(call_id)?;
+        let error = failed(&tool, ToolReason::Cancelled, why);
+        let error = if may_have_run { error } else { not_begun(error) };
         let (call_id, resolution) = (call_id.to_owned(), Resolution::CutOff);
         let (content, duration_ms) = (String::new(), None);
         Some(Fact::ToolFailed { call_id, attempt, error, resolution, content, duration_ms })

@@ -23,10 +23,11 @@ use mynah_data::{
 };
 use mynah_log::{Append, End, Extent, Fact, Head, Log, LogFuture, MemoryLog, Record};
 use mynah_step::{
-    Adapter, AppendMetric, BoxFuture, Config, Context, IntoOutcome, MetricsSink, ModelCall,
+    Adapter, AppendMetric, BoxFuture, Config, Context, IntoOutcome, LEASE, MetricsSink, ModelCall,
     ModelCallMetric, ModelStream, RetryPolicy, RunMode, Tool, ToolCallMetric, ToolContext, World,
 };
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 pub(crate) const RUN: &str = "run-1";
 
@@ -96,6 +97,12 @@ pub(crate) async fn end(context: &Context) -> Result<()> {
 
 pub(crate) fn plain<L: Log + Clone>(log: &L) -> Config {
     Config::new(log, RUN)
+}
+
+/// Leaves the run as a process does that dies: it holds the run, and beats no more.
+pub(crate) async fn die(log: &MemoryLog) {
+    let held = log.lease(RUN, "dead/1", LEASE).await;
+    held.expect("the run has no other holder");
 }
 
 pub(crate) async fn read(log: &Arc<MemoryLog>) -> Vec<Record> {
@@ -279,4 +286,33 @@ impl MetricsSink for Told {
     fn budget_exceeded(&self, breach: &Breach) {
         self.tell(json!({"limit": breach.limit}));
     }
+}
+
+/// A log that answers on demand.
+#[derive(Clone)]
+pub(crate) struct Slow {
+    pub(crate) log: MemoryLog,
+    pub(crate) given: Arc<AtomicUsize>,
+    pub(crate) answers: Arc<Semaphore>,
+}
+
+impl Default for Slow {
+    fn default() -> Self {
+        Self { log: MemoryLog::new(), given: Arc::default(), answers: Arc::new(Semaphore::new(0)) }
+    }
+}
+
+impl Log for Slow {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
+        Box::pin(async move {
+            self.given.fetch_add(1, Ordering::Relaxed);
+            let head = self.log.append(batch).await;
+            if let Ok(answer) = self.answers.acquire().await {
+                answer.forget();
+            }
+            head
+        })
+    }
+
+    mynah_log::forward_log!(self => self.log);
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mynah_data::{Error, LogReason, Result, RunId};
-use mynah_log::{About, Fact, Head, Interruption};
-use mynah_step::{Recorder, World, active, take_over};
+use mynah_log::{About, Fact, Head};
+use mynah_step::{Recorder, World, active, is_fresh_branch, take_over};
 
 use super::{Claimed, Resume, TurnCall, fit::Fitting};
 use crate::{
@@ -61,12 +61,7 @@ impl Resume {
             let mut fact = fact.unwrap_or(Fact::SEAM);
             if let Fact::Resumed { about, on_uncertain, after, .. } = &mut fact {
                 (*about, *on_uncertain) = (changed, self.on_uncertain);
-                // A process that lets go of its run gives it back.
-                *after = match lease.taken_over() {
-                    _ if loaded.is_fresh_branch() => Interruption::Branch,
-                    true => Interruption::Crash,
-                    false => Interruption::Release,
-                };
+                *after = lease.interruption(is_fresh_branch(&loaded.records));
             }
             fact
         });

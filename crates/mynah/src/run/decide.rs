@@ -372,8 +372,9 @@ impl RunState {
         if self.summarising == Some(PendingModelCall::Lost) {
             return Action::LoseTurn;
         }
-        if self.crashes > policy.max_crashes {
-            return Action::Finish(end(HaltReason::CrashLoop, "crashes", json!(self.crashes)));
+        let crashes = self.crashes.count();
+        if crashes > policy.max_crashes {
+            return Action::Finish(end(HaltReason::CrashLoop, "crashes", json!(crashes)));
         }
         if let Some(conversation) = &self.conversation
             && let Some(error) = &conversation.failure

@@ -12,7 +12,7 @@ use mynah_log::{
     About, BEHAVIOUR, End, Extent, Fact, Interruption, OnUncertain, Plan, Resolution,
     SUMMARY_STARTED,
 };
-use mynah_step::{Continuation, Spent, Try, uncertain};
+use mynah_step::{Continuation, Crashes, Spent, Try, uncertain};
 use serde_json::{Value, json};
 
 pub(crate) use self::ending::interrupted;
@@ -47,7 +47,7 @@ pub(crate) struct RunState {
     /// How many model calls of the conversation were lost with their process.
     pub(super) lost_turns: usize,
     /// How often the process died since the run last made progress.
-    pub(super) crashes: u32,
+    pub(super) crashes: Crashes,
     /// How often messages were changed other than by appending to them.
     pub(super) rewrites: u32,
     /// What requests show of the conversation.
@@ -104,6 +104,7 @@ impl RunState {
     /// Takes in one more fact. Never fails on facts that a run produced.
     pub(crate) fn evolve(&mut self, fact: Fact) {
         self.spent.evolve(&fact);
+        self.crashes.evolve(&fact);
         match fact {
             Fact::RunStarted { thread, extent, about } => {
                 self.begin(thread, extent);
@@ -135,16 +136,12 @@ impl RunState {
                 self.on_uncertain = on_uncertain;
                 self.extent = extent.unwrap_or(self.extent);
                 // A run that waited was not cut off.
-                match self.end {
-                    Some(_) => self.crashes = 0,
-                    None => {
-                        self.crashes += u32::from(after == Interruption::Crash);
-                        if after != Interruption::Branch {
-                            self.calling = self.calling.map(|_| PendingModelCall::Lost);
-                            self.summarising = self.summarising.map(|_| PendingModelCall::Lost);
-                        }
-                        self.open.iter_mut().for_each(OpenTurn::lose);
+                if self.end.is_none() {
+                    if after != Interruption::Branch {
+                        self.calling = self.calling.map(|_| PendingModelCall::Lost);
+                        self.summarising = self.summarising.map(|_| PendingModelCall::Lost);
                     }
+                    self.open.iter_mut().for_each(OpenTurn::lose);
                 }
                 if request_id.is_some() {
                     self.called_at = self.steps.len();
@@ -181,7 +178,6 @@ impl RunState {
                 }
             }
             Fact::AssistantCompleted { response, plan, .. } => {
-                self.crashes = 0;
                 self.measured.report(response.usage.input_tokens);
                 self.answer(*response, plan);
             }
@@ -305,7 +301,6 @@ impl RunState {
     }
 
     fn sleep(&mut self, call_id: &str, until: u64, state: Option<Value>) {
-        self.crashes = 0;
         let Some(call) = self.planned_mut(call_id) else { return };
         call.sleeps_until = Some(until);
         if let Some(state) = state {
@@ -596,7 +591,6 @@ impl RunState {
 
     /// Takes in what the model reads of a call.
     fn settle(&mut self, message: Message, halt: Option<Halt>) {
-        self.crashes = 0;
         let call = self.planned_mut(message.tool_call_id().unwrap_or_default());
         if let Some(call) = call.filter(|call| call.settled.is_none()) {
             call.settled = Some((Arc::new(message), halt));

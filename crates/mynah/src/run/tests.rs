@@ -78,7 +78,7 @@ fn a_lost_turn_is_started_again_and_counted() {
     run.state.evolve(Fact::SEAM);
     assert_eq!(run.next(), Action::LoseTurn);
     let lost = run.state.spent.lost(1);
-    assert_eq!(lost, Fact::TurnLost { turn: 1, input_tokens: 5, cost: None });
+    assert_eq!(lost, Fact::TurnLost { turn: 1, input_tokens: 5, cost: None, given_up: false });
     run.state.evolve(lost);
     assert_eq!(run.next(), Action::StartTurn);
     run.state.evolve(Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 5 });

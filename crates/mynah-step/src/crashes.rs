@@ -1,0 +1,93 @@
+//! How often the process of a run died.
+
+use mynah_log::{Fact, Interruption, SUMMARY_STARTED};
+
+use crate::outcome_of;
+
+/// How often the process of a run died since the run last made progress: a fold of its facts.
+///
+/// ```
+/// use mynah_log::Fact;
+/// use mynah_step::Crashes;
+///
+/// let mut crashes = Crashes::default();
+/// crashes.evolve(&Fact::SEAM);
+/// assert_eq!(crashes.count(), 1);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Crashes {
+    count: u32,
+    /// Whether the run waits or has ended: a process that left it then did not die in it.
+    waits: bool,
+}
+
+impl Crashes {
+    /// Takes in one more fact.
+    pub fn evolve(&mut self, fact: &Fact) {
+        match fact {
+            Fact::Resumed { after, .. } if fact.is_seam() && !self.waits => {
+                self.count += u32::from(*after == Interruption::Crash);
+            }
+            fact if is_progress(fact) => self.count = 0,
+            _ => {}
+        }
+        self.waits = fact.end().is_some();
+    }
+
+    /// How often the process died since the run last made progress.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+}
+
+/// Whether a run that is resumed need not do again what a fact records.
+fn is_progress(fact: &Fact) -> bool {
+    match fact {
+        Fact::TurnStarted { .. } | Fact::TurnLost { .. } => false,
+        Fact::SideEffect { inside: None, name, .. } => name != SUMMARY_STARTED,
+        Fact::ToolScheduled { .. }
+        | Fact::ToolCompleted { .. }
+        | Fact::ToolFailed { .. }
+        | Fact::SideEffect { .. } => outcome_of(fact).is_some(),
+        Fact::RunStarted { .. }
+        | Fact::Resumed { .. }
+        | Fact::UserMessage { .. }
+        | Fact::FinalizeStarted { .. }
+        | Fact::FinalizeFailed { .. }
+        | Fact::AssistantCompleted { .. }
+        | Fact::ContextTruncated { .. }
+        | Fact::BudgetExceeded { .. }
+        | Fact::Suspended(_)
+        | Fact::Completed(_)
+        | Fact::Failed(_)
+        | Fact::Cancelled { .. }
+        | Fact::Sealed(_)
+        | Fact::Removed(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mynah_data::{HaltReason, Metadata};
+    use mynah_log::{Effect, End};
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_dies_in_a_summary_made_no_progress_and_one_that_left_a_waiting_run_did_not_die()
+     {
+        let effect = |name: &str| Fact::SideEffect {
+            inside: None,
+            name: name.to_owned(),
+            ahead: 0,
+            effect: Effect::Done(Value::Null),
+        };
+        let waits = Fact::Suspended(End::new(HaltReason::Sleeping, Metadata::new()));
+        for (fact, count) in [(effect(SUMMARY_STARTED), 2), (effect("now"), 1), (waits, 0)] {
+            let mut crashes = Crashes::default();
+            [Fact::SEAM, fact.clone(), Fact::SEAM].iter().for_each(|fact| crashes.evolve(fact));
+            assert_eq!(crashes.count(), count, "{fact:?}");
+        }
+    }
+}
