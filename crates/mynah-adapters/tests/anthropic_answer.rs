@@ -453,8 +453,6 @@ fn n16_an_error_in_the_middle_has_the_reason_that_the_provider_gives() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
-
     #[test]
     fn no_event_is_too_odd(messages in vec(odd_event(), 0..8)) {
         let body = body(&messages);

@@ -296,8 +296,6 @@ fn a_frame_that_was_tampered_with_or_is_too_large_is_an_error() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
-
     #[test]
     fn no_bytes_are_too_odd(bytes in vec(any::<u8>(), 0..200), zeros in 0..8usize) {
         let body = [vec![0; zeros], bytes].concat();

@@ -150,7 +150,7 @@ fn accepts(schema: &Value, arguments: &Value) -> Option<bool> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_fitted_schema_fits_as_it_is(schema in roots()) {
@@ -176,10 +176,6 @@ proptest! {
             }
         }
     }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_a_strict_schema_accepts_the_original_accepts(

@@ -475,8 +475,6 @@ fn a_call_whose_arguments_the_limit_cut_off_has_none() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
-
     #[test]
     fn no_chunk_is_too_odd(chunks in vec(odd_chunk(), 0..8)) {
         let body = stream(&chunks);

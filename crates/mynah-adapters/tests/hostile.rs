@@ -16,8 +16,6 @@ const NAMES: [&str; 7] =
     ["openai", "openai-chat", "openrouter", "anthropic", "gemini", "ollama", "bedrock"];
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
-
     #[test]
     fn any_bytes_at_all(bytes in vec(any::<u8>(), 0..400)) {
         every_target(&bytes);

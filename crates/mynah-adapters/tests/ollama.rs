@@ -300,8 +300,6 @@ fn what_nobody_knows_is_passed_on() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
-
     #[test]
     fn no_line_is_too_odd(lines in vec(odd_line(), 0..6)) {
         let body = body_of(&lines);

@@ -340,8 +340,6 @@ fn o23_an_error_in_the_middle_has_the_reason_that_the_provider_gives() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
-
     #[test]
     fn no_chunk_is_too_odd(chunks in vec(odd_chunk(), 0..6), done in any::<bool>()) {
         let mut body = sse(chunks.iter().map(String::as_str));

@@ -248,8 +248,6 @@ fn items_without_end_are_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
-
     #[test]
     fn no_event_is_too_odd(told in vec(odd_event(), 0..8), ended in any::<bool>()) {
         let mut body = sse(told.iter().map(String::as_str));

@@ -77,8 +77,6 @@ fn lines_of_json_need_no_end_at_the_end() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
-
     #[test]
     fn q01_any_cut_gives_the_same_events(body in body(), cuts in vec(any::<prop::sample::Index>(), 0..6)) {
         let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(body.len() + 1)).collect();

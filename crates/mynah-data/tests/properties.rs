@@ -168,7 +168,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(fold_cases())]
+    #![proptest_config(cases())]
 
     #[test]
     fn any_prefix_of_a_chat_folds_into_what_was_heard(chat in chat(), cut in any::<prop::sample::Index>()) {
@@ -344,11 +344,6 @@ fn cases() -> ProptestConfig {
     // By default regressions are kept beside a `lib.rs`, and there is none above this file.
     let persistence = FileFailurePersistence::WithSource("proptest-regressions");
     ProptestConfig { failure_persistence: Some(Box::new(persistence)), ..ProptestConfig::default() }
-}
-
-fn fold_cases() -> ProptestConfig {
-    let config = cases();
-    ProptestConfig { cases: config.cases.max(500), ..config }
 }
 
 fn comes_back<T>(value: &T) -> TestCaseResult

@@ -8,8 +8,6 @@ use proptest::{collection::vec, option, prelude::*};
 use serde_json::json;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
-
     #[test]
     fn any_events_come_back_from_the_response_and_its_cuts(events in vec(event(), 0..24)) {
         let (mut answer, mut recorder) = (ResponseBuilder::new(), CutRecorder::new());

@@ -135,7 +135,10 @@ fn a_stored_record_adds_what_its_fact_did() {
             (0, 0, 0, 0, 0.0),
         ),
         (Fact::TurnStarted { turn: 1, prompt: None, input_tokens: 9 }, (1, 0, 0, 0, 0.0)),
-        (Fact::TurnLost { turn: 1, input_tokens: 9, cost: Some(0.5) }, (0, 0, 9, 0, 0.5)),
+        (
+            Fact::TurnLost { turn: 1, input_tokens: 9, cost: Some(0.5), given_up: false },
+            (0, 0, 9, 0, 0.5),
+        ),
         (
             Fact::AssistantCompleted {
                 response: answer.clone(),

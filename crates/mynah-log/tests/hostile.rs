@@ -10,8 +10,6 @@ use serde::de::IgnoredAny;
 use crate::targets;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
-
     #[test]
     fn any_bytes_decode_into_what_encodes_to_them_or_not_at_all(bytes in bytes()) {
         targets::cbor(&bytes);

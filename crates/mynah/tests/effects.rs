@@ -18,7 +18,7 @@ use mynah::{
 use proptest::{collection::vec, prelude::*};
 use serde_json::{Value, json};
 
-use crate::plans::{cases, runtime};
+use crate::plans::runtime;
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_hangs_when_it_is_run_again_is_given_up_after_its_own_time() -> mynah::Result<()>
@@ -384,8 +384,6 @@ async fn a_blocking_tool_waits_for_its_turn_too() -> mynah::Result<()> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(200), ..ProptestConfig::default() })]
-
     /// With any durations the second time, tools with side effects and retries get the recorded
     /// values.
     #[test]

@@ -12,12 +12,10 @@ use serde_json::{Value, json};
 
 use crate::{
     param::Param as _,
-    plans::{Plan, cases, plan, runtime},
+    plans::{Plan, plan, runtime},
 };
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(300), ..ProptestConfig::default() })]
-
     #[test]
     fn whoever_goes_on_with_a_run_wherever_it_was_cut_off_it_replays(
         first in plan(), others in vec((plan(), go_on()), 1..4), cancelled in any::<bool>()

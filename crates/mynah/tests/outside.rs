@@ -22,11 +22,9 @@ use mynah::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::plans::{Plan, cases, plan, runtime};
+use crate::plans::{Plan, plan, runtime};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(200), ..ProptestConfig::default() })]
-
     #[test]
     fn a_run_that_is_cancelled_after_any_record_verifies_and_replays(plan in plan(), extent in 0..3u8) {
         runtime().block_on(async {

@@ -14,11 +14,9 @@ use mynah::{
 use proptest::{prelude::*, sample::Index};
 use serde_json::{Value, json};
 
-use crate::plans::{cases, plan, runtime};
+use crate::plans::{plan, runtime};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(500), ..ProptestConfig::default() })]
-
     #[test]
     fn a_chat_is_the_fold_of_its_stream(plan in plan()) {
         runtime().block_on(async {
@@ -192,8 +190,6 @@ fn event_is_small_enough_to_move() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(1000), ..ProptestConfig::default() })]
-
     #[test]
     fn a_forged_record_in_a_sound_chain_is_where_a_replay_ends(plan in plan(), which in any::<(Index, Index)>()) {
         runtime().block_on(async {

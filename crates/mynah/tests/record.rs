@@ -12,7 +12,7 @@ use mynah::{
 use proptest::{prelude::*, test_runner::TestRunner};
 use serde_json::{Value, json};
 
-use crate::plans::{cases, plan, runtime};
+use crate::plans::{plan, runtime};
 
 #[tokio::test(start_paused = true)]
 async fn the_time_to_the_first_token_is_recorded_and_the_same_in_a_replay() -> mynah::Result<()> {
@@ -36,8 +36,6 @@ async fn the_time_to_the_first_token_is_recorded_and_the_same_in_a_replay() -> m
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(300), ..ProptestConfig::default() })]
-
     #[test]
     fn any_run_verifies_and_replays_equal(plan in plan()) {
         runtime().block_on(async {
@@ -107,7 +105,10 @@ fn a_run_whose_process_dies_at_any_record_comes_to_the_same() {
         "nope" => Decision::Result(json!("no such tool")),
         _ => Decision::Approve,
     };
-    let config = ProptestConfig { cases: cases(300) / 20, ..ProptestConfig::default() };
+    let config = ProptestConfig {
+        cases: ProptestConfig::default().cases.div_ceil(20),
+        ..ProptestConfig::default()
+    };
     let died = TestRunner::new(config).run(&(plan(), any::<bool>()), |(plan, reruns)| {
         let policy = if reruns { OnUncertain::Rerun } else { OnUncertain::Suspend };
         let check = crash_everywhere(|| plan.engine(), "go").options(plan.options()).answer("yes");

@@ -19,12 +19,10 @@ use serde_json::{Value, json};
 
 use crate::{
     kept::{calls, copy, says, talker},
-    plans::{Plan, cases, plan, runtime},
+    plans::{Plan, plan, runtime},
 };
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(200), ..ProptestConfig::default() })]
-
     #[test]
     fn a_session_is_restored_from_its_records_and_each_run_replays(plan in plan(), steps in prop::collection::vec(prop::bool::weighted(0.2), 1..8)) {
         // A resumed run has spent what it spent; a new chat begins with a full budget.

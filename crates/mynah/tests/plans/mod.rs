@@ -163,8 +163,3 @@ fn budget() -> impl Strategy<Value = Value> {
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")
 }
-
-#[expect(clippy::disallowed_methods, reason = "the number of cases is the caller's")]
-pub(crate) fn cases(default: u32) -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default)
-}
