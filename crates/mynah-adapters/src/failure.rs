@@ -11,7 +11,7 @@ use crate::loose::tells;
 ///
 /// Its message is the provider's own. Its metadata has `status` and, if known, `request_id`,
 /// `retry_after_ms`, `should_retry`, the provider's `code` and `type`, and the beginning of the
-/// model's output if that caused the failure (`failed_generation`).
+/// model's output if that caused the failure (`failed_generation`). A date in `retry-after` is read with the feature `http`.
 ///
 /// ```
 /// # mod mynah { pub use {mynah_adapters as adapters, mynah_data::*}; }
@@ -127,18 +127,24 @@ fn json_of(body: &str) -> Option<Value> {
     std::iter::once(body).chain(events()).find_map(|json| serde_json::from_str(json).ok())
 }
 
-/// How long the provider asks to wait: milliseconds, seconds, or a date, which is compared with the response's own.
+/// How long the provider asks to wait: milliseconds, seconds, or with the feature `http` a date.
 fn retry_after_ms<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Option<u64> {
     let ms = header("retry-after-ms").and_then(|ms| ms.trim().parse::<f64>().ok());
     if let Some(ms) = ms.filter(|ms| *ms >= 0.0) {
         return Some(ms as u64);
     }
-    if let Some(ms) = header("retry-after").and_then(millis) {
-        return Some(ms);
-    }
-    let until = httpdate::parse_http_date(header("retry-after")?).ok()?;
-    let now = header("date").and_then(|date| httpdate::parse_http_date(date).ok());
-    let now = now.unwrap_or_else(|| mynah_step::World::now(&mynah_step::SystemWorld));
+    let ms = header("retry-after").and_then(millis);
+    #[cfg(feature = "http")]
+    let ms = ms.or_else(|| until_date(&header));
+    ms
+}
+
+/// How long it is until the date of a response, in milliseconds, by the response's own clock if it has one.
+#[cfg(feature = "http")]
+fn until_date<'h>(header: &impl Fn(&str) -> Option<&'h str>) -> Option<u64> {
+    let date = |name| httpdate::parse_http_date(header(name)?).ok();
+    let until = date("retry-after")?;
+    let now = date("date").unwrap_or_else(|| mynah_step::World::now(&mynah_step::SystemWorld));
     Some(until.duration_since(now).map_or(0, |wait| wait.as_millis() as u64))
 }
 
