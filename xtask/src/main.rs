@@ -318,7 +318,7 @@ const BUILD: &str = "cargo build --quiet --workspace --all-features --bins --exa
 const MYNAH: &str = "target/debug/mynah";
 
 /// What runs at the same time. The programs `pages` and `postgres` wait for a browser and a server for much of their time.
-const PARTS: [&str; 3] = ["--doc", "--test p*", "--lib --bins --test [!p]*"];
+const PARTS: [&str; 4] = ["--lib --bins --test [!p]*", "--test pages", "--test postgres", "--doc"];
 
 /// The options for the examples that have tests. `--examples` would link all others a second time.
 fn tested_examples() -> Result<String, String> {
@@ -336,9 +336,12 @@ fn tested_examples() -> Result<String, String> {
 fn test() -> Result<(), String> {
     let mut line = String::from("cargo test --workspace --all-features --no-fail-fast");
     let on_ci = env::var_os("CI").is_some_and(|value| !value.is_empty());
+    let mut parts = PARTS.map(str::to_owned).to_vec();
+    parts[0] += &tested_examples()?;
     if !is_installed("psql") && !on_ci {
         skip("postgres", "PostgreSQL is not installed; on Debian: apt-get install postgresql");
         line += " --exclude mynah-postgres";
+        parts.retain(|part| part != "--test postgres");
     }
     let fixed =
         [("PROPTEST_CASES", "64"), ("PROPTEST_RNG_SEED", "1"), ("RUST_TEST_THREADS", TEST_THREADS)];
@@ -346,8 +349,7 @@ fn test() -> Result<(), String> {
     variables.extend(mcp::peers().map(|folder| ("MYNAH_MCP_PEERS", folder.display().to_string())));
     variables.extend(axe().map(|file| ("MYNAH_AXE", file)));
     run_in(&variables, &format!("{line} --no-run"))?;
-    let mut parts = PARTS.map(|part| format!("{line} {part}"));
-    parts[2] += &tested_examples()?;
+    let parts: Vec<String> = parts.iter().map(|part| format!("{line} {part}")).collect();
     let Err(failures) = side_by_side(&variables, &parts) else { return Ok(()) };
     let problem = failures.iter().map(|(problem, _)| &**problem).collect::<Vec<_>>().join("\n");
     let failed = failures.iter().flat_map(|(_, output)| failed_tests(output)).collect::<Vec<_>>();
@@ -467,11 +469,9 @@ fn quick_test() -> Result<(), String> {
     )
 }
 
-/// Checks that the library and the ready-made tools compile without features, and the library with its default ones. `hygiene` checks each
-/// feature alone.
+/// Checks that the library compiles without features, and with its default ones. `hygiene` checks each feature of each crate alone.
 fn features() -> Result<(), String> {
     run("cargo clippy -p mynah --no-default-features -- -D warnings")?;
-    run("cargo check --quiet -p mynah-tools --no-default-features")?;
     run("cargo check --quiet -p mynah")
 }
 

@@ -104,12 +104,12 @@ impl Browser {
     /// Asks again until an answer fits; the last answer where none does in 30 seconds.
     #[expect(clippy::disallowed_methods, reason = "a test waits for a browser")]
     fn until<T>(&self, ask: impl Fn(&Self) -> T, fits: impl Fn(&T) -> bool) -> Result<T, T> {
-        for _ in 0..300 {
+        for _ in 0..1500 {
             let answer = ask(self);
             if fits(&answer) {
                 return Ok(answer);
             }
-            thread::sleep(Duration::from_millis(100));
+            thread::sleep(Duration::from_millis(20));
         }
         Err(ask(self))
     }
