@@ -112,7 +112,7 @@ pub enum Fact {
         /// US dollars that those tokens cost, if their price is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cost: Option<f64>,
-        /// Whether a custom loop gave the call up. It is not made again.
+        /// Whether a custom loop dropped the call. It is made again only if the run was dropped with it: a seam follows.
         #[serde(default, skip_serializing_if = "is_zero")]
         given_up: bool,
     },

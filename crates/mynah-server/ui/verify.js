@@ -135,7 +135,7 @@ function checkFact(kind, fact) {
     demand(value !== undefined || missing, `${kind} has no ${name}`);
     if (value === undefined) continue;
     demand(IS[type](value), `${name} of ${kind} is not of its type`);
-    demand(missing !== "+" || !(value === 0 || value === "" || value.length === 0), `${name} of ${kind} is empty, and not left out`);
+    demand(missing !== "+" || !(value === 0 || value === "" || value === false || value.length === 0), `${name} of ${kind} is empty, and not left out`);
   }
   demand(!hasNull(fact), `a member of ${kind} is null, and not left out`);
 }

@@ -25,7 +25,10 @@ impl Crashes {
     /// Takes in one more fact.
     pub fn evolve(&mut self, fact: &Fact) {
         match fact {
-            Fact::Resumed { after, .. } if fact.is_seam() && !self.waits => {
+            // A run that waited was not cut off, and a branch has not run yet.
+            Fact::Resumed { .. } if self.waits => self.count = 0,
+            Fact::Resumed { after: Interruption::Branch, .. } => self.count = 0,
+            Fact::Resumed { after, .. } => {
                 self.count += u32::from(*after == Interruption::Crash);
             }
             fact if is_progress(fact) => self.count = 0,
@@ -43,15 +46,16 @@ impl Crashes {
 /// Whether a run that is resumed need not do again what a fact records.
 fn is_progress(fact: &Fact) -> bool {
     match fact {
-        Fact::TurnStarted { .. } | Fact::TurnLost { .. } => false,
+        Fact::Resumed { .. }
+        | Fact::UserMessage { .. }
+        | Fact::TurnStarted { .. }
+        | Fact::TurnLost { .. } => false,
         Fact::SideEffect { inside: None, name, .. } => name != SUMMARY_STARTED,
         Fact::ToolScheduled { .. }
         | Fact::ToolCompleted { .. }
         | Fact::ToolFailed { .. }
         | Fact::SideEffect { .. } => outcome_of(fact).is_some(),
         Fact::RunStarted { .. }
-        | Fact::Resumed { .. }
-        | Fact::UserMessage { .. }
         | Fact::FinalizeStarted { .. }
         | Fact::FinalizeFailed { .. }
         | Fact::AssistantCompleted { .. }
@@ -68,7 +72,7 @@ fn is_progress(fact: &Fact) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use mynah_data::{HaltReason, Metadata};
+    use mynah_data::{HaltReason, Message, Metadata};
     use mynah_log::{Effect, End};
     use serde_json::Value;
 
@@ -89,5 +93,27 @@ mod tests {
             [Fact::SEAM, fact.clone(), Fact::SEAM].iter().for_each(|fact| crashes.evolve(fact));
             assert_eq!(crashes.count(), count, "{fact:?}");
         }
+    }
+
+    #[test]
+    fn a_message_with_each_resume_is_no_progress_and_a_branch_begins_anew() {
+        let resumed = |interruption| {
+            let mut fact = Fact::SEAM;
+            if let Fact::Resumed { message, after, .. } = &mut fact {
+                (*message, *after) = (Some(Message::user("continue").into()), interruption);
+            }
+            fact
+        };
+        let mut crashes = Crashes::default();
+        [
+            resumed(Interruption::Crash),
+            resumed(Interruption::Release),
+            resumed(Interruption::Crash),
+        ]
+        .iter()
+        .for_each(|fact| crashes.evolve(fact));
+        assert_eq!(crashes.count(), 2);
+        crashes.evolve(&resumed(Interruption::Branch));
+        assert_eq!(crashes.count(), 0);
     }
 }

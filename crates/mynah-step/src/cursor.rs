@@ -109,6 +109,10 @@ impl Attempts {
     }
 }
 
+fn is_given_up_turn(kept: &RecordedFact) -> bool {
+    matches!(kept.fact(), Fact::TurnLost { given_up: true, .. })
+}
+
 /// The call that a fact is about, and how many had its id up to it.
 fn nth_call(fact: &Fact, ids: &mut HashMap<String, u32>) -> Option<(String, u32)> {
     let id = fact.attempt()?.0.to_owned();
@@ -132,27 +136,32 @@ impl ReplayCursor {
         let calls = Attempts::of_calls(&records);
         // Calls that were dropped with their run were not given up by the loop: their outcome is unknown.
         let mut dropped = HashSet::new();
-        let mut pop_dropped = |facts: &mut Vec<RecordedFact>| {
+        let mut pop_dropped = |facts: &mut Vec<RecordedFact>, continues: bool| {
             let last = facts.iter().rposition(|kept| !is_given_up(kept.fact()));
             let given_up = facts.split_off(last.map_or(0, |last| last + 1));
-            // What a model call took counts.
-            facts.extend(given_up.into_iter().filter(|kept| !is_cut_off(kept.fact())).inspect(
-                |turn| {
-                    dropped.insert(turn.record().seq());
-                },
-            ));
+            // What a model call took counts where the run continues.
+            let counts = |kept: &RecordedFact| continues && !is_cut_off(kept.fact());
+            facts.extend(given_up.into_iter().filter(counts).inspect(|turn| {
+                dropped.insert(turn.record().seq());
+            }));
         };
         for kept in records {
             match kept.fact() {
                 Fact::Sealed(_) => {}
                 // A process that resumes the run after that lets it continue.
                 Fact::Suspended(end) if end.awaits_nobody() => {}
-                fact if fact.is_seam() => pop_dropped(&mut facts),
+                fact if fact.is_seam() => pop_dropped(&mut facts, true),
+                // It was ended by another process, after its loop was dropped in a model call.
+                Fact::Cancelled { .. } if facts.last().is_some_and(is_given_up_turn) => {
+                    pop_dropped(&mut facts, false);
+                    facts.push(kept);
+                }
                 _ => facts.push(kept),
             }
         }
-        if resumes {
-            pop_dropped(&mut facts);
+        let is_open = facts.last().is_none_or(|kept| kept.fact().end().is_none());
+        if resumes || is_open {
+            pop_dropped(&mut facts, resumes);
         }
         let mut ids = HashMap::new();
         facts.retain(|kept| {

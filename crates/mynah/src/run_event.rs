@@ -159,7 +159,7 @@ pub enum RunEvent {
         /// Which call of the run it is, from 1.
         turn: u32,
     },
-    /// The answer in flight was lost with its process. What was received of it must be discarded.
+    /// The answer in flight was lost with its process, or a custom loop gave the call up. What was received of it must be discarded.
     #[non_exhaustive]
     TurnRestarted {
         /// Which call of the run it was.
