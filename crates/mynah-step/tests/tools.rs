@@ -619,9 +619,9 @@ async fn a_call_that_needs_a_decision_runs_only_if_the_loop_says_that_it_was_app
             (refused, context.call_tool(approved).await)
         })
         .await;
-        let error = refused.expect_err("nobody approved it");
+        let error = refused.expect_err("it was not approved");
         assert_eq!(error.kind(), ErrorKind::Tool(ToolReason::Denied));
-        let advice = "nobody has approved the call; decide about it in the loop, and make it with CallTool::approved";
+        let advice = "the call was not approved; decide about it in the loop, and make it with CallTool::approved";
         assert_eq!(error.message(), format!("tool error ({name}): denied: {advice}"));
         assert_eq!((approved, paid.load(Relaxed)), (Ok(ToolOutcome::Ok(json!(1))), 1));
         let refused = ["tool_scheduled", "tool_failed"];
@@ -718,7 +718,7 @@ async fn a_call_that_was_dropped_before_it_had_a_place_has_not_run_and_runs_once
     paid.store(0, Relaxed);
     assert_eq!(perform(replayed, agent).await.expect("a replay"), done);
 
-    // Once it may have run, nobody knows.
+    // Once it may have run, its outcome is unknown.
     let records = read(&log).await;
     let scheduled = |fact: &Fact| matches!(fact, Fact::ToolScheduled { call_id, attempt, .. } if call_id == "c1" && *attempt > 1);
     let begun = facts(&records).iter().rposition(scheduled).expect("it was announced again");
@@ -729,7 +729,7 @@ async fn a_call_that_was_dropped_before_it_had_a_place_has_not_run_and_runs_once
     let resumed = one_place(&log, false, &paid).resume().await.and_then(Context::new);
     let context = resumed.expect("it goes on");
     begin(&context).await.expect("it is recorded");
-    let unknown = agent(&context).await.expect_err("nobody knows");
+    let unknown = agent(&context).await.expect_err("an unknown outcome");
     assert_eq!((&unknown.metadata()["uncertain"], paid.load(Relaxed)), (&json!(true), 0));
 }
 

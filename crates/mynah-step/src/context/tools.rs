@@ -61,6 +61,8 @@ impl CallTool {
     /// Says that a person, or the loop in their place, approved this call. Without it, a call of a tool that
     /// [asks for approval](Tool::approval) or is [manual](Tool::manual) is refused with `denied`, and does not run.
     ///
+    /// Take the decision from a record of the run, as here with a side effect: a process that resumes the run must come to the same.
+    ///
     /// ```
     /// # mod mynah { pub use {mynah_data::*, mynah_log as log, mynah_step as step, mynah_step::*}; }
     /// use std::sync::Arc;
@@ -163,7 +165,7 @@ impl Context {
             begun.push(announced?);
         }
         if begun.contains(&None) {
-            // Nothing runs before all are announced, so none of them has run. One of which that is recorded is announced anew.
+            // No call runs before all are announced. A call that is recorded as not begun is announced again.
             begun.iter_mut().for_each(|begun| *begun = begun.filter(|it| !it.may_have_run));
         }
         self.flush().await?;
@@ -376,7 +378,7 @@ impl Context {
 
 /// The error of a call that needs a decision and has none.
 fn unapproved(call: &ToolCall) -> Error {
-    let why = "nobody has approved the call; decide about it in the loop, and make it with CallTool::approved";
+    let why = "the call was not approved; decide about it in the loop, and make it with CallTool::approved";
     failed(&call.name, ToolReason::Denied, why)
 }
 
