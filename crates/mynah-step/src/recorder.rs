@@ -41,7 +41,7 @@ pub struct Recorder {
     over: bool,
     sealed: bool,
     pending: Vec<Record>,
-    /// How many bytes wait to be written.
+    /// How many bytes are not yet safe: they wait, or are in flight.
     waiting: usize,
     /// Where the log's copy of the chain ends.
     pub(crate) written: Option<Head>,
@@ -95,7 +95,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_
 /// How long a log may be unavailable before a run fails, unless an `emit_timeout` is set.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How many records and bytes may be queued before producers must wait. Neither a slow disk nor a
+/// How many records and bytes may wait or be in flight before producers must wait. Neither a slow disk nor a
 /// long turn holds a run in memory.
 const MAX_WAITING: (usize, usize) = (1_024, 4 << 20);
 
@@ -294,9 +294,15 @@ impl Recorder {
     }
 
     /// Whether so much waits to be written that nothing should be added to it.
-    pub(crate) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         let (records, bytes) = MAX_WAITING;
-        self.pending.len() >= records || self.waiting >= bytes
+        let in_flight = self.sent.iter().map(|sent| sent.batch.records.len()).sum::<usize>();
+        self.pending.len() + in_flight >= records || self.waiting >= bytes
+    }
+
+    /// Whether something may be added now. Otherwise the task is woken when it may.
+    pub(crate) fn has_room(&mut self, cx: &mut Context<'_>) -> bool {
+        !self.is_full() || self.poll_flush(cx).is_ready() || !self.is_full()
     }
 
     /// Refuses requests before the run began, or after it ended.
@@ -351,14 +357,15 @@ impl Recorder {
         Poll::Ready(Ok(()))
     }
 
-    /// Waits until the run is this writer's for certain, before an effect that must not happen twice. A new run is its writer's
-    /// once its first records are in the log. A process that was suspended for longer than its lease lasts may have lost the run
-    /// without knowing.
+    /// Waits until an effect may begin: the log was given all records, and the run is this writer's for certain. A new run is its
+    /// writer's once its first records are in the log. A process that was suspended for longer than its lease lasts may have lost
+    /// the run without knowing.
     pub fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        self.is_ours()?;
         if self.written.is_none() {
             return self.poll_flush(cx);
         }
+        ready!(self.poll_given(cx))?;
+        self.is_ours()?;
         let Some(held) = &self.lease else { return Poll::Ready(Ok(())) };
         if self.renewing.is_none() && held.is_doubtful() {
             let (held, limit) = (Arc::clone(held), self.emit_timeout.unwrap_or(PATIENCE));
@@ -448,7 +455,6 @@ impl Recorder {
         let count = self.pending.iter().take_while(|record| fits(record)).count().max(1);
         let rest = self.pending.split_off(count.min(self.pending.len()));
         let records = std::mem::replace(&mut self.pending, rest);
-        self.waiting = self.pending.iter().map(Record::size).sum();
         let expected = records
             .first()
             .map(Record::envelope)

@@ -23,4 +23,5 @@ mod sleep;
 mod tools;
 #[cfg(all(feature = "json-schema", feature = "typed"))]
 mod typed;
+mod unavailable_log;
 mod values;

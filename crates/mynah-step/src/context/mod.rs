@@ -234,7 +234,7 @@ impl Context {
     /// `replay_mismatch`, or a log that cannot be written.
     #[doc(alias = "Now")]
     pub async fn now(&self) -> Result<SystemTime> {
-        self.handed_in(self.0.effects.now()).await
+        self.in_run(self.0.effects.now()).await
     }
 
     /// An unpredictable number.
@@ -243,7 +243,7 @@ impl Context {
     /// As [`Context::now`].
     #[doc(alias("Random", "rand"))]
     pub async fn random(&self) -> Result<u64> {
-        self.handed_in(self.0.effects.random()).await
+        self.in_run(self.0.effects.random()).await
     }
 
     /// Performs a side effect under a name. Its value is recorded, and a replay returns the
@@ -307,23 +307,15 @@ impl Context {
         self.journal().check_open()?;
         // The log is called when this has its place among the others.
         let effect = Box::pin(async {
-            let held = async {
-                self.begun().await?;
-                poll_fn(|cx| self.0.journal.poll(cx, Recorder::poll_held)).await
-            };
-            held.await.map_err(|error| error.to_string())?;
+            self.held().await.map_err(|error| error.to_string())?;
             effect.await
         });
-        self.handed_in(self.0.effects.perform(name, effect)).await
+        self.in_run(self.0.effects.perform(name, effect)).await
     }
 
-    /// Performs something, and hands what it recorded to the log: it is kept even if the process dies right after.
-    async fn handed_in<T>(&self, future: impl Future<Output = T>) -> T {
-        let done = self.in_run(future).await;
-        let given = poll_fn(|cx| self.0.journal.poll(cx, Recorder::poll_given));
-        // The next request reports a failure.
-        let _ = self.in_run(given).await;
-        done
+    /// Waits until something may begin: the log has everything before, and the run is ours.
+    async fn held(&self) -> Result<()> {
+        poll_fn(|cx| self.0.journal.poll(cx, Recorder::poll_held)).await
     }
 
     /// The same as [`Context::side_effect`], and its record is durable when this returns: an effect that is done is not done again
@@ -386,14 +378,7 @@ impl Context {
             self.spent().evolve(&fact);
             Ok(())
         };
-        self.handed_in(commit).await
-    }
-
-    /// Waits until the log has the beginning of the run. Only the log knows whether another run has the id: one that could not be
-    /// kept asks no model and does nothing.
-    async fn begun(&self) -> Result<()> {
-        let is_unwritten = self.journal().is_unwritten();
-        if is_unwritten { self.flush().await } else { Ok(()) }
+        self.in_run(commit).await
     }
 
     /// Announces an action unless the budget forbids it. Returns whether the records have it. If
@@ -480,7 +465,9 @@ impl Context {
         }
     }
 
-    /// Performs something in the span of the run. The run takes time from the first thing on that it does.
+    /// Performs something in the span of the run, and gives the log what it recorded: that is kept even if the process dies right
+    /// after. It waits for nothing after the commit, because a loop that gave it up then would not know what the records know.
+    /// The run takes time from the first thing on that it does.
     async fn in_run<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         poll_fn(move |cx| {
@@ -489,10 +476,8 @@ impl Context {
                 let _ = self.out_of_time(cx, BreachTime::PreCall);
             }
             let polled = future.as_mut().poll(cx);
-            if polled.is_pending() {
-                // What is done is written while others still run. What fails is reported when it is waited for.
-                let _ = self.0.journal.poll(cx, Recorder::poll_flush);
-            }
+            // What is done is written while others still run. What fails is reported when it is waited for.
+            let _ = self.0.journal.poll(cx, Recorder::poll_flush);
             polled
         })
         .await

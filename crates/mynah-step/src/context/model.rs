@@ -130,7 +130,7 @@ impl Context {
                 }
             }
         }
-        self.begun().await?;
+        self.in_run(self.held()).await?;
         let mut watch = Watch::model(self.metrics(), request.model.as_ref());
         let (began, mut first_token) = (Instant::now(), None);
         let mut hearing = IncomingAnswer::new(pricing, true);

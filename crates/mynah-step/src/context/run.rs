@@ -116,7 +116,7 @@ impl Context {
             HaltReason::CrashLoop,
             Metadata::from_iter([("crashes".to_owned(), crashes.into())]),
         );
-        self.handed_in(self.0.effects.commit(Fact::Suspended(end), true)).await?;
+        self.in_run(self.0.effects.commit(Fact::Suspended(end), true)).await?;
         Ok(Error::engine(EngineReason::Halted)
             .with_message(format!(
                 "engine error: halted: crash_loop: the process of run {} died {crashes} times without progress; find out why, then \

@@ -199,7 +199,7 @@ impl Context {
             self.flush().await?;
             self.journal().fail(error);
         }
-        self.handed_in(async { results }).await
+        self.in_run(async { results }).await
     }
 
     /// Announces a call, if the budget allows so many more; one without an id gets one. A call that a process announced which ended may
@@ -341,7 +341,7 @@ impl Context {
                 _ => context.announce_next().await?,
             }
         }
-        poll_fn(|cx| self.0.journal.poll(cx, Recorder::poll_held)).await?;
+        self.held().await?;
         let effects = context.effects.clone();
         let mut watch = Watch::tool(self.metrics(), &call.name);
         let began = Instant::now();

@@ -34,11 +34,6 @@ impl State {
         }
     }
 
-    /// Whether a run is recorded that has nothing in the log yet.
-    pub(crate) fn is_unwritten(&self) -> bool {
-        self.recorder.as_ref().is_some_and(|recorder| recorder.written.is_none())
-    }
-
     /// Whether everything recorded was made again, and the run continues.
     pub(super) fn must_take_over(&self) -> bool {
         self.cursor.as_ref().is_some_and(|cursor| !cursor.is_behind())
@@ -61,14 +56,11 @@ impl State {
     pub(super) fn answer_all(&mut self, cx: &mut Context<'_>, answered: &mut Vec<u64>) {
         while !self.questions.is_empty()
             && self.poll_take_over(cx).is_ready()
-            && let Some((Question { id, place, want }, answer)) = self.next_answer()
+            && let Some((Question { id, place, want }, answer)) = self.next_answer(cx)
         {
             let Some(id) = id else { continue };
-            let is_full = || self.recorder.as_ref().is_some_and(|recorder| recorder.is_full());
             match (want, answer) {
-                (Query::Commit { durable, .. }, Ok(kept))
-                    if !self.is_behind() && (durable || is_full()) =>
-                {
+                (Query::Commit { durable: true, .. }, Ok(kept)) if !self.is_behind() => {
                     self.undurable.push((id, place, kept));
                 }
                 (_, answer) => {
@@ -89,12 +81,13 @@ impl State {
         }
     }
 
-    fn next_answer(&mut self) -> Option<(Question, Answer)> {
+    fn next_answer(&mut self, cx: &mut Context<'_>) -> Option<(Question, Answer)> {
         let mut found = None;
         let now = self.cursor.as_ref().map_or(u64::MAX, |cursor| cursor.taken());
         let (passed, then) = self.without_answer;
-        let passed = if then == now { passed } else { 0 };
-        for (index, Question { place, want, .. }) in
+        // What waits for room in the log is asked again.
+        let passed = if then == now && self.cursor.is_some() { passed } else { 0 };
+        for (index, Question { id, place, want }) in
             self.questions.iter_mut().enumerate().skip(passed)
         {
             if let Query::Commit {
@@ -106,7 +99,9 @@ impl State {
             let answer = match (&mut self.cursor, &mut self.recorder, &*want) {
                 (Some(cursor), _, _) => cursor.answer(place, want),
                 (None, Some(recorder), Query::Commit { fact, .. }) => {
-                    Some(recorder.commit(fact).map(|()| None))
+                    // A fact is in the records once its loop has it, and not before.
+                    let may_be_added = id.is_none() || recorder.has_room(cx);
+                    may_be_added.then(|| recorder.commit(fact).map(|()| None))
                 }
                 // Requests without a record go to the world, while the run is ours.
                 (None, Some(recorder), _) => Some(recorder.is_ours().map(|()| None)),

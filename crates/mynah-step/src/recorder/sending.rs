@@ -6,7 +6,7 @@ use std::{
 };
 
 use mynah_data::{Error, ErrorKind, LogReason, Result};
-use mynah_log::{Append, Head, Log};
+use mynah_log::{Append, Head, Log, Record};
 use tokio::time::{Instant, sleep};
 
 use super::{Outage, PATIENCE, PAUSES, Recorder, is_temporary, poll_timer};
@@ -156,7 +156,9 @@ impl Recorder {
     fn settle(&mut self, head: Head) {
         (self.written, self.refused) = (Some(head), None);
         self.report(None);
-        self.sent.pop_front();
+        let sent = self.sent.pop_front();
+        let written = sent.iter().flat_map(|sent| &sent.batch.records).map(Record::size);
+        self.waiting -= written.sum::<usize>();
         let limit = self.emit_timeout.filter(|_| !self.sent.is_empty());
         self.late = limit.map(|limit| Box::pin(sleep(limit)));
         if self.outage.take().is_some() {
