@@ -631,6 +631,9 @@ pub struct DirectCall {
     pub name: String,
     /// The exact text of the arguments.
     pub arguments: String,
+    /// Whether the loop said that the call was approved.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub approved: bool,
 }
 
 /// What follows a failed attempt.

@@ -145,7 +145,7 @@ impl Config {
         on_uncertain(on_uncertain: OnUncertain) = on_uncertain;
 
         /// The same, which [`Context::run`](crate::Context::run) suspends if its process died more often than this without any progress. Five
-        /// times by default, and at least once. A process that drops the run, or lets it sleep, did not die.
+        /// times by default, and at least once. A process that drops the run, as with a panic that is caught, or lets it sleep, did not die.
         max_crashes(crashes: u32) = crashes;
 
         /// The same, which sleeps for this long in its process, and is suspended for longer. Two minutes by default. See

@@ -5,9 +5,10 @@ mod facts;
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
-use mynah_data::{Error, Message, Result, RunId, ToolOutcome, Wait};
+use mynah_data::{BreachTime, Error, Message, Result, RunId, ToolOutcome, Wait};
 use mynah_log::{DirectCall, Effect, Fact, Kind, Record, Resolution, cbor};
 use serde_json::Value;
 
@@ -17,7 +18,7 @@ use self::facts::{
 };
 pub use self::facts::{is_fresh_branch, outcome_of};
 use crate::{
-    RecordedFact, Try,
+    RecordedFact, Try, WallClock,
     difference::difference_of,
     journal::{Origin, PendingEffect, Query},
     recorder::ends,
@@ -326,6 +327,19 @@ impl ReplayCursor {
         of_call.find(|fact| is_cut_off(fact))
     }
 
+    /// Whether the limit on the run's time cut off something before this time, in milliseconds since 1970.
+    pub(crate) fn cut_off_before(&self, until: u64) -> bool {
+        let is_before = |kept: &&RecordedFact| {
+            let ts = u64::try_from(kept.record().envelope().ts).unwrap_or_default();
+            Duration::from_nanos(ts) < Duration::from_millis(until)
+        };
+        let mut facts = self.facts.iter().take_while(is_before).map(RecordedFact::fact);
+        facts.any(|fact| {
+            let limit = WallClock::recorded(fact);
+            limit.is_some_and(|breach| breach.when == BreachTime::MidStream)
+        })
+    }
+
     /// The attempt with which the process began that was the last to run the call announced last under this id.
     pub(crate) fn attempt_of(&self, call: &str) -> Option<Try> {
         let Attempts { first, last, failed, has_outcome, .. } = *self.nth(call, 0)?;
@@ -472,6 +486,8 @@ impl ReplayCursor {
                 _ if !is_mine => None,
                 // The loop gives it up again.
                 Some(_) if self.gives_up_next() => None,
+                // The answer was cut off too, after something else.
+                Some(Fact::BudgetExceeded { partial: None, .. }) if self.is_cut_off_later() => None,
                 Some(answer) if is_answer(answer) => Some(Ok(self.take())),
                 Some(end) if ends(end) => Some(Ok(Some(end.clone()))),
                 // A loop that did not wait for the answer does not wait for it now.
@@ -483,6 +499,12 @@ impl ReplayCursor {
                 is_next.then(|| Ok(self.take()))
             }
         }
+    }
+
+    /// Whether a limit cuts off the answer that is waited for, of which a part is recorded.
+    fn is_cut_off_later(&self) -> bool {
+        let mut of_turn = self.to_come().take_while(|fact| fact.kind() != Kind::TurnStarted);
+        of_turn.any(|fact| matches!(fact, Fact::BudgetExceeded { partial: Some(_), .. }))
     }
 
     /// What is recorded and was not made again yet.

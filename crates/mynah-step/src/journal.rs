@@ -384,12 +384,18 @@ impl Journal {
         self.lock().recorder.as_ref().is_some_and(|recorder| recorder.has_debts())
     }
 
-    /// Takes a run that is resumed before its records end, and gives the seam that its next record follows.
-    pub(crate) fn poll_seam(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Fact>>> {
-        let mut state = self.lock();
-        let Some(recorder) = &mut state.recorder else { return Poll::Ready(Ok(None)) };
-        ready!(recorder.poll_take(cx))?;
-        Poll::Ready(Ok(recorder.seam().cloned()))
+    /// Takes a run that is resumed before its records are asked, and records that. Returns the fact.
+    pub(crate) async fn take_over(&self) -> Result<Option<Fact>> {
+        let mut seam = None;
+        poll_fn(|cx| {
+            let mut state = self.lock();
+            let Some(recorder) = &mut state.recorder else { return Poll::Ready(Ok(())) };
+            ready!(recorder.poll_take(cx))?;
+            seam = seam.take().or(recorder.commit_seam()?);
+            recorder.poll_flush(cx)
+        })
+        .await
+        .map(|()| seam)
     }
 
     /// Waits until every fact is durable.

@@ -19,9 +19,9 @@ use tokio::{
 };
 
 use crate::{
-    BoxFuture, LEASE, MetricsSink, World,
+    BoxFuture, LEASE, MetricsSink, RecordedFact, World,
     heartbeat::{Held, KeptLease, Moment},
-    process, since_1970, take_over,
+    is_fresh_branch, process, since_1970, take_over,
     world::jittered,
 };
 
@@ -212,19 +212,22 @@ impl Recorder {
     }
 
     /// The same for a user's loop that another process began. The lease is taken before the first record, which is preceded by
-    /// a [seam](Fact::SEAM).
-    pub(crate) fn resuming(mut self, is_fresh_branch: bool) -> Self {
+    /// a [seam](Fact::SEAM), unless the run has ended and lacks its seal.
+    pub(crate) fn resuming(mut self, facts: &[RecordedFact]) -> Self {
         let mut seam = Fact::SEAM;
-        if let (true, Fact::Resumed { after, .. }) = (is_fresh_branch, &mut seam) {
+        if let (true, Fact::Resumed { after, .. }) = (is_fresh_branch(facts), &mut seam) {
             *after = Interruption::Branch;
         }
-        (self.takes_lease, self.seam) = (true, Some(seam));
+        let has_ended = facts.last().is_some_and(|kept| ends(kept.fact()));
+        (self.takes_lease, self.seam) = (true, Some(seam).filter(|_| !has_ended));
         self
     }
 
-    /// The seam that the next record is preceded by. What became of the process before is known once the lease is taken.
-    pub(crate) fn seam(&self) -> Option<&Fact> {
-        self.seam.as_ref()
+    /// Takes the seam of a run that is this writer's now, and returns it.
+    pub(crate) fn commit_seam(&mut self) -> Result<Option<Fact>> {
+        let seam = self.seam.take();
+        seam.iter().try_for_each(|seam| self.push(seam))?;
+        Ok(seam)
     }
 
     /// Takes a fact. One that ends the run is followed by the seal.
@@ -250,9 +253,7 @@ impl Recorder {
         }
         // A suspended run has no holder once the log knows that it is suspended.
         self.takes_lease |= self.over && self.pending.is_empty();
-        if let Some(seam) = self.seam.take() {
-            self.push(&seam)?;
-        }
+        self.commit_seam()?;
         self.push(fact)?;
         if ends(fact) { self.seal() } else { Ok(()) }
     }

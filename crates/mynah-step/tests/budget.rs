@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt as _, stream};
+use futures_util::{StreamExt as _, future::join3, stream};
 use mynah_data::{
     Breach, BreachTime, Budget, Error, Event, FinishReason, Limit, ModelRef, Pricing, Request,
     Result, ToolCall, ToolOutcome,
@@ -298,6 +298,53 @@ async fn time_that_runs_out_cuts_off_the_model_and_the_tools_and_a_replay_measur
     .await;
     let late = Error::budget_exceeded(&Breach::new(Limit::WallClock, 2_500, 5_000, PRE), None);
     assert_eq!(done, (Ok(1), Err(late.clone()), Err(late)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_that_runs_out_in_several_branches_runs_out_in_each_of_them_again() {
+    let clock = Arc::new(Clock::default());
+    let config = |log: &Arc<MemoryLog>| {
+        let wait = Tool::new("wait", "", json!({})).handler(async |ms, _| {
+            sleep(Duration::from_millis(ms.as_u64().unwrap_or(0))).await;
+            ms
+        });
+        let speaks = Speaks(vec![(0, "so "), (400, "it "), (9_000, "goes")]);
+        let budget = Budget::new().max_wall_clock_ms(2_500);
+        let config = plain(log).world(Arc::clone(&clock)).adapter(speaks);
+        config.tools([wait.idempotent(1)]).budget(budget)
+    };
+    let wait = |id: &str, ms: u64| ToolCall::new(id, "wait", ms.to_string());
+    let reason = |error: Error| error.reason().to_owned();
+    let branches = async |context: &Context, model_first: bool| {
+        let model = async { context.call_model(ask("hi")).await.map(drop).map_err(reason) };
+        let tool = async |id, ms| context.call_tool(wait(id, ms)).await.map(drop).map_err(reason);
+        let all = match model_first {
+            true => join3(model, tool("a", 9_000), tool("b", 1_000)).await,
+            false => {
+                let (a, b, model) = join3(tool("a", 9_000), tool("b", 1_000), model).await;
+                (model, a, b)
+            }
+        };
+        (all, context.call_tool(wait("c", 1)).await.map(drop).map_err(reason))
+    };
+    let sleeps = async |context: &Context, seconds: u64| {
+        let sleep = context.sleep(Duration::from_secs(seconds));
+        let model = async { context.call_model(ask("hi")).await.map(drop).map_err(reason) };
+        let tool = async { context.call_tool(wait("b", 1_000)).await.map(drop).map_err(reason) };
+        join3(async { sleep.await.map_err(reason) }, tool, model).await
+    };
+    let late = || Err("budget_exceeded".to_owned());
+    for model_first in [true, false] {
+        let agent = async |context: &Context| branches(context, model_first).await;
+        let (done, _) = twice(config, agent).await;
+        assert_eq!(done, ((late(), late(), Ok(())), late()));
+        everywhere(config, agent).await;
+    }
+    for (seconds, slept) in [(2, Ok(())), (9, late())] {
+        let agent = async |context: &Context| sleeps(context, seconds).await;
+        let (done, _) = twice(config, agent).await;
+        assert_eq!(done, (slept, Ok(()), late()));
+    }
 }
 
 #[tokio::test(start_paused = true)]

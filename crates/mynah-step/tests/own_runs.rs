@@ -403,6 +403,37 @@ async fn a_loop_that_crashes_again_and_again_is_suspended_and_can_be_resumed_onc
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_loop_that_crashes_before_it_records_anything_new_is_suspended_too() -> Result<()> {
+    let (log, ran) = (Shared::default(), AtomicU32::new(0));
+    let agent = async |config: Config, at_once: bool| {
+        let context = Context::new(config.max_crashes(2))?;
+        let run = context.run("go", async |cx| {
+            ran.fetch_add(1, Relaxed);
+            if at_once {
+                std::future::pending::<()>().await;
+            }
+            cx.side_effect("step", async { Ok::<_, Error>(()) }).await?;
+            std::future::pending::<()>().await;
+            Ok(())
+        });
+        let moment = tokio::time::timeout(3 * LEASE, run).await;
+        moment.unwrap_or_else(|_| Err(Error::tool(ToolReason::Timeout)))
+    };
+    let reason = |done: Result<()>| done.map_err(|error| error.reason());
+    assert_eq!(reason(agent(plain(&log), false).await), Err("timeout"));
+    for at_once in [false, true] {
+        die(&log).await;
+        assert_eq!(reason(agent(plain(&log).resume().await?, at_once).await), Err("timeout"));
+    }
+    die(&log).await;
+    assert_eq!(reason(agent(plain(&log).resume().await?, false).await), Err("halted"));
+    assert_eq!(ran.load(Relaxed), 3, "the loop is not run");
+    let kinds = kinds(&facts(&read(&log).await)).join(" ");
+    assert_eq!(kinds, "run_started side_effect resumed resumed resumed suspended");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_loop_that_was_dropped_or_slept_did_not_crash() -> Result<()> {
     let (log, clock) = (Shared::default(), Arc::new(common::Clock::default()));
     let agent = async |config: Config, hangs: bool| {
@@ -435,6 +466,42 @@ async fn a_loop_that_was_dropped_or_slept_did_not_crash() -> Result<()> {
     let fates: Vec<_> = facts(&read(&log).await).iter().filter_map(fate).collect();
     use Interruption::{Crash, Release};
     assert_eq!(fates, [Release, Release, Release, Crash, Release]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_given_up_before_its_next_attempt_is_cut_off_in_its_last() -> Result<()> {
+    let log = Shared::default();
+    let agent = async |config: Config, gives_up: bool| {
+        let hang = Tool::new("hang", "", json!({}))
+            .idempotent(1)
+            .handler(async |_, _| std::future::pending::<()>().await);
+        let context =
+            Context::new(config.tools([hang]).max_concurrency(if gives_up { 1 } else { 2 }))?;
+        let run = context.run("go", async |cx| {
+            let calls = ["c0", "c1"].map(|id| ToolCall::new(id, "hang", "{}"));
+            let limit = if gives_up { LEASE } else { 9 * LEASE };
+            let in_time = tokio::time::timeout(limit, cx.call_tools(calls)).await.is_ok();
+            cx.side_effect("then", async { Ok::<_, Error>(in_time) }).await
+        });
+        let moment = tokio::time::timeout(3 * LEASE, run).await;
+        moment.unwrap_or_else(|_| Err(Error::tool(ToolReason::Timeout)))
+    };
+    let reason = |done: Result<bool>| done.map_err(|error| error.reason());
+    assert_eq!(reason(agent(plain(&log), false).await), Err("timeout"));
+    die(&log).await;
+    assert_eq!(reason(agent(plain(&log).resume().await?, false).await), Err("timeout"));
+    die(&log).await;
+    assert_eq!(reason(agent(plain(&log).resume().await?, true).await), Ok(false));
+    let attempts = |fact: &Fact| match fact {
+        Fact::ToolFailed { call_id, attempt, .. } => Some((call_id.clone(), *attempt)),
+        _ => None,
+    };
+    let recorded = facts(&read(&log).await);
+    let cut_off: Vec<_> = recorded.iter().filter_map(attempts).collect();
+    let last = [("c0".to_owned(), 3), ("c1".to_owned(), 2)];
+    assert_eq!(cut_off[cut_off.len() - 2..], last, "one began again, and one waited for its place");
+    assert_eq!(agent(plain(&log).replay().await?, true).await, Ok(false));
     Ok(())
 }
 

@@ -11,10 +11,10 @@ use std::{
 use mynah_data::{Approval, Error, ErrorKind, ToolCall, ToolOutcome, ToolReason};
 use mynah_log::{Append, Fact, Kind, Log as _, MemoryLog, Resolution};
 use mynah_step::{
-    CallTool, Config, Context, HandlerExecutor, OnToolError, RunMode, SystemWorld, Tool,
-    ToolContext, ToolErrorDecision, ToolLimits, ToolResult, run_tool,
+    CallTool, Config, Context, HandlerExecutor, OnToolError, OnUncertain, RunMode, SystemWorld,
+    Tool, ToolContext, ToolErrorDecision, ToolLimits, ToolResult, run_tool,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::common::*;
@@ -653,6 +653,30 @@ async fn a_call_that_nobody_approved_has_not_run_in_a_process_that_died() {
     })
     .await;
     assert_eq!(ran.load(Relaxed), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_approved_in_one_process_and_is_not_in_the_next_is_a_difference() {
+    let (log, ran) = (Arc::new(MemoryLog::new()), Arc::new(AtomicUsize::new(0)));
+    let config = || {
+        let ran = Arc::clone(&ran);
+        let pay = tool("pay", move |_| {
+            ran.fetch_add(1, Relaxed);
+            std::future::pending::<Value>()
+        });
+        plain(&log).tools([pay.approval(Approval::Ask)])
+    };
+    let paying = perform(config(), async |context: &Context| {
+        context.call_tool(CallTool::from(call("c0", "pay")).approved()).await
+    });
+    assert!(tokio::time::timeout(Duration::from_secs(20), paying).await.is_err(), "it hangs");
+    let resumed = config().on_uncertain(OnUncertain::Rerun).resume().await.expect("it can go on");
+    let context = Context::new(resumed).expect("it goes on");
+    assert_eq!(begin(&context).await, Ok(()));
+    let differs = context.call_tool(call("c0", "pay")).await.expect_err("nobody approved it");
+    assert_eq!(differs.kind().to_string(), "replay_mismatch / payload");
+    assert!(differs.message().contains("approved"), "{differs}");
+    assert_eq!(ran.load(Relaxed), 1);
 }
 
 /// Two calls, of which the second waits for a place. The first hangs, if it is told to.

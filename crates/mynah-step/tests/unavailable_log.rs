@@ -11,7 +11,9 @@ use std::{
 use futures_util::future::join;
 use mynah_data::{Error, LogReason, Request, Result};
 use mynah_log::{Append, Head, Log, LogFuture, MemoryLog};
-use mynah_step::{Adapter, BoxFuture, Config, Context, ModelCall, ModelStream, OnUncertain, RunMode};
+use mynah_step::{
+    Adapter, BoxFuture, Config, Context, ModelCall, ModelStream, OnUncertain, RunMode,
+};
 
 use crate::common::*;
 
@@ -106,9 +108,8 @@ async fn in_time<T>(context: &Context, what: impl Future<Output = T>) -> Result<
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_was_recorded_while_the_log_was_away_reached_the_loop() {
-    let agent = async |context: &Context, _: &Away| {
-        in_time(context, context.call_model(ask("hi"))).await
-    };
+    let agent =
+        async |context: &Context, _: &Away| in_time(context, context.call_model(ask("hi"))).await;
     assert!(in_an_outage(agent).await);
 }
 
@@ -170,10 +171,8 @@ async fn an_effect_that_no_room_was_left_for_is_not_recorded_when_it_is_given_up
             tokio::time::sleep(Duration::from_millis(200)).await;
             Ok::<_, Error>(1)
         };
-        let small = tokio::time::timeout(
-            Duration::from_secs(1),
-            context.side_effect("small", small),
-        );
+        let small =
+            tokio::time::timeout(Duration::from_secs(1), context.side_effect("small", small));
         let (large, small) = join(context.side_effect("large", large), small).await;
         in_time(context, std::future::pending::<()>()).await?;
         Ok((large.is_ok(), small.is_ok()))

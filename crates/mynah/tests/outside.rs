@@ -154,7 +154,8 @@ async fn a_call_that_was_announced_for_the_last_time_there_is_runs_once_more() -
     assert_eq!(engine.resume(&log, "chat").await?.text(), "done");
 
     let log = Arc::new(log);
-    let call = DirectCall { turn: None, name: "echo".to_owned(), arguments: "{}".to_owned() };
+    let (name, arguments) = ("echo".to_owned(), "{}".to_owned());
+    let call = DirectCall { turn: None, name, arguments, approved: false };
     let first =
         Fact::ToolScheduled { call_id: "c0".to_owned(), attempt: 1, call: Some(Box::new(call)) };
     let began = Fact::RunStarted { thread: Thread::from("go"), extent: Extent::Chat, about: None };

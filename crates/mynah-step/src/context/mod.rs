@@ -34,7 +34,7 @@ use crate::{
     Config, Crashes, Journal, JournalState, MetricsSink, RecordedFact, Recorder, ReplayCursor,
     RunMode, Spent, WallClock, active,
     config::DEFAULT_MAX_CONCURRENCY,
-    cursor::{CHECKPOINT, MODEL_CALL, SLEEP, is_fresh_branch},
+    cursor::{CHECKPOINT, MODEL_CALL, SLEEP},
     effects::Effects,
     journal::{Query, lock},
     metrics::tell_exceeded,
@@ -52,7 +52,7 @@ use crate::{
 /// arguments and on values from here.
 ///
 /// From its first record on, the run belongs to this process while that lives: another process that resumes it gets an error.
-/// Dropping the last clone releases the run.
+/// [`Context::run`] takes a run that is resumed before its loop begins. Dropping the last clone releases the run.
 ///
 /// # Approvals
 ///
@@ -172,8 +172,7 @@ impl Context {
                 before = active(&facts);
                 facts.iter().for_each(|kept| crashes.evolve(kept.fact()));
                 let (chain, totals) = verifier.into_chain();
-                let recorder =
-                    Recorder::after(log, world, chain, totals).resuming(is_fresh_branch(&facts));
+                let recorder = Recorder::after(log, world, chain, totals).resuming(&facts);
                 let cursor = ReplayCursor::of_loop(run.into(), facts, true);
                 (Some(configured(recorder)), Some(cursor))
             }
@@ -319,7 +318,8 @@ impl Context {
     }
 
     /// The same as [`Context::side_effect`], and its record is durable when this returns: an effect that is done is not done again
-    /// even after a power cut.
+    /// even after a power cut. It is recorded before that: a limit on its time belongs inside the effect, because a loop that gives up
+    /// the waiting finds the effect done when it is resumed.
     ///
     /// # Errors
     /// As [`Context::side_effect`].
@@ -426,8 +426,9 @@ impl Context {
         Ok(error)
     }
 
-    /// Waits until everything recorded so far is safe. Answers and outcomes are on their way to the log when the loop has them,
-    /// and what a tool depends on is safe before it runs: this is for who must know before doing something else.
+    /// Waits until everything recorded so far is safe. Answers and outcomes are on their way to the log when the loop has them. While
+    /// the log is unavailable they wait in memory, and so does what begins next. What a tool depends on is safe before it runs: this is
+    /// for who must know before doing something else.
     ///
     /// # Errors
     /// A log that cannot be written.
@@ -483,15 +484,29 @@ impl Context {
         .await
     }
 
-    /// Performs something until the run has passed its limit on time.
+    /// Performs something until the run has passed its limit on time. The records say of calls of tools whether the limit cut them off.
     async fn while_there_is_time<T>(
         &self,
+        calls: &[String],
         future: impl Future<Output = T>,
     ) -> std::result::Result<T, Breach> {
         let mut future = pin!(future);
-        poll_fn(move |cx| match self.out_of_time(cx, BreachTime::MidStream) {
-            Some(breach) => Poll::Ready(Err(breach)),
-            None => future.as_mut().poll(cx).map(Ok),
+        let is_cut_off = || {
+            let of_call = |id: &String| {
+                let look = |cursor: &mut ReplayCursor| cursor.cut_off_ahead(id).map(drop);
+                self.0.journal.records(look).is_some()
+            };
+            calls.is_empty() || !self.is_replaying() || calls.iter().any(of_call)
+        };
+        let out_of_time = move |cx: &mut task::Context<'_>| {
+            self.out_of_time(cx, BreachTime::MidStream).filter(|_| is_cut_off())
+        };
+        // What is done is not cut off.
+        poll_fn(move |cx| match future.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Ok(done)),
+            Poll::Pending => {
+                out_of_time(cx).map_or(Poll::Pending, |breach| Poll::Ready(Err(breach)))
+            }
         })
         .await
     }
@@ -500,9 +515,10 @@ impl Context {
     fn out_of_time(&self, cx: &mut task::Context<'_>, when: BreachTime) -> Option<Breach> {
         if self.is_replaying() {
             self.0.journal.park(cx);
-            let is_here = |breach: &&Breach| breach.when == when;
-            return self.0.journal.records(|cursor| {
-                cursor.after_cut_offs().and_then(WallClock::recorded).filter(is_here).cloned()
+            return self.0.journal.records(|cursor| match cursor.after_cut_offs()? {
+                // A part of an answer is that of the model's branch, which takes it from its record.
+                Fact::BudgetExceeded { partial: Some(_), .. } => None,
+                next => WallClock::recorded(next).filter(|breach| breach.when == when).cloned(),
             });
         }
         let mut clock = lock(&self.0.clock);

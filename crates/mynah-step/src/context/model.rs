@@ -140,7 +140,7 @@ impl Context {
                 first_token.get_or_insert_with(|| millis(began.elapsed()));
             }),
         );
-        let heard = match self.in_run(self.while_there_is_time(heard)).await {
+        let heard = match self.in_run(self.while_there_is_time(&[], heard)).await {
             Ok(heard) => heard.unwrap_or_else(|| Err(Error::stream(StreamReason::Cancelled))),
             Err(breach) => Ok(Some(breach)),
         };

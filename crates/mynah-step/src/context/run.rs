@@ -7,11 +7,10 @@ use mynah_data::{
 };
 use mynah_log::{End, Extent, Fact};
 use serde::{Serialize, de::DeserializeOwned};
+use tracing::Instrument as _;
 
 use super::{Context, sleep::is_parked};
-use crate::{
-    Crashes, alone::poll_alone, cursor::CHECKPOINT, journal::gone, uncertain::is_uncertain,
-};
+use crate::{alone::poll_alone, cursor::CHECKPOINT, journal::gone, uncertain::is_uncertain};
 
 impl Context {
     /// Performs the loop as one run: records how it began, runs it, and records how it ended.
@@ -69,8 +68,12 @@ impl Context {
         thread: Thread,
         body: impl AsyncFnOnce(&Self) -> Result<T>,
     ) -> Result<T> {
-        if let Some(crashes) = self.crash_loop().await? {
-            return Err(self.suspend_crash_loop(crashes).await?);
+        // A process that dies in its loop is counted, whatever that records.
+        let mut crashes = self.0.crashes;
+        let seam = self.0.journal.take_over().instrument(self.span()).await?;
+        seam.iter().for_each(|seam| crashes.evolve(seam));
+        if crashes.count() > self.0.config.max_crashes {
+            return Err(self.suspend_crash_loop(crashes.count()).await?);
         }
         self.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await?;
         let (mut body, alone) = (pin!(body(self)), Arc::default());
@@ -93,20 +96,6 @@ impl Context {
         self.emit(end).await?;
         self.finish().await?;
         done
-    }
-
-    /// How often the process of the run died, if that is too often.
-    async fn crash_loop(&self) -> Result<Option<u32>> {
-        let is_too_often = |crashes: &Crashes| crashes.count() > self.0.config.max_crashes;
-        let (before, mut crashes) = (self.0.crashes, self.0.crashes);
-        crashes.evolve(&Fact::SEAM);
-        if is_too_often(&crashes) {
-            // Only the process that takes the run learns what became of the one before.
-            let seam = self.in_run(poll_fn(|cx| self.0.journal.poll_seam(cx))).await?;
-            crashes = before;
-            seam.iter().for_each(|seam| crashes.evolve(seam));
-        }
-        Ok(Some(crashes).filter(is_too_often).map(|crashes| crashes.count()))
     }
 
     /// Suspends a run whose process died repeatedly. The loop is not run.

@@ -9,8 +9,8 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use super::{Context, Shared};
 use crate::{
-    HandlerExecutor, JsonEncoder, OnUncertain, Recorder, Settled, Spent, Tool, ToolContext,
-    ToolLimits, Try, Watch,
+    HandlerExecutor, JsonEncoder, OnUncertain, Settled, Spent, Tool, ToolContext, ToolLimits, Try,
+    Watch,
     alone::Keeper,
     is_not_rerun,
     journal::{Query, RUN_ENDED, gone, lock},
@@ -61,7 +61,8 @@ impl CallTool {
     /// Says that a person, or the loop in their place, approved this call. Without it, a call of a tool that
     /// [asks for approval](Tool::approval) or is [manual](Tool::manual) is refused with `denied`, and does not run.
     ///
-    /// Take the decision from a record of the run, as here with a side effect: a process that resumes the run must come to the same.
+    /// Take the decision from a record of the run, as here with a side effect. A process that resumes the run must come to the same:
+    /// the record of the call says whether it was approved, and another answer is a `replay_mismatch`.
     ///
     /// ```
     /// # mod mynah { pub use {mynah_data::*, mynah_log as log, mynah_step as step, mynah_step::*}; }
@@ -183,7 +184,7 @@ impl Context {
             keeper.keep(cx.waker());
             polled
         });
-        let mut results = match self.in_run(self.while_there_is_time(runs)).await {
+        let mut results = match self.in_run(self.while_there_is_time(&ids.mine, runs)).await {
             Ok(results) => results,
             Err(breach) => {
                 ids.mine.iter().for_each(|id| self.0.journal.leave_stopped(id, RUN_ENDED));
@@ -212,7 +213,8 @@ impl Context {
     ) -> Result<Option<Before>> {
         let ToolCall { id, name, raw_arguments, .. } = &mut tool.call;
         let arguments = raw_arguments.clone();
-        let call = DirectCall { turn: tool.turn, name: name.clone(), arguments };
+        let (name, approved) = (name.clone(), tool.approved);
+        let call = DirectCall { turn: tool.turn, name, arguments, approved };
         if id.is_empty() {
             let recorded = self.0.journal.records(|cursor| cursor.id_of(&call, |id| ids.take(id)));
             *id = recorded.unwrap_or_else(|| self.0.config.world.new_run_id().to_string());

@@ -143,7 +143,9 @@ impl State {
             ) => {
                 let cursor = self.cursor.as_ref();
                 let may_have_run = cursor.is_none_or(|cursor| cursor.may_have_run(call_id));
-                self.announced(call_id, &call.name, may_have_run);
+                let attempt = cursor.and_then(|cursor| cursor.attempt_of(call_id));
+                let number = attempt.map_or(1, |attempt| attempt.number);
+                self.announced(call_id, &call.name, number, may_have_run);
             }
             (Query::Commit { fact, .. }, Ok(_)) => {
                 self.came_out(fact);
@@ -240,7 +242,7 @@ impl State {
             Fact::TurnStarted { turn, .. } => self.turn = Some(*turn),
             fact if is_answer(fact) => self.turn = None,
             Fact::ToolScheduled { call_id, attempt: 1, call: Some(call) } => {
-                self.announced(call_id, &call.name, false);
+                self.announced(call_id, &call.name, 1, false);
             }
             Fact::ToolScheduled { call_id, attempt, .. } => {
                 if let Some(announced) = self.attempts.get_mut(call_id) {
@@ -257,8 +259,8 @@ impl State {
     }
 
     /// A user's loop announced a call, which does not run yet.
-    fn announced(&mut self, call_id: &str, tool: &str, may_have_run: bool) {
-        let (tool, number, is_over) = (tool.to_owned(), 1, true);
+    fn announced(&mut self, call_id: &str, tool: &str, number: u32, may_have_run: bool) {
+        let (tool, is_over) = (tool.to_owned(), true);
         let attempt = Attempt { tool, number, may_have_run, is_over, ..Attempt::default() };
         self.attempts.insert(call_id.to_owned(), attempt);
     }
