@@ -442,7 +442,9 @@ impl Excerpt {
             Self::Ended { how, end } => {
                 json!({"type": how.as_str(), "seq": seq, "reason": end.reason, "metadata": end.metadata})
             }
-            Self::Lost { turn, .. } => json!({"type": "turn_lost", "seq": seq, "turn": turn}),
+            Self::Lost { turn, given_up } => {
+                json!({"type": "turn_lost", "seq": seq, "turn": turn, "given_up": given_up})
+            }
             Self::LeftOut { before, after, summary, .. } => {
                 json!({"type": "left_out", "seq": seq, "messages_before": before, "messages_after": after, "summary": summary})
             }

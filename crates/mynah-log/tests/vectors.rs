@@ -82,6 +82,9 @@ fn vectors() -> BTreeMap<String, String> {
         "corrupt-null-member",
         plain([start(), ("turn_started", json!({"turn": 1, "prompt": null}))]),
     );
+    let (lost_turn, mut members) = lost();
+    members["given_up"] = json!(false);
+    put("corrupt-false-member", plain([start(), turn(1), (lost_turn, members)]));
     put(
         "corrupt-payload-of-another-kind",
         Forged { said: Some((2, "turn_lost")), ..Forged::of([start(), turn(1)]) }.file(),

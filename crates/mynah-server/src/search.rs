@@ -230,7 +230,10 @@ fn said(fact: &Fact) -> Vec<Cow<'_, str>> {
     match fact {
         Fact::RunStarted { thread, .. } => thread.messages.iter().flat_map(said_in).collect(),
         Fact::UserMessage { message } => said_in(message).collect(),
-        Fact::AssistantCompleted { response, .. } => said_in(&response.message).collect(),
+        Fact::AssistantCompleted { response, .. }
+        | Fact::ContextTruncated { summary: Some(response), .. } => {
+            said_in(&response.message).collect()
+        }
         Fact::BudgetExceeded { partial: Some(partial), .. }
         | Fact::Cancelled { partial: Some(partial), .. } => said_in(&partial.message).collect(),
         Fact::ToolCompleted { content, .. } | Fact::ToolFailed { content, .. } => {
@@ -251,7 +254,7 @@ fn said(fact: &Fact) -> Vec<Cow<'_, str>> {
         | Fact::FinalizeFailed { .. }
         | Fact::ToolScheduled { .. }
         | Fact::SideEffect { .. }
-        | Fact::ContextTruncated { .. }
+        | Fact::ContextTruncated { summary: None, .. }
         | Fact::BudgetExceeded { partial: None, .. }
         | Fact::Completed(_)
         | Fact::Failed(_)
@@ -291,7 +294,28 @@ fn find(said: &str, text: &str) -> Option<Range<usize>> {
 
 #[cfg(test)]
 mod tests {
+    use mynah::Response;
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_summary_is_searched() {
+        let message = json!({"role": "assistant", "content": "They like blue."});
+        let summary: Response =
+            serde_json::from_value(json!({"message": message})).expect("a response");
+        let fact = Fact::ContextTruncated {
+            strategy: "summarize".to_owned(),
+            tokens_before: 9,
+            tokens_after: 4,
+            messages_before: 5,
+            messages_after: 2,
+            dropped: 3,
+            cleared: 0,
+            summary: Some(Box::new(summary)),
+        };
+        assert_eq!(said(&fact), ["They like blue."]);
+    }
 
     #[test]
     fn a_text_is_found_in_any_case_and_at_its_place() {
