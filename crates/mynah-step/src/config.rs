@@ -145,7 +145,8 @@ impl Config {
         on_uncertain(on_uncertain: OnUncertain) = on_uncertain;
 
         /// The same, which [`Context::run`](crate::Context::run) suspends if its process died more often than this without any progress. Five
-        /// times by default, and at least once. A process that drops the run, as with a panic that is caught, or lets it sleep, did not die.
+        /// times by default, and at least once. A process that drops the run, as with a panic that is caught, did not die in it, and neither did
+        /// one of a run that was suspended, as in a long sleep. A process that is killed did, also while its loop waited in an effect.
         max_crashes(crashes: u32) = crashes;
 
         /// The same, which sleeps for this long in its process, and is suspended for longer. Two minutes by default. See

@@ -59,8 +59,10 @@ pub struct Recorder {
     late: Option<Pin<Box<Sleep>>>,
     failed: Option<Error>,
     durability: Option<Durability>,
-    /// Whether the next fact is the first of another process.
+    /// The seam before the next fact, if that is the first of another process.
     seam: Option<Fact>,
+    /// Whether the run waited, or had ended, when it was resumed.
+    waits: bool,
     lease: Option<Arc<Held>>,
     /// When the current append started, if it is measured.
     holding: Option<Moment>,
@@ -128,6 +130,7 @@ impl Recorder {
             failed: None,
             durability: None,
             seam: None,
+            waits: false,
             lease: None,
             holding: None,
             takes_lease: false,
@@ -212,15 +215,22 @@ impl Recorder {
     }
 
     /// The same for a user's loop that another process began. The lease is taken before the first record, which is preceded by
-    /// a [seam](Fact::SEAM), unless the run has ended and lacks its seal.
+    /// a [seam](Fact::SEAM).
     pub(crate) fn resuming(mut self, facts: &[RecordedFact]) -> Self {
         let mut seam = Fact::SEAM;
         if let (true, Fact::Resumed { after, .. }) = (is_fresh_branch(facts), &mut seam) {
             *after = Interruption::Branch;
         }
-        let has_ended = facts.last().is_some_and(|kept| ends(kept.fact()));
-        (self.takes_lease, self.seam) = (true, Some(seam).filter(|_| !has_ended));
+        self.waits = facts.last().is_some_and(|kept| kept.fact().end().is_some());
+        (self.takes_lease, self.seam) = (true, Some(seam));
         self
+    }
+
+    /// Whether the process died that had the run, which did not wait then, and nothing records that yet.
+    pub(crate) fn took_from_the_dead(&self) -> bool {
+        let after_crash =
+            matches!(self.seam, Some(Fact::Resumed { after: Interruption::Crash, .. }));
+        after_crash && !self.waits
     }
 
     /// Takes the seam of a run that is this writer's now, and returns it.
@@ -349,8 +359,8 @@ impl Recorder {
         });
         let taken = ready!(taking.as_mut().poll(cx));
         self.taking = None;
-        self.takes_lease = false;
         let lease = taken?;
+        self.takes_lease = false;
         if let Some(Fact::Resumed { after, .. }) = &mut self.seam {
             *after = lease.interruption(*after == Interruption::Branch);
         }

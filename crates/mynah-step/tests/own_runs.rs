@@ -16,7 +16,7 @@ use mynah_log::{Append, Fact, Interruption, Kind, Log, MemoryLog, Resolution};
 use mynah_step::{Config, Context, LEASE, Tool};
 use serde_json::json;
 
-use crate::common::{self, Slow, die, facts, kinds, plain, read};
+use crate::common::{self, RUN, Slow, die, facts, kinds, plain, read};
 
 type Shared = Arc<MemoryLog>;
 
@@ -502,6 +502,52 @@ async fn a_call_that_is_given_up_before_its_next_attempt_is_cut_off_in_its_last(
     let last = [("c0".to_owned(), 3), ("c1".to_owned(), 2)];
     assert_eq!(cut_off[cut_off.len() - 2..], last, "one began again, and one waited for its place");
     assert_eq!(agent(plain(&log).replay().await?, true).await, Ok(false));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_sleeps_sleeps_on_though_a_process_died_that_resumed_it() -> Result<()> {
+    let (log, clock) = (Shared::default(), Arc::new(common::Clock::default()));
+    let agent = async |hangs: bool, config: Config| {
+        let context = Context::new(config.world(Arc::clone(&clock)))?;
+        let run = context.run("go", async |cx| {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            cx.sleep(Duration::from_secs(600)).await
+        });
+        let moment = tokio::time::timeout(3 * LEASE, run).await;
+        moment.unwrap_or_else(|_| Err(Error::tool(ToolReason::Timeout)))
+    };
+    assert_eq!(agent(false, plain(&log)).await.map_err(|error| error.reason()), Err("halted"));
+    let before = log.run(RUN).await?.expect("a run");
+    assert!(before.wake_at.is_some());
+    for _ in 0..9 {
+        die(&log).await;
+        let hung = agent(true, plain(&log).resume().await?).await;
+        assert_eq!(hung.map_err(|error| error.reason()), Err("timeout"));
+    }
+    let after = log.run(RUN).await?.expect("a run");
+    assert_eq!((after.status, after.wake_at), (before.status, before.wake_at));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_that_another_process_has_is_refused_as_often_as_it_is_asked_for() -> Result<()> {
+    let log = Shared::default();
+    let mine = Context::new(plain(&log))?;
+    let mut held = Box::pin(mine.run("go", async |cx| {
+        cx.now().await?;
+        std::future::pending::<Result<()>>().await
+    }));
+    assert!(tokio::time::timeout(Duration::from_millis(50), &mut held).await.is_err(), "it hangs");
+    let before = read(&log).await;
+    let context = Context::new(plain(&log).resume().await?)?;
+    for _ in 0..2 {
+        let refused = context.run("go", async |cx| cx.now().await.map(drop)).await;
+        assert_eq!(refused.map_err(|error| error.reason()), Err("leased"));
+    }
+    assert_eq!(read(&log).await, before);
     Ok(())
 }
 

@@ -160,6 +160,22 @@ async fn what_begins_while_the_log_is_away_waits_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_done_while_the_log_was_away_is_kept_when_it_is_back_though_the_loop_waits() {
+    let away = Away::default();
+    let context = Context::new(Config::new(&away, RUN)).expect("a run");
+    let run = context.run("go", async |cx| {
+        let leave = async {
+            away.leave();
+            Ok::<_, Error>(())
+        };
+        cx.side_effect("leave", leave).await?;
+        std::future::pending::<Result<()>>().await
+    });
+    assert!(tokio::time::timeout(Duration::from_secs(9), run).await.is_err(), "it waits");
+    assert_eq!(kinds(&facts(&read(&away.log).await)), ["run_started", "side_effect"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_effect_that_no_room_was_left_for_is_not_recorded_when_it_is_given_up() {
     let agent = async |context: &Context, away: &Away| {
         let large = async {

@@ -498,11 +498,15 @@ impl Context {
             };
             calls.is_empty() || !self.is_replaying() || calls.iter().any(of_call)
         };
-        let out_of_time = move |cx: &mut task::Context<'_>| {
+        let out_of_time = |cx: &mut task::Context<'_>| {
             self.out_of_time(cx, BreachTime::MidStream).filter(|_| is_cut_off())
         };
-        // What is done is not cut off.
-        poll_fn(move |cx| match future.as_mut().poll(cx) {
+        // Nothing begins too late, and what is done is not cut off.
+        if !self.is_replaying() {
+            let now = poll_fn(|cx| Poll::Ready(out_of_time(cx))).await;
+            now.map_or(Ok(()), Err)?;
+        }
+        poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(done) => Poll::Ready(Ok(done)),
             Poll::Pending => {
                 out_of_time(cx).map_or(Poll::Pending, |breach| Poll::Ready(Err(breach)))

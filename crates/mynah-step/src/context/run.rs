@@ -10,7 +10,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use tracing::Instrument as _;
 
 use super::{Context, sleep::is_parked};
-use crate::{alone::poll_alone, cursor::CHECKPOINT, journal::gone, uncertain::is_uncertain};
+use crate::{
+    Recorder, alone::poll_alone, cursor::CHECKPOINT, journal::gone, uncertain::is_uncertain,
+};
 
 impl Context {
     /// Performs the loop as one run: records how it began, runs it, and records how it ended.
@@ -68,7 +70,7 @@ impl Context {
         thread: Thread,
         body: impl AsyncFnOnce(&Self) -> Result<T>,
     ) -> Result<T> {
-        // A process that dies in its loop is counted, whatever that records.
+        // A process that dies in its loop counts, even if it records nothing more.
         let mut crashes = self.0.crashes;
         let seam = self.0.journal.take_over().instrument(self.span()).await?;
         seam.iter().for_each(|seam| crashes.evolve(seam));
@@ -78,11 +80,15 @@ impl Context {
         self.emit(Fact::RunStarted { thread, extent: Extent::Chat, about: None }).await?;
         let (mut body, alone) = (pin!(body(self)), Arc::default());
         let done = poll_fn(|cx| {
-            if !self.0.effects.replaying {
-                return body.as_mut().poll(cx);
-            }
-            let (polled, is_alone) = poll_alone(&alone, body.as_mut(), cx);
-            self.0.journal.set_loop_waits_elsewhere(!is_alone);
+            let polled = if self.0.effects.replaying {
+                let (polled, is_alone) = poll_alone(&alone, body.as_mut(), cx);
+                self.0.journal.set_loop_waits_elsewhere(!is_alone);
+                polled
+            } else {
+                body.as_mut().poll(cx)
+            };
+            // What the log could not take yet is written while the loop waits for something else.
+            let _ = self.0.journal.poll(cx, Recorder::poll_flush);
             polled
         })
         .await;

@@ -6,7 +6,7 @@ use mynah_data::{EngineReason, Error, ErrorKind, Result, StreamReason};
 use mynah_log::{End, Fact, Kind};
 
 use super::{Context, unless_cancelled};
-use crate::{ReplayCursor, cursor::SLEEP, millis, since_1970};
+use crate::{ReplayCursor, cursor::SLEEP, journal::PATIENCE, millis, since_1970};
 
 /// The member of the error of a loop that sleeps which says until when.
 const WAKE_AT: &str = "wake_at_ms";
@@ -67,16 +67,11 @@ impl Context {
         if left > self.0.config.park_after {
             return Err(self.park(until).await?);
         }
-        // Its end is no record; that of its run's time is.
-        let is_cut_off = |cursor: &mut ReplayCursor| cursor.cut_off_before(until).then_some(());
-        let is_cut_off = self.0.journal.records(is_cut_off).is_some();
-        let slept = async {
-            match is_cut_off {
-                true => std::future::pending().await,
-                false => tokio::time::sleep(left).await,
-            }
-        };
-        let slept = unless_cancelled(self.0.cancelled.subscribe(), slept);
+        // Its end is no record; that of its run's time is, and comes when other branches are where they were.
+        let is_cut_off =
+            |cursor: &mut ReplayCursor| cursor.cut_off_before(until).then_some(PATIENCE);
+        let left = self.0.journal.records(is_cut_off).unwrap_or(left);
+        let slept = unless_cancelled(self.0.cancelled.subscribe(), tokio::time::sleep(left));
         match self.in_run(self.while_there_is_time(&[], slept)).await {
             Ok(slept) => slept.ok_or_else(cancelled),
             Err(breach) => Err(self.exceed(breach, None, Vec::new()).await?),

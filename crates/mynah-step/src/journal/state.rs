@@ -85,6 +85,10 @@ impl State {
         let mut found = None;
         let now = self.cursor.as_ref().map_or(u64::MAX, |cursor| cursor.taken());
         let (passed, then) = self.without_answer;
+        let has_room = match (&self.cursor, &mut self.recorder) {
+            (None, Some(recorder)) => recorder.has_room(cx),
+            _ => true,
+        };
         // What waits for room in the log is asked again.
         let passed = if then == now && self.cursor.is_some() { passed } else { 0 };
         for (index, Question { id, place, want }) in
@@ -100,7 +104,7 @@ impl State {
                 (Some(cursor), _, _) => cursor.answer(place, want),
                 (None, Some(recorder), Query::Commit { fact, .. }) => {
                     // A fact is in the records once its loop has it, and not before.
-                    let may_be_added = id.is_none() || recorder.has_room(cx);
+                    let may_be_added = has_room || id.is_none();
                     may_be_added.then(|| recorder.commit(fact).map(|()| None))
                 }
                 // Requests without a record go to the world, while the run is ours.
