@@ -351,7 +351,7 @@ async fn a_loop_that_lost_its_run_starts_no_tool_that_waited_for_a_place() -> my
     let taken = log.take("run", "another", LEASE, seen).await?;
     assert_eq!(taken.token, 2);
     let told = calls.await.expect_err("it is another's");
-    assert_eq!(told.reason(), "leased");
+    assert_eq!(told.reason(), "fenced");
     assert_eq!(*ran.lock().expect("nobody panicked"), ["c0"]);
     Ok(())
 }
