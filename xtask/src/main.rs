@@ -55,6 +55,12 @@ const NEEDS: &[(&str, &str, &str, bool)] = &[
     ("python3", "python3", "it verifies runs without this code", false),
     ("npm", "npm", "it installs the MCP conformance suite and servers that others wrote", false),
     ("chromedriver", "chromium-driver", "it shows the inspector's pages", false),
+    (
+        "chromium-headless-shell",
+        "chromium-headless-shell",
+        "it shows them in three quarters of the time",
+        false,
+    ),
     ("psql", "postgresql", "the log in PostgreSQL is tested with a real server", false),
 ];
 

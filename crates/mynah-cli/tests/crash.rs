@@ -107,7 +107,7 @@ fn what_a_killed_process_held_is_free_soon() {
 #[expect(clippy::disallowed_methods, reason = "a process is killed at a moment of real time")]
 fn a_run_that_is_killed_at_any_moment_comes_to_the_same() {
     let kills = std::env::var_os("MYNAH_KILLS").and_then(|n| n.to_str()?.parse().ok());
-    let kills: u64 = kills.unwrap_or(40);
+    let kills: u64 = kills.unwrap_or(16);
     let reference = Reference::new(8);
     let folder = tempfile::tempdir().unwrap();
     let whole = Store::new(&folder, "whole");

@@ -241,7 +241,7 @@ async fn a_result_too_large_to_be_recorded_is_a_tool_that_finished_and_any_other
     for (value, fits) in [
         (json!("x".repeat(large - 2)), true),
         (json!("x".repeat(large - 1)), false),
-        (json!(vec![0; 1 << 20]), true),
+        (json!(vec![0; 1 << 17]), true),
     ] {
         let tool = Tool::new("t", "", json!({})).handler(move |_, _| {
             let value = value.clone();
