@@ -8,15 +8,14 @@ use std::{
     time::Duration,
 };
 
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request as HttpRequest, Response,
+    header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE},
+};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use mynah_data::{Error, Metadata, ModelRef, Request, Result};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, SystemWorld, World as _};
-use reqwest::{
-    Method, Response, Url,
-    header::{
-        ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName,
-        HeaderValue,
-    },
-};
 use secrecy::SecretString;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -43,6 +42,7 @@ use crate::{
 mod address;
 mod answering;
 mod client;
+mod connector;
 mod context;
 mod embed;
 mod origin;
@@ -100,7 +100,7 @@ mod secrets;
 pub struct HttpAdapter {
     name: Arc<str>,
     format: Arc<dyn Format>,
-    base_url: Option<Url>,
+    base_url: Option<String>,
     /// The environment variable that names another.
     url_variable: Option<&'static str>,
     version: String,
@@ -181,7 +181,7 @@ impl HttpAdapter {
     /// # Errors
     /// A URL that is none, or that holds a password.
     pub fn with_base_url(mut self, url: &str) -> Result<Self> {
-        self.base_url = Some(address::parsed("base_url", url)?);
+        self.base_url = Some(address::parsed("base_url", url)?.to_string());
         self.url_variable = None;
         Ok(self)
     }
@@ -240,7 +240,8 @@ impl HttpAdapter {
     pub fn environment_url(&self) -> Result<Option<String>> {
         let named = self.url_variable.and_then(|name| Some((name, self.variable(name)?)));
         let url = named.map(|(name, value)| {
-            address::named_by(name, &value, self.base_url.as_ref()).map(String::from)
+            let own = self.base_url.as_ref().and_then(|url| url.parse().ok());
+            address::named_by(name, &value, own.as_ref()).map(|url| url.to_string())
         });
         url.transpose()
     }
@@ -347,18 +348,18 @@ impl HttpAdapter {
         call: &ModelCall,
         key: Option<&FoundKey>,
         context: &mut ErrorContext,
-    ) -> Result<Response> {
+    ) -> Result<Response<Incoming>> {
         let address = self.address(path, call)?;
         let headers = self.headers(&address.url, &body, call, key, context)?;
         let is_keyless = key.is_none() && !headers.contains_key(AUTHORIZATION);
         let (silence, begun_at) = (longest_silence(call), Instant::now());
-        let way = address.way(self.http()?)?;
-        let mut request = reqwest::Request::new(Method::POST, way.url.clone());
+        let http = self.http()?;
+        let mut request = HttpRequest::new(body.into());
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = address.way(http)?.uri.clone();
         *request.headers_mut() = headers;
-        *request.body_mut() = Some(body.into());
-        context.calling(address.clone());
-        let sent = way.client.execute(request);
-        let response = context.unless_silent(silence, sent).await?;
+        context.calling(Arc::clone(&address));
+        let response = context.unless_silent(silence, http.send(request)).await?;
         if response.status().is_success() {
             return match packing(&response) {
                 None => Ok(response),
@@ -371,7 +372,7 @@ impl HttpAdapter {
         // call may take.
         let left = call.request_timeout.map(|limit| limit.saturating_sub(begun_at.elapsed()));
         let wait = MAX_ERROR_WAIT.min(left.map_or(silence, |left| left.min(silence)) / 2);
-        let error = refusal(response, wait).await;
+        let error = refusal(response, &address, wait).await;
         let is_unknown = error.metadata().get("status").is_some_and(|status| status == 401);
         let hint = (is_unknown && is_keyless).then(|| self.no_key_hint());
         Err(hinted(error, hint.as_deref()))
@@ -410,7 +411,7 @@ impl HttpAdapter {
     /// Where a request goes: to the server that the caller names, or that the environment does.
     fn address(&self, path: &str, call: &ModelCall) -> Result<Arc<Address>> {
         let named = self.named_url(call)?;
-        let own = self.base_url.as_ref().map(|url| Cow::Borrowed(url.as_str()));
+        let own = self.base_url.as_deref().map(Cow::Borrowed);
         let base = match named.map(Cow::Owned).or(own) {
             Some(base) => Some(base),
             None => self.format.base_url(call, &|name| self.setting(name))?.map(Cow::Owned),
@@ -428,7 +429,7 @@ impl HttpAdapter {
     /// The server that the caller names, or that the environment does.
     fn named_url(&self, call: &ModelCall) -> Result<Option<String>> {
         match call.adapter_opts.get("base_url").and_then(Value::as_str) {
-            Some(url) => Ok(Some(address::parsed("base_url", url)?.into())),
+            Some(url) => Ok(Some(address::parsed("base_url", url)?.to_string())),
             None => self.environment_url(),
         }
     }
@@ -439,7 +440,9 @@ impl HttpAdapter {
     /// What was named, and is no address.
     fn is_here(&self, call: &ModelCall) -> Result<bool> {
         self.named_url(call)?;
-        Ok(self.address("", call).is_ok_and(|address| client::is_local(&address.url)))
+        Ok(self
+            .address("", call)
+            .is_ok_and(|address| address.url.parse().is_ok_and(|uri| connector::is_local(&uri))))
     }
 
     fn no_key_hint(&self) -> String {
@@ -501,7 +504,7 @@ impl fmt::Debug for HttpAdapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpAdapter")
             .field("name", &self.name)
-            .field("base_url", &self.base_url.as_ref().map(|url| without_query(url.as_str())))
+            .field("base_url", &self.base_url.as_deref().map(without_query))
             .field("keys", &self.keys)
             .finish_non_exhaustive()
     }
@@ -603,26 +606,26 @@ const MAX_ERROR_BODY: usize = 64 << 10;
 const MAX_ERROR_WAIT: Duration = Duration::from_secs(10);
 
 /// The error of a response whose status is not success.
-async fn refusal(mut response: Response, wait: Duration) -> Error {
-    let mut body = Vec::new();
+async fn refusal(response: Response<Incoming>, address: &Address, wait: Duration) -> Error {
     let packed = packing(&response).map(str::to_owned);
+    let (head, mut answer) = response.into_parts();
+    let mut body = Vec::new();
     let read = async {
         while packed.is_none()
             && body.len() < MAX_ERROR_BODY
-            && let Ok(Some(bytes)) = response.chunk().await
+            && let Some(Ok(frame)) = answer.frame().await
         {
-            body.extend_from_slice(&bytes);
+            body.extend_from_slice(&frame.into_data().unwrap_or_default());
         }
     };
     // However far that came: the status says enough.
     let _ = tokio::time::timeout(wait, read).await;
-    let header = header_of(response.headers());
-    let mut error = failure::of_response(response.status().as_u16(), header, &body);
+    let header = header_of(&head.headers);
+    let mut error = failure::of_response(head.status.as_u16(), header, &body);
     // It may not be the address that was meant.
     if failure::is_wordless(&error) {
-        let url = response.url();
-        let message = format!("{}, calling {}", error.message(), without_query(url.as_str()));
-        error = error.with_message(message).with("server", url.origin().ascii_serialization());
+        let message = format!("{}, calling {}", error.message(), without_query(&address.url));
+        error = error.with_message(message).with("server", address.server());
     }
     let Some(packing) = packed else { return error };
     let message =
@@ -631,7 +634,7 @@ async fn refusal(mut response: Response, wait: Duration) -> Error {
 }
 
 /// The unrequested encoding of a body. Nothing is decompressed here.
-fn packing(response: &Response) -> Option<&str> {
+fn packing(response: &Response<Incoming>) -> Option<&str> {
     let packing = response.headers().get(CONTENT_ENCODING)?.to_str().ok()?;
     (!matches!(packing.trim(), "" | "identity")).then_some(packing)
 }

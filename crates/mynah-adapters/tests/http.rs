@@ -530,6 +530,48 @@ async fn calls_go_through_a_proxy() {
 }
 
 #[tokio::test]
+async fn a_proxy_gets_its_password_and_a_server_with_tls_a_tunnel() {
+    const AUTH: &str = "Basic dXNlcjpAaG9tZQ==";
+    let with_password = |url: &str| {
+        let url = url.replacen("http://", "http://user:%40home@", 1);
+        Http::builder().proxy(url)
+    };
+    let proxy = TestServer::start(|_| Reply::stream("text/event-stream", [ANSWER])).await.unwrap();
+    let http = with_password(proxy.url()).build().unwrap();
+    let adapter =
+        HttpAdapter::named("vllm").unwrap().with_base_url("http://models.invalid").unwrap();
+    hear(adapter.with_http(http), ModelCall::default()).await.unwrap();
+    let sent = ("proxy-authorization".to_owned(), AUTH.to_owned());
+    assert!(proxy.received()[0].headers.contains(&sent));
+
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(["models.invalid".to_owned()]).unwrap();
+    let server = tls_server(cert.der().to_vec(), signing_key.serialize_der()).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let http = with_password(&format!("http://{}", listener.local_addr().unwrap()));
+    let http = http.root_certificates(cert.pem()).build().unwrap();
+    let to = server.replacen("https://localhost", "127.0.0.1", 1);
+    let tunnel = tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(client.read_u8().await.unwrap());
+        }
+        client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+        let mut server = TcpStream::connect(to).await.unwrap();
+        copy_bidirectional(&mut client, &mut server).await.ok();
+        String::from_utf8(head).unwrap()
+    });
+    let adapter =
+        HttpAdapter::named("vllm").unwrap().with_base_url("https://models.invalid").unwrap();
+    let adapter = adapter.with_header("x-mine", "for the server alone").unwrap();
+    hear(adapter.with_http(http), ModelCall::default()).await.unwrap();
+    let head = tunnel.await.unwrap();
+    assert!(head.starts_with("CONNECT models.invalid:443 HTTP/1.1\r\n"), "{head}");
+    assert!(head.contains(AUTH) && !head.contains("x-mine"), "{head}");
+}
+
+#[tokio::test]
 async fn tools_and_a_form_that_a_model_cannot_have_in_one_call_are_refused_before_it() {
     let schema = ResponseFormat::json_schema("x", json!({"type": "object"}));
     let both = Request::from("hi")

@@ -95,9 +95,12 @@ async fn a_server_that_cannot_be_reached_is_named_and_nothing_else_of_its_addres
 #[tokio::test]
 async fn a_failed_connection_has_the_http_error_as_its_source() {
     use std::error::Error as _;
+
+    use hyper_util::client::legacy;
+
     let error = hear(vllm(&nobody().await), ModelCall::default()).await.unwrap_err();
-    let source = error.source().and_then(|source| source.downcast_ref::<reqwest::Error>());
-    assert!(source.is_some_and(reqwest::Error::is_connect), "{error:#?}");
+    let source = error.source().and_then(|source| source.downcast_ref::<legacy::Error>());
+    assert!(source.is_some_and(legacy::Error::is_connect), "{error:#?}");
     assert!(error.is_unreachable());
 }
 
@@ -234,7 +237,8 @@ async fn socks(server: String) -> String {
         let mut asked = [0; 5];
         client.read_exact(&mut asked).await.unwrap();
         assert_eq!(asked[3], 3, "the proxy looks the name up");
-        client.read_exact(&mut vec![0; usize::from(asked[4]) + 2]).await.unwrap();
+        client.read_exact(&mut vec![0; usize::from(asked[4])]).await.unwrap();
+        assert_eq!(client.read_u16().await.unwrap(), 80, "the port of HTTP");
         client.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await.unwrap();
         let mut server = TcpStream::connect(server).await.unwrap();
         copy_bidirectional(&mut client, &mut server).await.ok();

@@ -93,7 +93,7 @@ async fn no_key_is_logged_at_any_level() {
     let adapter = HttpAdapter::named("bedrock").unwrap().with_base_url(server.url()).unwrap();
     listen(Arc::new(adapter.with_keys(keys)), ModelCall::default()).await;
     let heard = heard.0.lock().unwrap();
-    assert!(heard.contains("hyper_util") && heard.contains("reqwest"), "{heard}");
+    assert!(heard.contains("hyper_util"), "{heard}");
     let told = heard.lines().find(|line| line.contains("not-to-be-logged"));
     assert_eq!(told, None);
 }

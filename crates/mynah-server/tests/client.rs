@@ -164,7 +164,10 @@ async fn an_error_becomes_one_of_mynah() {
     let error = asked(&offline, "r").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Adapter(AdapterReason::NetworkError), "{error}");
     let cause = error.source().unwrap().downcast_ref::<ClientError>().unwrap();
-    assert!(cause.source().is_some_and(|cause| cause.is::<reqwest::Error>()), "{cause:?}");
+    assert!(
+        cause.source().is_some_and(|cause| cause.is::<hyper_util::client::legacy::Error>()),
+        "{cause:?}"
+    );
 }
 
 #[tokio::test]

@@ -5,8 +5,8 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
+use http::Uri;
 use mynah_data::{Error, Result};
-use reqwest::{Client, Url};
 
 use super::Http;
 
@@ -47,8 +47,7 @@ pub(super) struct Address {
 
 /// How an address is reached.
 pub(super) struct Route {
-    pub(super) url: Url,
-    pub(super) client: Client,
+    pub(super) uri: Uri,
     /// The address for errors. Its other parts may be secret.
     server: String,
     proxy: Option<String>,
@@ -60,10 +59,9 @@ impl Address {
         if let Some(way) = self.way.get() {
             return Ok(way);
         }
-        let url = parsed("base_url", &self.url)?;
-        let server = url.origin().ascii_serialization();
-        let (client, proxy) = (http.client(&self.url).clone(), http.proxy(&self.url));
-        Ok(self.way.get_or_init(|| Route { url, client, server, proxy }))
+        let uri = parsed("base_url", &self.url)?;
+        let (server, proxy) = (origin(&uri), http.proxy(&uri));
+        Ok(self.way.get_or_init(|| Route { uri, server, proxy }))
     }
 
     /// The server, for errors; empty before it was called.
@@ -78,59 +76,76 @@ impl Address {
 }
 
 /// The value at this place, if it is the address of a server.
-pub(super) fn parsed(place: &str, url: &str) -> Result<Url> {
+pub(super) fn parsed(place: &str, url: &str) -> Result<Uri> {
     let refused = |code: &str, why: &str| {
         let message = format!("validation failed: {place}: {why}");
         Error::invalid_option(place, code).with_message(message)
     };
     let malformed = || refused("malformed", "an address begins with http:// or https://");
-    let url = Url::parse(url).map_err(|error| match url.contains("://") {
-        true => refused("malformed", &error.to_string()),
-        false => malformed(),
-    })?;
-    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+    let Some((_, rest)) = url.split_once("://") else { return Err(malformed()) };
+    if rest.is_empty() || rest.starts_with(['/', ':', '?']) {
+        return Err(refused("malformed", "empty host"));
+    }
+    if !url.is_ascii() {
+        let why = "an address is ASCII: write other characters percent-encoded, and a name of a host in Punycode";
+        return Err(refused("malformed", why));
+    }
+    let parsed = url.trim().parse::<Uri>();
+    let uri = parsed.map_err(|error| refused("malformed", &error.to_string()))?;
+    let Some(authority) = uri.authority() else { return Err(malformed()) };
+    if !matches!(uri.scheme_str(), Some("http" | "https")) {
         return Err(malformed());
     }
-    if url.password().is_some() || !url.username().is_empty() {
+    if authority.as_str().contains('@') {
         return Err(refused("credentials", "a password does not belong in an address"));
     }
-    Ok(url)
+    let after_host = &authority.as_str()[authority.host().len()..];
+    if authority.port_u16().is_none() && !matches!(after_host, "" | ":") {
+        return Err(refused("malformed", "invalid port number"));
+    }
+    Ok(uri)
+}
+
+/// Scheme, host and port, if that is not the scheme's own.
+fn origin(uri: &Uri) -> String {
+    let (scheme, host) = (uri.scheme_str().unwrap_or_default(), uri.host().unwrap_or_default());
+    match (scheme, uri.port_u16()) {
+        (_, None) | ("http", Some(80)) | ("https", Some(443)) => format!("{scheme}://{host}"),
+        (_, Some(port)) => format!("{scheme}://{host}:{port}"),
+    }
 }
 
 /// The address in an environment variable. If the server has a default, the variable may be a host
 /// or a port alone, and the default provides the rest. A server that listens on all interfaces is
 /// called on this machine.
-pub(super) fn named_by(variable: &str, value: &str, own: Option<&Url>) -> Result<Url> {
+pub(super) fn named_by(variable: &str, value: &str, own: Option<&Uri>) -> Result<Uri> {
     let Some(own) = own else { return parsed(variable, value) };
     let value = value.trim().trim_matches(['"', '\'']);
-    let mut url = match value.contains("://") {
-        true => parsed(variable, value)?,
-        false => completed(variable, value, own)?,
+    let url = match value.contains("://") {
+        true => value.to_owned(),
+        false => completed(value, own),
     };
-    if matches!(url.host_str(), Some("0.0.0.0" | "[::]")) {
-        // This fails for addresses without a host alone, and so does the other.
-        let _ = url.set_host(Some("127.0.0.1"));
+    let uri = parsed(variable, &url)?;
+    match uri.host() {
+        Some(host @ ("0.0.0.0" | "[::]")) => parsed(variable, &url.replacen(host, "127.0.0.1", 1)),
+        _ => Ok(uri),
     }
-    Ok(url)
 }
 
 /// The address of a host or a port, with the rest of the server's own.
-fn completed(variable: &str, value: &str, own: &Url) -> Result<Url> {
-    let authority = value.split('/').next().unwrap_or_default();
+fn completed(value: &str, own: &Uri) -> String {
+    let (authority, path) = value.split_at(value.find('/').unwrap_or(value.len()));
     let (authority, has_port) = match authority.parse::<Ipv6Addr>() {
         Ok(address) => (format!("[{address}]"), false),
         Err(_) => {
             let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
-            let host = own.host_str().filter(|_| authority.starts_with(':')).unwrap_or_default();
+            let host = own.host().filter(|_| authority.starts_with(':')).unwrap_or_default();
             (format!("{host}{authority}"), port.parse::<u16>().is_ok())
         }
     };
-    let path = value.find('/').map_or("", |begin| &value[begin..]);
-    let mut url = parsed(variable, &format!("{}://{authority}{path}", own.scheme()))?;
-    if !has_port {
-        let _ = url.set_port(own.port());
-    }
-    Ok(url)
+    let own_port = own.port_u16().filter(|_| !has_port);
+    let port = own_port.map(|port| format!(":{port}")).unwrap_or_default();
+    format!("{}://{authority}{port}{path}", own.scheme_str().unwrap_or("http"))
 }
 
 /// Base URL, version and path. A base that names a version or a deployment gets none, and one that ends in the path is the whole address;

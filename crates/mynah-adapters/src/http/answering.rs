@@ -7,11 +7,11 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use futures_util::Stream;
+use http::Response;
+use hyper::body::{Body as _, Incoming};
 use mynah_data::{Error, Event, Metadata, Request, ResponseBuilder, Result};
 use mynah_step::ModelCall;
-use reqwest::Response;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, Sleep};
@@ -34,7 +34,7 @@ const MAX_WORDLESS: Duration = Duration::from_secs(1800);
 /// An answer as it comes in.
 pub(super) struct Answering {
     /// None once it has ended.
-    body: Option<Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>>,
+    body: Option<Incoming>,
     reader: Reader,
     hash: Sha256,
     /// How often the end of the body was looked for without a timer.
@@ -64,7 +64,7 @@ impl Answering {
         adapter: &HttpAdapter,
         request: &Request,
         call: &ModelCall,
-        response: Response,
+        response: Response<Incoming>,
         mut context: ErrorContext,
         origin: Arc<str>,
     ) -> Self {
@@ -76,7 +76,7 @@ impl Answering {
             reader: Reader::new(adapter.format.as_ref(), request, delivery),
             context,
             watch: Watch::default(),
-            body: Some(Box::pin(response.bytes_stream())),
+            body: Some(response.into_body()),
             hash: Sha256::new(),
             yields: 0,
             linger: None,
@@ -98,7 +98,7 @@ impl Answering {
         let Some(body) = &mut self.body else {
             return Poll::Ready(Ok(()));
         };
-        let Poll::Ready(next) = body.as_mut().poll_next(cx) else {
+        let Poll::Ready(next) = Pin::new(body).poll_frame(cx) else {
             if self.reader.has_ended() {
                 // The end of the body is usually there when the connection is polled next: a timer would cost more than all that.
                 if self.yields < MAX_YIELDS {
@@ -115,11 +115,14 @@ impl Answering {
         };
         self.silent_since = None;
         Poll::Ready(match next {
-            Some(Ok(bytes)) => {
-                self.hash.update(&bytes);
-                self.watch.look(&bytes, &self.context.secrets);
-                self.reader.push(&bytes)
-            }
+            Some(Ok(frame)) => match frame.data_ref() {
+                Some(bytes) => {
+                    self.hash.update(bytes);
+                    self.watch.look(bytes, &self.context.secrets);
+                    self.reader.push(bytes)
+                }
+                None => Ok(()),
+            },
             // What breaks after the answer's end takes nothing from it.
             Some(Err(error)) if !self.reader.has_ended() => {
                 Err(self.context.transport_error(error))

@@ -1,16 +1,28 @@
 //! The HTTP client: connections, TLS, proxies.
 
-use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use hyper_util::client::proxy::matcher::Matcher;
+use bytes::Bytes;
+use http::{
+    HeaderValue, Request, Response, Uri,
+    header::{ACCEPT, PROXY_AUTHORIZATION, USER_AGENT},
+    uri::Scheme,
+};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_util::{
+    client::legacy::{self, Client},
+    rt::{TokioExecutor, TokioTimer},
+};
 use mynah_data::{AdapterReason, Error, Result};
-use reqwest::{Client, NoProxy, Proxy, Url, redirect::Policy};
 use rustls::{
     ClientConfig,
     crypto::ring,
     pki_types::{CertificateDer, pem::PemObject},
 };
 use rustls_platform_verifier::Verifier;
+
+use super::connector::{Connector, Proxies};
 
 /// An HTTP client with a pool of connections. Clones share the pool, which belongs to the runtime that uses it first.
 ///
@@ -29,11 +41,8 @@ use rustls_platform_verifier::Verifier;
 /// ```
 #[derive(Clone)]
 pub struct Http {
-    client: Client,
-    /// The proxy for each address.
-    proxies: Arc<Matcher>,
-    /// For servers on this machine, where the proxy is the environment's.
-    direct: Option<Client>,
+    client: Client<Connector, Full<Bytes>>,
+    proxies: Arc<Proxies>,
 }
 
 impl Http {
@@ -50,19 +59,29 @@ impl Http {
         HttpBuilder { connect_timeout: Duration::from_secs(10), proxy: None, roots: Vec::new() }
     }
 
-    /// The proxy for this address, without its secrets.
-    pub(super) fn proxy(&self, url: &str) -> Option<String> {
-        let is_direct = self.direct.is_some() && is_local(url);
-        let asked = self.proxies.intercept(&url.parse().ok()?).filter(|_| !is_direct)?;
-        let (scheme, host) = (asked.uri().scheme_str()?, asked.uri().host()?);
-        let port = asked.uri().port_u16().map(|port| format!(":{port}")).unwrap_or_default();
-        Some(format!("{scheme}://{host}{port}"))
+    /// The proxy for this server, without its secrets.
+    pub(super) fn proxy(&self, server: &Uri) -> Option<String> {
+        let proxy = self.proxies.of(server)?;
+        Some(format!("{}://{}", proxy.uri().scheme_str()?, proxy.uri().authority()?))
     }
 
-    /// The client for this address.
+    /// Sends a request, and waits for the head of its answer.
     #[doc(hidden)]
-    pub fn client(&self, url: &str) -> &Client {
-        self.direct.as_ref().filter(|_| is_local(url)).unwrap_or(&self.client)
+    pub fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> impl Future<Output = Result<Response<Incoming>, legacy::Error>> + use<> {
+        const AGENT: &str = concat!("mynah/", env!("CARGO_PKG_VERSION"));
+        // To a server with TLS, the connector opens a tunnel.
+        let is_read_by_proxy = request.uri().scheme() == Some(&Scheme::HTTP);
+        let proxy = is_read_by_proxy.then(|| self.proxies.of(request.uri())).flatten();
+        let headers = request.headers_mut();
+        headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
+        headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+        if let Some(auth) = proxy.as_ref().and_then(|proxy| proxy.basic_auth()) {
+            headers.insert(PROXY_AUTHORIZATION, auth.clone());
+        }
+        self.client.request(request)
     }
 }
 
@@ -115,30 +134,20 @@ impl HttpBuilder {
     /// # Errors
     /// Certificates that are none, a proxy that is no URL, a system whose trusted certificates cannot be read.
     pub fn build(self) -> Result<Http> {
-        let tls = self.tls()?;
-        let builder = || {
-            Client::builder()
-                .tls_backend_preconfigured(tls.clone())
-                .connect_timeout(self.connect_timeout)
-                .redirect(Policy::none())
-                .tcp_nodelay(true)
-                .user_agent(concat!("mynah/", env!("CARGO_PKG_VERSION")))
-        };
-        let (client, direct, proxies) = match &self.proxy {
+        let proxies = Arc::new(match &self.proxy {
             Some(url) => {
                 let malformed = || Error::invalid_option("proxy", "malformed");
-                let url = parse_proxy(url).ok_or_else(malformed)?;
-                let proxy = Proxy::all(url.clone()).map_err(|_| malformed())?;
-                let without = no_proxy();
-                let proxies = Matcher::builder().all(url.as_str()).no(without.as_str()).build();
-                let proxy = proxy.no_proxy(NoProxy::from_string(&without));
-                (builder().proxy(proxy).build(), None, proxies)
+                Proxies::all(&proxy_address(url).ok_or_else(malformed)?, &no_proxy())
             }
-            None => (builder().build(), Some(builder().no_proxy().build()), Matcher::from_system()),
-        };
-        let made = |client: reqwest::Result<Client>| client.map_err(unusable);
-        let (client, direct) = (made(client)?, direct.map(made).transpose()?);
-        Ok(Http { client, direct, proxies: Arc::new(proxies) })
+            None => Proxies::of_system(),
+        });
+        let (tls, limit) = (Arc::new(self.tls()?), self.connect_timeout);
+        let connector = Connector { tls, proxies: Arc::clone(&proxies), limit };
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .build(connector);
+        Ok(Http { client, proxies })
     }
 
     fn tls(&self) -> Result<ClientConfig> {
@@ -161,14 +170,18 @@ impl HttpBuilder {
     }
 }
 
+/// How long a connection is kept that is not used.
+const IDLE: Duration = Duration::from_secs(90);
+
 /// The address of a proxy, which may leave out that it speaks HTTP.
-fn parse_proxy(url: &str) -> Option<Url> {
+fn proxy_address(url: &str) -> Option<String> {
     const SCHEMES: [&str; 6] = ["http", "https", "socks4", "socks4a", "socks5", "socks5h"];
-    let url = match url.contains("://") {
-        true => Url::parse(url),
-        false => Url::parse(&format!("http://{url}")),
+    let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+    let is_known = |uri: Uri| {
+        let has_host = uri.host().is_some_and(|host| !host.is_empty());
+        has_host && uri.scheme_str().is_some_and(|scheme| SCHEMES.contains(&scheme))
     };
-    url.ok().filter(|url| SCHEMES.contains(&url.scheme()) && url.has_host())
+    url.parse().is_ok_and(is_known).then_some(url)
 }
 
 /// The servers that are called without a proxy.
@@ -176,14 +189,6 @@ fn no_proxy() -> String {
     #[expect(clippy::disallowed_methods, reason = "as for the proxies of the environment")]
     let named = ["NO_PROXY", "no_proxy"].iter().find_map(|name| std::env::var(name).ok());
     named.unwrap_or_default()
-}
-
-/// Whether a server is on this machine.
-pub(super) fn is_local(url: &str) -> bool {
-    let url = Url::parse(url).ok();
-    let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
-    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 fn unusable(why: impl std::error::Error + Send + Sync + 'static) -> Error {

@@ -2,6 +2,7 @@
 
 use std::{error::Error as StdError, io, sync::Arc, time::Duration};
 
+use hyper_util::client::legacy;
 use mynah_data::{AdapterReason, Error, Result};
 use rustls::InvalidMessage;
 
@@ -38,7 +39,7 @@ impl ErrorContext {
     pub(super) async fn unless_silent<T>(
         &self,
         limit: Duration,
-        next: impl Future<Output = reqwest::Result<T>>,
+        next: impl Future<Output = Result<T, impl TransportError>>,
     ) -> Result<T> {
         match tokio::time::timeout(limit, next).await {
             Ok(next) => next.map_err(|error| self.transport_error(error)),
@@ -59,16 +60,17 @@ impl ErrorContext {
         )
     }
 
-    pub(super) fn transport_error(&self, error: reqwest::Error) -> Error {
-        let reason = match error.is_timeout() {
-            true => AdapterReason::Timeout,
-            false => AdapterReason::NetworkError,
-        };
-        let error = error.without_url();
-        let connected = !error.is_connect();
+    pub(super) fn transport_error(&self, error: impl TransportError) -> Error {
+        let connected = error.connected();
         // The innermost cause is the one that a person can act on.
         let mut cause: &(dyn StdError + 'static) = &error;
-        while let Some(inner) = inner(cause) {
+        let mut reason = AdapterReason::NetworkError;
+        loop {
+            let io = cause.downcast_ref::<io::Error>();
+            if io.is_some_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+                reason = AdapterReason::Timeout;
+            }
+            let Some(inner) = inner(cause) else { break };
             cause = inner;
         }
         let speaks_no_tls = matches!(
@@ -117,6 +119,24 @@ impl ErrorContext {
             error = error.with("request_id", id.as_str());
         }
         error.with_provider(&*self.provider)
+    }
+}
+
+/// What a request or the body of its answer fails with.
+pub(super) trait TransportError: StdError + Send + Sync + 'static {
+    /// Whether the server, or its proxy, was reached.
+    fn connected(&self) -> bool;
+}
+
+impl TransportError for legacy::Error {
+    fn connected(&self) -> bool {
+        !self.is_connect()
+    }
+}
+
+impl TransportError for hyper::Error {
+    fn connected(&self) -> bool {
+        true
     }
 }
 

@@ -2,9 +2,12 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use futures_util::FutureExt as _;
+use http::Response;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use mynah_data::{Metadata, Result, Usage};
 use mynah_step::{BoxFuture, ModelCall, RetryPolicy, SystemWorld};
-use reqwest::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -391,9 +394,12 @@ fn batches(texts: &[String], most: Batch) -> impl Iterator<Item = &[String]> {
     })
 }
 
-async fn read(mut response: Response, context: &ErrorContext) -> Result<Vec<u8>> {
-    let mut body = Vec::new();
-    while let Some(bytes) = context.unless_silent(MAX_SILENCE, response.chunk()).await? {
+async fn read(response: Response<Incoming>, context: &ErrorContext) -> Result<Vec<u8>> {
+    let (mut answer, mut body) = (response.into_body(), Vec::new());
+    while let Some(frame) =
+        context.unless_silent(MAX_SILENCE, answer.frame().map(Option::transpose)).await?
+    {
+        let bytes = frame.into_data().unwrap_or_default();
         if (body.len() + bytes.len()) as u64 > MAX_BODY {
             return Err(too_large("the answer", MAX_BODY));
         }

@@ -1,8 +1,8 @@
 //! Redacts keys that a server repeats.
 
+use http::HeaderMap;
 use memchr::memmem;
 use mynah_data::{Error, Event};
-use reqwest::header::HeaderMap;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 

@@ -2,10 +2,12 @@
 
 use std::{error::Error as StdError, fmt, sync::Arc};
 
+use http_body_util::BodyExt as _;
 use mynah_data::{AdapterReason, Error, Metadata};
-use reqwest::Response;
 use serde::Deserialize;
 use serde_json::json;
+
+use super::Response;
 
 /// Why a request failed: the problem document of the server, or the reason why there is none.
 ///
@@ -21,7 +23,7 @@ pub struct ClientError {
     /// What failed, and what to do.
     pub detail: String,
     metadata: Box<Metadata>,
-    cause: Option<Arc<reqwest::Error>>,
+    cause: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 impl ClientError {
@@ -31,7 +33,7 @@ impl ClientError {
     }
 
     /// The server was not reached, or the connection broke.
-    pub(super) fn unreachable(error: reqwest::Error) -> Self {
+    pub(super) fn unreachable(error: impl StdError + Send + Sync + 'static) -> Self {
         let mut detail = error.to_string();
         let mut cause = error.source();
         while let Some(error) = cause {
@@ -51,7 +53,8 @@ impl ClientError {
             metadata: Box<Metadata>,
         }
         let status = Some(response.status().as_u16());
-        let bytes = response.bytes().await.unwrap_or_default();
+        let body = response.into_body().collect().await;
+        let bytes = body.map(|body| body.to_bytes()).unwrap_or_default();
         match serde_json::from_slice(&bytes) {
             Ok(Problem { code, detail, metadata }) => {
                 Self { status, code, detail, metadata, cause: None }

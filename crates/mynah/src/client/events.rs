@@ -2,12 +2,14 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use http::{Method, StatusCode, header};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use mynah_adapters::sse::{Framer as _, SseFramer};
 use mynah_data::RunId;
-use reqwest::{Method, Response, StatusCode, header};
 use tokio::time::{Instant, sleep};
 
-use super::{Client, ClientError, Result, send};
+use super::{Client, ClientError, Result};
 use crate::{EventId, FollowedEvent};
 
 /// The pause after the first connection that broke, and the longest.
@@ -34,7 +36,7 @@ pub struct Events {
 }
 
 struct Open {
-    response: Response,
+    body: Incoming,
     framer: SseFramer,
 }
 
@@ -97,16 +99,15 @@ impl Events {
     async fn advance(&mut self) -> Result<()> {
         let Some(open) = &mut self.open else { return self.connect().await };
         let silent = || ClientError::local("unreachable", "the server sends nothing any more");
-        let chunk = tokio::time::timeout(SILENCE, open.response.chunk());
-        let chunk = chunk.await.map_err(|_| silent())?.map_err(ClientError::unreachable)?;
-        let Some(chunk) = chunk else {
-            // A stream has an end; a connection breaks.
-            return Err(ClientError::local("unreachable", "the connection was closed"));
-        };
+        let frame = tokio::time::timeout(SILENCE, open.body.frame()).await.map_err(|_| silent())?;
+        // A stream has an end; a connection breaks.
+        let closed = || ClientError::local("unreachable", "the connection was closed");
+        let frame = frame.ok_or_else(closed)?.map_err(ClientError::unreachable)?;
+        let Some(chunk) = frame.data_ref() else { return Ok(()) };
         self.outage = None;
         let (ready, is_over) = (&mut self.ready, &mut self.is_over);
         let mut problem = None;
-        let read = open.framer.push(&chunk, &mut |frame| {
+        let read = open.framer.push(chunk, &mut |frame| {
             match frame.event {
                 // The next connection begins at the event that could not be read.
                 _ if problem.is_some() => {}
@@ -134,16 +135,18 @@ impl Events {
     }
 
     async fn connect(&mut self) -> Result<()> {
-        let url = self.client.url(&["v1", "runs", &self.run, "events"]);
+        let url = self.client.url(&["v1", "runs", &self.run, "events"], []);
         let request = self.client.request(Method::GET, url);
         let mut request = request.header(header::ACCEPT, "text/event-stream");
         if let Some(last) = self.last {
             request = request.header("last-event-id", last.to_string());
         }
-        let response = send(request).await?;
+        let response = self.client.send(request, "").await?;
         match response.status() == StatusCode::NO_CONTENT {
             true => self.is_over = true,
-            false => self.open = Some(Open { response, framer: SseFramer::new() }),
+            false => {
+                self.open = Some(Open { body: response.into_body(), framer: SseFramer::new() });
+            }
         }
         Ok(())
     }

@@ -21,10 +21,13 @@ mod runs;
 
 use std::{sync::Arc, time::Duration};
 
+use http::{Method, Request, Uri, header, request::Builder};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
 use mynah_adapters::http::Http;
 use mynah_data::{Error, HaltReason, Metadata, RunId, ToolCall};
 use mynah_log::{RunStatus, RunSummary};
-use reqwest::{Method, RequestBuilder, Response, Url, header};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -38,11 +41,14 @@ use crate::{EventId, Signal, Waiting};
 
 type Result<T> = std::result::Result<T, ClientError>;
 
+type Response = http::Response<Incoming>;
+
 /// A client of one server. Clones share its connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: Http,
-    base: Url,
+    /// The address of the server, without a slash at its end.
+    base: Arc<str>,
     token: Option<Arc<SecretString>>,
 }
 
@@ -171,10 +177,15 @@ impl Client {
     /// # Errors
     /// An address that is no URL, or a system whose trusted certificates cannot be read.
     pub fn new(url: &str) -> Result<Self> {
-        let base = Url::parse(url).ok().filter(|url| url.has_host() && !url.cannot_be_a_base());
-        let base = base.ok_or_else(|| {
+        let is_server = |uri: &Uri| {
+            matches!(uri.scheme_str(), Some("http" | "https"))
+                && uri.host().is_some_and(|host| !host.is_empty())
+        };
+        let uri = url.parse().ok().filter(is_server).ok_or_else(|| {
             ClientError::local("invalid_url", format!("{url}: give a URL as http://127.0.0.1:7878"))
         })?;
+        let without_query = uri.to_string();
+        let base = without_query.split('?').next().unwrap_or_default().trim_end_matches('/').into();
         let http = Http::new().map_err(|error| ClientError::local("no_client", error))?;
         Ok(Self { http, base, token: None })
     }
@@ -196,8 +207,8 @@ impl Client {
     /// # Errors
     /// There is no such run, or the server cannot be reached.
     pub async fn run(&self, run: impl AsRef<str>) -> Result<RunInfo> {
-        let url = self.url(&["v1", "runs", run.as_ref()]);
-        read(send(self.request(Method::GET, url)).await?).await
+        let url = self.url(&["v1", "runs", run.as_ref()], []);
+        read(self.send(self.request(Method::GET, url), "").await?).await
     }
 
     /// The runs that a [`RunFilter`](mynah_log::RunFilter) or a [`RunQuery`] picks. Which runs are abandoned is decided by the server's
@@ -206,9 +217,8 @@ impl Client {
     /// # Errors
     /// The server cannot be reached, or refuses the query.
     pub async fn runs(&self, query: impl Into<RunQuery>) -> Result<RunList> {
-        let mut url = self.url(&["v1", "runs"]);
-        url.query_pairs_mut().extend_pairs(query.into().parameters());
-        read(send(self.request(Method::GET, url)).await?).await
+        let url = self.url(&["v1", "runs"], query.into().parameters());
+        read(self.send(self.request(Method::GET, url), "").await?).await
     }
 
     /// The events of a run after one, or from its start, and those to come.
@@ -284,46 +294,54 @@ impl Client {
         wait: Option<Duration>,
         body: &Value,
     ) -> Result<T> {
-        let mut url = self.url(path);
-        if let Some(wait) = wait {
-            let seconds = wait.as_millis().div_ceil(1000);
-            url.query_pairs_mut().append_pair("wait", &seconds.to_string());
-        }
+        let seconds = wait.map(|wait| wait.as_millis().div_ceil(1000).to_string());
+        let url = self.url(path, seconds.map(|seconds| ("wait", seconds)));
         let request = self.request(Method::POST, url).header("mynah-request", "1");
         let request = request.header(header::CONTENT_TYPE, "application/json");
-        read(send(request.body(body.to_string())).await?).await
+        read(self.send(request, body.to_string()).await?).await
     }
 
-    fn url(&self, path: &[&str]) -> Url {
-        let mut url = self.base.clone();
-        // A URL with a host has segments.
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(path);
+    /// The address of a path with these parameters.
+    fn url(
+        &self,
+        path: &[&str],
+        query: impl IntoIterator<Item = (&'static str, String)>,
+    ) -> String {
+        const ENCODED: AsciiSet =
+            NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+        let encoded = |text: &str| utf8_percent_encode(text, &ENCODED).to_string();
+        let mut url = self.base.to_string();
+        path.iter().for_each(|segment| url.extend(["/", &encoded(segment)]));
+        for (n, (name, value)) in query.into_iter().enumerate() {
+            url.extend([if n == 0 { "?" } else { "&" }, name, "=", &encoded(&value)]);
         }
         url
     }
 
-    fn request(&self, method: Method, url: Url) -> RequestBuilder {
-        let request = self.http.client(url.as_str()).request(method, url);
+    fn request(&self, method: Method, url: String) -> Builder {
+        let request = Request::builder().method(method).uri(url);
+        let bearer = |token: &Arc<SecretString>| format!("Bearer {}", token.expose_secret());
         match &self.token {
-            Some(token) => request.bearer_auth(token.expose_secret()),
+            Some(token) => request.header(header::AUTHORIZATION, bearer(token)),
             None => request,
+        }
+    }
+
+    /// Sends a request. What the server refuses is an error.
+    async fn send(&self, request: Builder, body: impl Into<Bytes>) -> Result<Response> {
+        let request = request.body(Full::new(body.into()));
+        let request = request.map_err(|error| ClientError::local("invalid_request", error))?;
+        let response = self.http.send(request).await.map_err(ClientError::unreachable)?;
+        match response.status().is_success() {
+            true => Ok(response),
+            false => Err(ClientError::refused(response).await),
         }
     }
 }
 
-/// Sends a request. What the server refuses is an error.
-async fn send(request: RequestBuilder) -> Result<Response> {
-    let response = request.send().await.map_err(ClientError::unreachable)?;
-    match response.status().is_success() {
-        true => Ok(response),
-        false => Err(ClientError::refused(response).await),
-    }
-}
-
 async fn read<T: DeserializeOwned>(response: Response) -> Result<T> {
-    let bytes = response.bytes().await.map_err(ClientError::unreachable)?;
-    serde_json::from_slice(&bytes).map_err(|error| {
+    let body = response.into_body().collect().await.map_err(ClientError::unreachable)?;
+    serde_json::from_slice(&body.to_bytes()).map_err(|error| {
         ClientError::local(
             "unexpected_answer",
             format!("the server's answer cannot be read: {error}"),
