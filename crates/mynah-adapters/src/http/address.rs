@@ -202,7 +202,7 @@ mod tests {
         let own = parsed("base_url", "http://localhost:11434")?;
         for (value, expected) in [
             ("0.0.0.0", "http://127.0.0.1:11434/"),
-            ("0.0.0.0:80", "http://127.0.0.1/"),
+            ("0.0.0.0:80", "http://127.0.0.1:80/"),
             ("http://0.0.0.0:11434", "http://127.0.0.1:11434/"),
             ("https://[::]:1/x", "https://127.0.0.1:1/x"),
             ("::", "http://127.0.0.1:11434/"),
@@ -212,11 +212,11 @@ mod tests {
             ("::1/x", "http://[::1]:11434/x"),
             (":1", "http://localhost:1/"),
             ("host", "http://host:11434/"),
-            ("host:80/x", "http://host/x"),
+            ("host:80/x", "http://host:80/x"),
             ("https://host", "https://host/"),
             (" \"host\" ", "http://host:11434/"),
         ] {
-            assert_eq!(named_by("V", value, Some(&own))?.as_str(), expected, "{value}");
+            assert_eq!(named_by("V", value, Some(&own))?.to_string(), expected, "{value}");
         }
         assert!(named_by("V", "host", None).is_err());
         Ok(())
