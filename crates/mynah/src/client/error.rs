@@ -33,8 +33,8 @@ impl ClientError {
     }
 
     /// The server was not reached, or the connection broke.
-    pub(super) fn unreachable(error: impl StdError + Send + Sync + 'static) -> Self {
-        let mut detail = error.to_string();
+    pub(super) fn unreachable(server: &str, error: impl StdError + Send + Sync + 'static) -> Self {
+        let mut detail = format!("{server}: {error}");
         let mut cause = error.source();
         while let Some(error) = cause {
             detail = format!("{detail}: {error}");

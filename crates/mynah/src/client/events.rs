@@ -102,7 +102,7 @@ impl Events {
         let frame = tokio::time::timeout(SILENCE, open.body.frame()).await.map_err(|_| silent())?;
         // A stream has an end; a connection breaks.
         let closed = || ClientError::local("unreachable", "the connection was closed");
-        let frame = frame.ok_or_else(closed)?.map_err(ClientError::unreachable)?;
+        let frame = frame.ok_or_else(closed)?.map_err(|error| self.client.unreachable(error))?;
         let Some(chunk) = frame.data_ref() else { return Ok(()) };
         self.outage = None;
         let (ready, is_over) = (&mut self.ready, &mut self.is_over);

@@ -208,7 +208,7 @@ impl Client {
     /// There is no such run, or the server cannot be reached.
     pub async fn run(&self, run: impl AsRef<str>) -> Result<RunInfo> {
         let url = self.url(&["v1", "runs", run.as_ref()], []);
-        read(self.send(self.request(Method::GET, url), "").await?).await
+        self.read(self.send(self.request(Method::GET, url), "").await?).await
     }
 
     /// The runs that a [`RunFilter`](mynah_log::RunFilter) or a [`RunQuery`] picks. Which runs are abandoned is decided by the server's
@@ -218,7 +218,7 @@ impl Client {
     /// The server cannot be reached, or refuses the query.
     pub async fn runs(&self, query: impl Into<RunQuery>) -> Result<RunList> {
         let url = self.url(&["v1", "runs"], query.into().parameters());
-        read(self.send(self.request(Method::GET, url), "").await?).await
+        self.read(self.send(self.request(Method::GET, url), "").await?).await
     }
 
     /// The events of a run after one, or from its start, and those to come.
@@ -298,7 +298,7 @@ impl Client {
         let url = self.url(path, seconds.map(|seconds| ("wait", seconds)));
         let request = self.request(Method::POST, url).header("mynah-request", "1");
         let request = request.header(header::CONTENT_TYPE, "application/json");
-        read(self.send(request, body.to_string()).await?).await
+        self.read(self.send(request, body.to_string()).await?).await
     }
 
     /// The address of a path with these parameters.
@@ -331,22 +331,24 @@ impl Client {
     async fn send(&self, request: Builder, body: impl Into<Bytes>) -> Result<Response> {
         let request = request.body(Full::new(body.into()));
         let request = request.map_err(|error| ClientError::local("invalid_request", error))?;
-        let response = self.http.send(request).await.map_err(ClientError::unreachable)?;
+        let response = self.http.send(request).await.map_err(|error| self.unreachable(error))?;
         match response.status().is_success() {
             true => Ok(response),
             false => Err(ClientError::refused(response).await),
         }
     }
-}
 
-async fn read<T: DeserializeOwned>(response: Response) -> Result<T> {
-    let body = response.into_body().collect().await.map_err(ClientError::unreachable)?;
-    serde_json::from_slice(&body.to_bytes()).map_err(|error| {
-        ClientError::local(
-            "unexpected_answer",
-            format!("the server's answer cannot be read: {error}"),
-        )
-    })
+    async fn read<T: DeserializeOwned>(&self, response: Response) -> Result<T> {
+        let body = response.into_body().collect().await.map_err(|error| self.unreachable(error))?;
+        serde_json::from_slice(&body.to_bytes()).map_err(|error| {
+            let why = format!("the server's answer cannot be read: {error}");
+            ClientError::local("unexpected_answer", why)
+        })
+    }
+
+    fn unreachable(&self, error: impl std::error::Error + Send + Sync + 'static) -> ClientError {
+        ClientError::unreachable(&self.base, error)
+    }
 }
 
 /// A run to be started; see [`Client::start`].
