@@ -237,69 +237,75 @@ impl Parking {
 }
 
 /// The same as [`open_model`], for a call that does not wait for long: it returns when it would.
-pub async fn open_or_park(
+pub fn open_or_park(
     adapter: Arc<dyn Adapter>,
     request: Request,
     call: ModelCall,
     retry: Arc<RetryPolicy>,
     world: Arc<dyn World>,
     parking: Parking,
-) -> Result<Opened> {
-    let begun_at = tokio::time::Instant::now();
-    let elapsed = retry.max_elapsed_ms.map(Duration::from_millis);
-    let limit = elapsed.into_iter().chain(call.request_timeout).min();
-    for attempt in parking.attempts.saturating_add(1)..retry.max_attempts {
-        let opened = open_once(Arc::clone(&adapter), request.clone(), call.clone(), None).await;
-        let error = match opened {
-            Ok(stream) => return Ok(Opened::Stream(stream)),
-            Err(error) => error,
-        };
-        let Some(delay) = retry.delay(attempt, &error, world.as_ref()) else {
-            return Err(error);
-        };
-        if limit.is_some_and(|limit| begun_at.elapsed() + delay > limit) {
-            return Err(error);
+) -> impl Future<Output = Result<Opened>> + Send {
+    // Thousands of runs may wait here: what each needs for another attempt is not part of the future.
+    let asked = Box::new((request, call));
+    async move {
+        let begun_at = tokio::time::Instant::now();
+        let elapsed = retry.max_elapsed_ms.map(Duration::from_millis);
+        let limit = elapsed.into_iter().chain(asked.1.request_timeout).min();
+        for attempt in parking.attempts.saturating_add(1)..retry.max_attempts {
+            let (request, call) = asked.as_ref().clone();
+            let error = match open_once(&adapter, request, call, None).await {
+                Ok(stream) => return Ok(Opened::Stream(stream)),
+                Err(error) => error,
+            };
+            let Some(delay) = retry.delay(attempt, &error, world.as_ref()) else {
+                return Err(error);
+            };
+            if limit.is_some_and(|limit| begun_at.elapsed() + delay > limit) {
+                return Err(error);
+            }
+            if parking.after.is_some_and(|longest| delay > longest) {
+                return Ok(Opened::Later { delay, attempts: attempt, error });
+            }
+            tracing::info!(
+                attempt,
+                delay_ms = delay.as_millis() as u64,
+                reason = error.reason(),
+                provider = adapter.name(),
+                request_id = asked.1.request_id,
+                run_id = asked.1.run_id.as_deref(),
+                "model call failed; retrying"
+            );
+            tokio::time::sleep(delay).await;
         }
-        if parking.after.is_some_and(|longest| delay > longest) {
-            return Ok(Opened::Later { delay, attempts: attempt, error });
-        }
-        tracing::info!(
-            attempt,
-            delay_ms = delay.as_millis() as u64,
-            reason = error.reason(),
-            provider = adapter.name(),
-            request_id = call.request_id,
-            run_id = call.run_id.as_deref(),
-            "model call failed; retrying"
-        );
-        tokio::time::sleep(delay).await;
+        let (request, call) = *asked;
+        open_once(&adapter, request, call, None).await.map(Opened::Stream)
     }
-    open_once(adapter, request, call, None).await.map(Opened::Stream)
 }
 
 /// A stream with its first event. Some providers accept a call and refuse it with their first
 /// event. The consumer has seen nothing yet, so the call can still be retried. The same holds for a
 /// stream that is silent for too long.
-pub(crate) async fn open_once(
-    adapter: Arc<dyn Adapter>,
+pub(crate) fn open_once(
+    adapter: &Arc<dyn Adapter>,
     request: Request,
     call: ModelCall,
     patience: Option<Duration>,
-) -> Result<ModelStream> {
+) -> impl Future<Output = Result<ModelStream>> + Send {
     let limit = patience.into_iter().chain(adapter.first_event_timeout(&call)).min();
-    let opening = async {
-        let mut stream = Arc::clone(&adapter).open(request, call).await?;
-        match stream.next().await {
-            Some(Err(error)) => Err(error),
-            first => Ok(Box::pin(stream::iter(first).chain(stream)) as ModelStream),
-        }
-    };
-    let Some(limit) = limit else {
-        return opening.await;
-    };
-    tokio::time::timeout(limit, opening).await.unwrap_or_else(|_| {
-        Err(Error::adapter(AdapterReason::Timeout)
-            .with_message(format!("adapter error: timeout: nothing came for {limit:?}"))
-            .with_provider(adapter.name()))
-    })
+    let opening = Arc::clone(adapter).open(request, call);
+    async move {
+        let first = async {
+            let mut stream = opening.await?;
+            match stream.next().await {
+                Some(Err(error)) => Err(error),
+                first => Ok(Box::pin(stream::iter(first).chain(stream)) as ModelStream),
+            }
+        };
+        let Some(limit) = limit else { return first.await };
+        tokio::time::timeout(limit, first).await.unwrap_or_else(|_| {
+            Err(Error::adapter(AdapterReason::Timeout)
+                .with_message(format!("adapter error: timeout: nothing came for {limit:?}"))
+                .with_provider(adapter.name()))
+        })
+    }
 }

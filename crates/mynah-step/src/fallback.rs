@@ -198,7 +198,7 @@ impl Choice {
         patience: Option<Duration>,
     ) -> Result<ModelStream> {
         let (request, call) = (self.request(request.clone()), self.call(call.clone()));
-        let stream = open_once(Arc::clone(&self.adapter), request, call, patience).await?;
+        let stream = open_once(&self.adapter, request, call, patience).await?;
         // The caller knows the price of the first.
         let Some(model) = self.model.clone() else {
             return Ok(stream);

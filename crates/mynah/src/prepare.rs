@@ -488,7 +488,7 @@ impl CallPlan<'_> {
             retry: Arc::new(values.retry.unwrap_or_else(|| adapter.default_retry())),
             adapter,
             request,
-            final_request,
+            final_request: final_request.map(Box::new),
             call,
             world: Arc::clone(&parts.world),
             metrics: parts.metrics.clone(),

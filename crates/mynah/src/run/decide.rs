@@ -259,7 +259,7 @@ impl RunState {
                 self.spent.passed_by_calling(budget, self.prompt(policy, more))
             }
             Action::Announce { attempt: 1, .. } => {
-                let left = self.open.as_ref().and_then(OpenTurn::unannounced);
+                let left = self.open.as_ref().and_then(|turn| turn.unannounced());
                 self.spent.passed_by_tools(budget, left.map_or(0, |(_, count)| count))
             }
             _ => None,

@@ -39,7 +39,7 @@ pub(super) struct Machine {
     recorded: bool,
     prompt: PromptDigest,
     /// The answer in flight.
-    hearing: Option<IncomingAnswer>,
+    hearing: Option<Box<IncomingAnswer>>,
     /// Where it is shared with readers in this process.
     flight: Option<Flight>,
     /// How many calls are in flight.
@@ -339,7 +339,7 @@ impl Machine {
 
     pub(super) fn begin_hearing(&mut self) {
         let pricing = self.state.spent.pricing().copied();
-        self.hearing = Some(IncomingAnswer::new(pricing, self.recorded));
+        self.hearing = Some(Box::new(IncomingAnswer::new(pricing, self.recorded)));
         self.flight.iter().for_each(Flight::begin);
     }
 
@@ -355,7 +355,7 @@ impl Machine {
 
     /// Whether the answer is complete and has no fact yet. Nothing is emitted before there is one.
     pub(super) fn is_answered_in_full(&self) -> bool {
-        self.watched && self.hearing.as_ref().is_some_and(IncomingAnswer::has_completed)
+        self.watched && self.hearing.as_ref().is_some_and(|answer| answer.has_completed())
     }
 
     /// Takes in an event of the model. Returns it as the caller sees it, and the fact that it passed a limit.
@@ -377,7 +377,7 @@ impl Machine {
     }
 
     fn model_ended(&mut self, ended: Result<(), Error>) -> Vec<Fact> {
-        let started = self.hearing.as_ref().is_some_and(IncomingAnswer::has_started);
+        let started = self.hearing.as_ref().is_some_and(|answer| answer.has_started());
         match ended {
             Err(error) if !started => return self.not_opened(error),
             Err(error) => self.break_off(error),
@@ -436,7 +436,7 @@ impl Machine {
     fn cut_off(&mut self) -> (Option<Box<Response>>, Vec<mynah_log::Cut>) {
         self.running = 0;
         self.flight.iter().for_each(Flight::end);
-        match self.hearing.take().filter(IncomingAnswer::has_started) {
+        match self.hearing.take().filter(|answer| answer.has_started()) {
             Some(hearing) => {
                 let (response, cuts) = hearing.into_answer();
                 (Some(Box::new(response)), cuts)

@@ -22,7 +22,7 @@ pub(crate) struct Setup {
     /// The request, without the messages.
     pub(crate) request: Request,
     /// The same for the call that formats the answer.
-    pub(crate) final_request: Option<Request>,
+    pub(crate) final_request: Option<Box<Request>>,
     pub(crate) call: ModelCall,
     pub(crate) retry: Arc<RetryPolicy>,
     pub(crate) world: Arc<dyn World>,

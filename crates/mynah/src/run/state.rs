@@ -33,7 +33,7 @@ pub(crate) struct RunState {
     /// A call for a summary that was started and has no answer yet.
     pub(super) summarising: Option<PendingModelCall>,
     /// The turn whose tools are not all done.
-    pub(super) open: Option<OpenTurn>,
+    pub(super) open: Option<Box<OpenTurn>>,
     /// How the last completed step went, beyond what its result says.
     pub(super) last: Option<ClosedTurn>,
     pub(super) end: Option<End>,
@@ -56,7 +56,7 @@ pub(crate) struct RunState {
     /// Runs of its agents that have no end.
     pub(crate) sub_runs: Vec<RunId>,
     /// What the model had said when the run was cut off.
-    partial: Option<Response>,
+    partial: Option<Box<Response>>,
     /// What the run runs with.
     about: Option<Box<About>>,
     /// The calls that were answered in place of a tool.
@@ -141,7 +141,7 @@ impl RunState {
                         self.calling = self.calling.map(|_| PendingModelCall::Lost);
                         self.summarising = self.summarising.map(|_| PendingModelCall::Lost);
                     }
-                    self.open.iter_mut().for_each(OpenTurn::lose);
+                    self.open.iter_mut().for_each(|turn| turn.lose());
                 }
                 if request_id.is_some() {
                     self.called_at = self.steps.len();
@@ -367,7 +367,7 @@ impl RunState {
             let plan = Plan::Tools { run, manual: Vec::new(), denied: Vec::new() };
             let mut turn = OpenTurn::new(step.response.clone(), plan, true);
             turn.calls.iter_mut().for_each(|call| call.permitted = true);
-            self.open = Some(turn);
+            self.open = Some(Box::new(turn));
         }
         for (id, arguments) in edited {
             if let Some(planned) = self.planned_mut(&id) {
@@ -421,7 +421,7 @@ impl RunState {
             turn.lost += 1;
         }
         turn.pass_announced();
-        self.open = Some(turn);
+        self.open = Some(Box::new(turn));
     }
 
     /// The runs of agents that end with this one: it was cancelled, or its deadline passed.
@@ -478,9 +478,9 @@ impl RunState {
     /// The calls that may have run in a process that died, and have no outcome; and whether a person changed their arguments.
     pub(crate) fn left_open(&self) -> Vec<(Arc<ToolCall>, bool)> {
         let mut open = self.open.clone();
-        open.iter_mut().for_each(OpenTurn::lose);
+        open.iter_mut().for_each(|turn| turn.lose());
         open.iter()
-            .flat_map(OpenTurn::lost)
+            .flat_map(|turn| turn.lost())
             .map(|call| (Arc::clone(&call.call), call.edited))
             .collect()
     }
@@ -505,7 +505,7 @@ impl RunState {
 
     /// The calls that wait for the time of their next attempt, and that time.
     pub(super) fn sleeping(&self) -> impl Iterator<Item = (&str, u64)> {
-        let calls = self.open.iter().flat_map(OpenTurn::sleeping);
+        let calls = self.open.iter().flat_map(|turn| turn.sleeping());
         calls.map(|(planned, until)| (planned.call.id.as_str(), until))
     }
 
@@ -571,7 +571,7 @@ impl RunState {
         if !cut || !message.parts().is_empty() {
             self.thread.messages.push(Arc::clone(&response.message));
         }
-        self.open = Some(OpenTurn::new(response, plan, false));
+        self.open = Some(Box::new(OpenTurn::new(response, plan, false)));
         self.close_if_settled();
     }
 

@@ -33,7 +33,8 @@ impl RunState {
         self.steps.drain(..std::mem::take(&mut self.called_at));
         result.steps = std::mem::take(&mut self.steps);
         let last = || result.steps.last().map(|step| step.response.clone());
-        result.final_response = self.partial.take().or_else(|| self.handed_over()).or_else(last);
+        let partial = self.partial.take().map(|partial| *partial);
+        result.final_response = partial.or_else(|| self.handed_over()).or_else(last);
         result.metadata = end.metadata;
         result
     }
@@ -58,7 +59,8 @@ impl RunState {
 
     /// Ends the open turn: its tool messages join the thread in the order of the calls, and it becomes a step.
     pub(super) fn close(&mut self, failure: Option<&Error>) {
-        let Some(OpenTurn { mut response, plan, calls, approved, .. }) = self.open.take() else {
+        let open = self.open.take().map(|turn| *turn);
+        let Some(OpenTurn { mut response, plan, calls, approved, .. }) = open else {
             return;
         };
         if let Some(error) = failure {
@@ -158,14 +160,14 @@ impl RunState {
             None if self.open.is_some() => self.close(None),
             None => return,
         }
-        self.partial = self.steps.pop().map(|step| step.response);
+        self.partial = self.steps.pop().map(|step| Box::new(step.response));
     }
 
     /// Ends the run where it is. Of a step or a single call the unfinished turn is all there is.
     pub(super) fn cancel(&mut self, end: End, partial: Option<Response>) {
         // A run that is ended from outside has lost its process.
         if end.metadata.contains_key(UNCERTAIN_CALLS) {
-            self.open.iter_mut().for_each(OpenTurn::lose);
+            self.open.iter_mut().for_each(|turn| turn.lose());
         }
         if self.extent == Extent::Chat {
             self.cut_off(partial);
