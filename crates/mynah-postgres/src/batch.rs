@@ -96,9 +96,11 @@ fn is_count(count: usize, part: &str, column: &str) -> String {
     format!("(SELECT count(*) FROM {part}) = {wanted}")
 }
 
-/// The id and the version of a run, and its columns that change.
-const CHANGING: &str = "id, version, status, updated, records, hash, model, turns, tool_calls, input_tokens, output_tokens, cost, sealed, \
-                        token, owner, wake, delivered";
+/// The columns of the head of a run, the version that is expected among them.
+const HEAD: &str = "run, version, updated, records, hash";
+
+/// The id of a run, and its columns that change less often than its head.
+const CHANGING: &str = "id, status, model, turns, tool_calls, input_tokens, output_tokens, cost, sealed, token, owner, wake, delivered";
 
 impl Batch {
     /// Whether there is nothing to write but, maybe, rows of runs.
@@ -110,30 +112,45 @@ impl Batch {
             && self.parts.is_empty()
     }
 
-    /// Writes all of it and the rows of these runs, or nothing if one of the rows is not of the expected version.
+    /// Writes all of it and the rows of these runs, or nothing if one of the runs is not of the expected version.
     pub(crate) async fn write(&self, line: &mut Line, runs: &[&Known]) -> Result<(), Error> {
         let mut statement = Statement::default();
         let mut checks = Vec::new();
         let (new, changed): (Vec<&Known>, Vec<&Known>) =
             runs.iter().partition(|known| known.version == 0);
         if !changed.is_empty() {
-            let columns = columns(&mut statement, &changed);
-            let sets = CHANGING.split(", ").skip(2).map(|column| format!("{column} = v.{column}"));
+            let columns = head_columns(&mut statement, &changed);
+            // First, so that the runs are locked in the same order by all.
             statement.parts.push(format!(
-                "changed AS (UPDATE mynah_runs AS r SET version = v.version + 1, {} FROM {} \
-                 WHERE r.id = v.id AND r.version = v.version RETURNING 1)",
+                "heads AS (UPDATE mynah_heads AS h SET version = v.version + 1, updated = v.updated, records = v.records, \
+                 hash = v.hash FROM {} WHERE h.run = v.run AND h.version = v.version RETURNING 1)",
+                rows(changed.len(), &columns, HEAD)
+            ));
+            checks.push(is_count(changed.len(), "heads", &columns[0]));
+        }
+        let changed: Vec<&Known> = changed.into_iter().filter(|known| !known.is_stored()).collect();
+        if !changed.is_empty() {
+            let columns = columns(&mut statement, &changed);
+            let sets = CHANGING.split(", ").skip(1).map(|column| format!("{column} = v.{column}"));
+            statement.parts.push(format!(
+                "changed AS (UPDATE mynah_runs AS r SET {} FROM {} WHERE r.id = v.id RETURNING 1)",
                 sets.collect::<Vec<_>>().join(", "),
                 rows(changed.len(), &columns, CHANGING)
             ));
             checks.push(is_count(changed.len(), "changed", &columns[0]));
         }
         if !new.is_empty() {
+            let columns_of_heads = head_columns(&mut statement, &new);
+            statement.parts.push(format!(
+                "begun AS (INSERT INTO mynah_heads ({HEAD}) SELECT v.run, 1, v.updated, v.records, v.hash FROM {})",
+                rows(new.len(), &columns_of_heads, HEAD)
+            ));
             let mut columns = columns(&mut statement, &new);
             columns.extend(fixed_columns(&mut statement, &new));
             let names = format!("{CHANGING}, {FIXED}");
-            let values = names.split(", ").skip(2).map(|column| format!("v.{column}"));
+            let values = names.split(", ").map(|column| format!("v.{column}"));
             statement.parts.push(format!(
-                "new AS (INSERT INTO mynah_runs ({names}) SELECT v.id, 1, {} FROM {} \
+                "new AS (INSERT INTO mynah_runs ({names}) SELECT {} FROM {} \
                  WHERE NOT EXISTS (SELECT 1 FROM mynah_pruned p WHERE p.id = v.id) RETURNING 1)",
                 values.collect::<Vec<_>>().join(", "),
                 rows(new.len(), &columns, &names)
@@ -279,6 +296,18 @@ impl Batch {
     }
 }
 
+/// The columns of heads, in the order of their names.
+fn head_columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> [String; 5] {
+    let each = || runs.iter().map(|known| &known.entry.summary);
+    [
+        statement.column(each().map(|summary| &*summary.run_id), TEXTS),
+        statement.column(runs.iter().map(|known| known.version), NUMBERS),
+        statement.column(each().map(|summary| summary.updated), NUMBERS),
+        statement.column(each().map(|summary| summary.records.cast_signed()), NUMBERS),
+        statement.column(each().map(|summary| &summary.hash.0[..]), BYTES),
+    ]
+}
+
 /// The columns that change, in the order of their names.
 fn columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> Vec<String> {
     let each = || runs.iter().copied();
@@ -289,11 +318,7 @@ fn columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> Vec<String>
     let owner = |known: &'a Known| known.entry.holder.as_ref().map(|holder| &*holder.owner);
     vec![
         statement.column(each().map(|known| &*summary(known).run_id), TEXTS),
-        numbers(statement, &|known| known.version),
         statement.column(each().map(|known| summary(known).status as i16), Type::INT2_ARRAY),
-        numbers(statement, &|known| summary(known).updated),
-        numbers(statement, &|known| summary(known).records.cast_signed()),
-        statement.column(each().map(|known| &summary(known).hash.0[..]), BYTES),
         statement.column(each().map(|known| summary(known).model.as_deref()), TEXTS),
         numbers(statement, &|known| summary(known).totals.turns.cast_signed()),
         numbers(statement, &|known| summary(known).totals.tool_calls.cast_signed()),

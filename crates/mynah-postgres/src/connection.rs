@@ -197,6 +197,8 @@ impl Line {
             ("enable_seqscan", "off"),
             ("enable_hashjoin", "off"),
             ("enable_mergejoin", "off"),
+            // What is switched off counts as so expensive that the server would compile it.
+            ("jit", "off"),
         ] {
             let _ = client.batch_execute(&format!("SET {setting} = {value}")).await;
         }
