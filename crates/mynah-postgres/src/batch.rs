@@ -89,6 +89,11 @@ fn rows(count: usize, columns: &[String], names: &str) -> String {
     format!("(SELECT {}) AS v", named.join(", "))
 }
 
+/// A column as an array, also of one row.
+fn array(count: usize, column: &str) -> String {
+    if count == 1 { format!("ARRAY[{column}]") } else { column.to_owned() }
+}
+
 /// Whether a part of the statement returned so many rows.
 fn is_count(count: usize, part: &str, column: &str) -> String {
     // The number itself is not part of the text.
@@ -115,7 +120,7 @@ impl Batch {
     /// Writes all of it and the rows of these runs, or nothing if one of the runs is not of the expected version.
     pub(crate) async fn write(&self, line: &mut Line, runs: &[&Known]) -> Result<(), Error> {
         let mut statement = Statement::default();
-        let mut checks = Vec::new();
+        let (mut checks, mut ids) = (Vec::new(), Vec::new());
         let (new, changed): (Vec<&Known>, Vec<&Known>) =
             runs.iter().partition(|known| known.version == 0);
         if !changed.is_empty() {
@@ -127,6 +132,7 @@ impl Batch {
                 rows(changed.len(), &columns, HEAD)
             ));
             checks.push(is_count(changed.len(), "heads", &columns[0]));
+            ids.push(array(changed.len(), &columns[0]));
         }
         let changed: Vec<&Known> = changed.into_iter().filter(|known| !known.is_stored()).collect();
         if !changed.is_empty() {
@@ -141,6 +147,7 @@ impl Batch {
         }
         if !new.is_empty() {
             let columns_of_heads = head_columns(&mut statement, &new);
+            ids.push(array(new.len(), &columns_of_heads[0]));
             statement.parts.push(format!(
                 "begun AS (INSERT INTO mynah_heads ({HEAD}) SELECT v.run, 1, v.updated, v.records, v.hash FROM {})",
                 rows(new.len(), &columns_of_heads, HEAD)
@@ -159,8 +166,15 @@ impl Batch {
         }
         if !self.records.is_empty() || !self.delivered.is_empty() {
             let writer = statement.add(line.writer, Type::INT8);
-            self.add_records(&mut statement, line, &writer);
-            self.add_messages(&mut statement, line, &writer);
+            self.add_records(&mut statement);
+            self.add_messages(&mut statement);
+            line.no += 1;
+            let no = statement.add(line.no, Type::INT8);
+            // A run that got nothing but a lease is named in vain.
+            statement.parts.push(format!(
+                "news AS (INSERT INTO mynah_commits (writer, no, runs) VALUES ({writer}, {no}, {}))",
+                ids.join(" || ")
+            ));
             // One that was silent for long may have been cleared away.
             checks.push(format!("EXISTS (SELECT 1 FROM mynah_writers WHERE key = {writer})"));
             if line.is_sign_due() {
@@ -210,13 +224,11 @@ impl Batch {
         Ok(())
     }
 
-    fn add_records<'a>(&'a self, statement: &mut Statement<'a>, line: &mut Line, writer: &str) {
+    fn add_records<'a>(&'a self, statement: &mut Statement<'a>) {
         if self.records.is_empty() {
             return;
         }
         let records = || self.records.iter();
-        let first = line.no + 1;
-        line.no += self.records.len() as i64;
         let columns = [
             statement.column(records().map(|record| &*record.envelope().run_id), TEXTS),
             statement.column(records().map(|record| record.seq().cast_signed()), NUMBERS),
@@ -225,33 +237,29 @@ impl Batch {
                 .column(records().map(|record| record.body().map(|body| &body.salt[..])), BYTES),
             statement
                 .column(records().map(|record| record.body().map(|body| &body.payload[..])), BYTES),
-            statement.column(first..=line.no, NUMBERS),
         ];
         statement.parts.push(format!(
-            "kept AS (INSERT INTO mynah_records (run, seq, envelope, salt, payload, writer, no) \
-             SELECT v.run, v.seq, v.envelope, v.salt, v.payload, {writer}, v.no FROM {})",
-            rows(self.records.len(), &columns, "run, seq, envelope, salt, payload, no")
+            "kept AS (INSERT INTO mynah_records (run, seq, envelope, salt, payload) \
+             SELECT v.run, v.seq, v.envelope, v.salt, v.payload FROM {})",
+            rows(self.records.len(), &columns, "run, seq, envelope, salt, payload")
         ));
     }
 
-    fn add_messages<'a>(&'a self, statement: &mut Statement<'a>, line: &mut Line, writer: &str) {
+    fn add_messages<'a>(&'a self, statement: &mut Statement<'a>) {
         if self.delivered.is_empty() {
             return;
         }
         let messages = || self.delivered.iter();
-        let first = line.no + 1;
-        line.no += self.delivered.len() as i64;
         let columns = [
             statement.column(messages().map(|message| &*message.run), TEXTS),
             statement.column(messages().map(|message| &*message.id), TEXTS),
             statement.column(messages().map(|message| message.n), NUMBERS),
             statement.column(messages().map(|message| &message.payload[..]), BYTES),
-            statement.column(first..=line.no, NUMBERS),
         ];
         statement.parts.push(format!(
-            "messages AS (INSERT INTO mynah_inbox (run, id, n, at, payload, writer, no) \
-             SELECT v.run, v.id, v.n, {NOW}, v.payload, {writer}, v.no FROM {})",
-            rows(self.delivered.len(), &columns, "run, id, n, payload, no")
+            "messages AS (INSERT INTO mynah_inbox (run, id, n, at, payload) \
+             SELECT v.run, v.id, v.n, {NOW}, v.payload FROM {})",
+            rows(self.delivered.len(), &columns, "run, id, n, payload")
         ));
     }
 

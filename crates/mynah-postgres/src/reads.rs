@@ -310,8 +310,7 @@ pub(crate) async fn changes(
     limit: usize,
 ) -> Result<Changes> {
     let Some(cursor) = cursor else {
-        let select = "SELECT w.key, greatest((SELECT max(no) FROM mynah_records WHERE writer = w.key), \
-                      (SELECT max(no) FROM mynah_inbox WHERE writer = w.key), 0) FROM mynah_writers w";
+        let select = "SELECT w.key, coalesce((SELECT max(no) FROM mynah_commits WHERE writer = w.key), 0) FROM mynah_writers w";
         let rows = client.query_typed(select, &[]).await.map_err(failure)?;
         let last = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         return Ok(Changes::new(Vec::new(), written(&last)));
@@ -320,11 +319,11 @@ pub(crate) async fn changes(
     let (writers, from): (Vec<i64>, Vec<i64>) = seen.into_iter().unzip();
     // Numbers grow in the order of the commits of one connection, so everything up to a visible number is committed. A connection
     // without news gives one row.
-    let select = "SELECT w.key, coalesce(m.no, v.no, 0), m.run FROM mynah_writers w \
+    let select = "SELECT w.key, coalesce(m.no, v.no, 0), m.runs FROM mynah_writers w \
         LEFT JOIN unnest($1::int8[], $2::int8[]) AS v(writer, no) ON v.writer = w.key LEFT JOIN LATERAL (\
-        (SELECT no, run FROM mynah_records WHERE writer = w.key AND no > coalesce(v.no, 0) ORDER BY no LIMIT $3) UNION ALL \
-        (SELECT no, run FROM mynah_inbox WHERE writer = w.key AND no > coalesce(v.no, 0) ORDER BY no LIMIT $3) \
-        ORDER BY no LIMIT $3) AS m ON true";
+        SELECT no, runs FROM (SELECT no, runs, sum(cardinality(runs)) OVER (ORDER BY no) - cardinality(runs) AS before FROM (\
+        SELECT no, runs FROM mynah_commits WHERE writer = w.key AND no > coalesce(v.no, 0) ORDER BY no LIMIT $3) AS part) AS sized \
+        WHERE before < $3) AS m ON true";
     let given: [(&(dyn ToSql + Sync), Type); 3] =
         [(&writers, NUMBERS), (&from, NUMBERS), (&clamped(limit.max(1)), Type::INT8)];
     let rows = client.query_typed(select, &given).await.map_err(failure)?;
@@ -333,7 +332,8 @@ pub(crate) async fn changes(
         let reached = next.entry(row.get(0)).or_default();
         *reached = row.get::<_, i64>(1).max(*reached);
     }
-    let ids: BTreeSet<String> = rows.iter().filter_map(|row| row.get(2)).collect();
+    let ids = rows.iter().filter_map(|row| row.get::<_, Option<Vec<String>>>(2));
+    let ids: BTreeSet<String> = ids.flatten().collect();
     let ids: Vec<String> = ids.into_iter().filter(|run| run != MAINTENANCE).collect();
     if ids.is_empty() {
         return Ok(Changes::new(Vec::new(), written(&next)));
