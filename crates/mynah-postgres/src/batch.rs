@@ -79,14 +79,14 @@ impl<'a> Statement<'a> {
     }
 }
 
-/// So many rows of columns, named `v`.
+/// So many rows of columns, named `v`. `unnest` in the list of what is selected gives one row after the other; in `FROM`, the server
+/// would store all of them first.
 fn rows(count: usize, columns: &[String], names: &str) -> String {
-    if count != 1 {
-        return format!("unnest({}) AS v({names})", columns.join(", "));
-    }
-    let named = columns.iter().zip(names.split(", "));
-    let named: Vec<String> = named.map(|(value, name)| format!("{value} AS {name}")).collect();
-    format!("(SELECT {}) AS v", named.join(", "))
+    let named = columns.iter().zip(names.split(", ")).map(|(value, name)| match count {
+        1 => format!("{value} AS {name}"),
+        _ => format!("unnest({value}) AS {name}"),
+    });
+    format!("(SELECT {}) AS v", named.collect::<Vec<_>>().join(", "))
 }
 
 /// A column as an array, also of one row.
