@@ -79,14 +79,19 @@ impl<'a> Statement<'a> {
     }
 }
 
-/// So many rows of columns, named `v`.
+/// So many rows of columns, named `v`. `unnest` in the list of what is selected gives one row after the other; in `FROM`, the server
+/// would store all of them first.
 fn rows(count: usize, columns: &[String], names: &str) -> String {
-    if count != 1 {
-        return format!("unnest({}) AS v({names})", columns.join(", "));
-    }
-    let named = columns.iter().zip(names.split(", "));
-    let named: Vec<String> = named.map(|(value, name)| format!("{value} AS {name}")).collect();
-    format!("(SELECT {}) AS v", named.join(", "))
+    let named = columns.iter().zip(names.split(", ")).map(|(value, name)| match count {
+        1 => format!("{value} AS {name}"),
+        _ => format!("unnest({value}) AS {name}"),
+    });
+    format!("(SELECT {}) AS v", named.collect::<Vec<_>>().join(", "))
+}
+
+/// A column as an array, also of one row.
+fn array(count: usize, column: &str) -> String {
+    if count == 1 { format!("ARRAY[{column}]") } else { column.to_owned() }
 }
 
 /// Whether a part of the statement returned so many rows.
@@ -96,9 +101,11 @@ fn is_count(count: usize, part: &str, column: &str) -> String {
     format!("(SELECT count(*) FROM {part}) = {wanted}")
 }
 
-/// The id and the version of a run, and its columns that change.
-const CHANGING: &str = "id, version, status, updated, records, hash, model, turns, tool_calls, input_tokens, output_tokens, cost, sealed, \
-                        token, owner, wake, delivered";
+/// The columns of the head of a run, the version that is expected among them.
+const HEAD: &str = "run, version, updated, records, hash";
+
+/// The id of a run, and its columns that change less often than its head.
+const CHANGING: &str = "id, status, model, turns, tool_calls, input_tokens, output_tokens, cost, sealed, token, owner, wake, delivered";
 
 impl Batch {
     /// Whether there is nothing to write but, maybe, rows of runs.
@@ -110,30 +117,47 @@ impl Batch {
             && self.parts.is_empty()
     }
 
-    /// Writes all of it and the rows of these runs, or nothing if one of the rows is not of the expected version.
+    /// Writes all of it and the rows of these runs, or nothing if one of the runs is not of the expected version.
     pub(crate) async fn write(&self, line: &mut Line, runs: &[&Known]) -> Result<(), Error> {
         let mut statement = Statement::default();
-        let mut checks = Vec::new();
+        let (mut checks, mut ids) = (Vec::new(), Vec::new());
         let (new, changed): (Vec<&Known>, Vec<&Known>) =
             runs.iter().partition(|known| known.version == 0);
         if !changed.is_empty() {
-            let columns = columns(&mut statement, &changed);
-            let sets = CHANGING.split(", ").skip(2).map(|column| format!("{column} = v.{column}"));
+            let columns = head_columns(&mut statement, &changed);
+            // First, so that the runs are locked in the same order by all.
             statement.parts.push(format!(
-                "changed AS (UPDATE mynah_runs AS r SET version = v.version + 1, {} FROM {} \
-                 WHERE r.id = v.id AND r.version = v.version RETURNING 1)",
+                "heads AS (UPDATE mynah_heads AS h SET version = v.version + 1, updated = v.updated, records = v.records, \
+                 hash = v.hash FROM {} WHERE h.run = v.run AND h.version = v.version RETURNING 1)",
+                rows(changed.len(), &columns, HEAD)
+            ));
+            checks.push(is_count(changed.len(), "heads", &columns[0]));
+            ids.push(array(changed.len(), &columns[0]));
+        }
+        let changed: Vec<&Known> = changed.into_iter().filter(|known| !known.is_stored()).collect();
+        if !changed.is_empty() {
+            let columns = columns(&mut statement, &changed);
+            let sets = CHANGING.split(", ").skip(1).map(|column| format!("{column} = v.{column}"));
+            statement.parts.push(format!(
+                "changed AS (UPDATE mynah_runs AS r SET {} FROM {} WHERE r.id = v.id RETURNING 1)",
                 sets.collect::<Vec<_>>().join(", "),
                 rows(changed.len(), &columns, CHANGING)
             ));
             checks.push(is_count(changed.len(), "changed", &columns[0]));
         }
         if !new.is_empty() {
+            let columns_of_heads = head_columns(&mut statement, &new);
+            ids.push(array(new.len(), &columns_of_heads[0]));
+            statement.parts.push(format!(
+                "begun AS (INSERT INTO mynah_heads ({HEAD}) SELECT v.run, 1, v.updated, v.records, v.hash FROM {})",
+                rows(new.len(), &columns_of_heads, HEAD)
+            ));
             let mut columns = columns(&mut statement, &new);
             columns.extend(fixed_columns(&mut statement, &new));
             let names = format!("{CHANGING}, {FIXED}");
-            let values = names.split(", ").skip(2).map(|column| format!("v.{column}"));
+            let values = names.split(", ").map(|column| format!("v.{column}"));
             statement.parts.push(format!(
-                "new AS (INSERT INTO mynah_runs ({names}) SELECT v.id, 1, {} FROM {} \
+                "new AS (INSERT INTO mynah_runs ({names}) SELECT {} FROM {} \
                  WHERE NOT EXISTS (SELECT 1 FROM mynah_pruned p WHERE p.id = v.id) RETURNING 1)",
                 values.collect::<Vec<_>>().join(", "),
                 rows(new.len(), &columns, &names)
@@ -142,8 +166,15 @@ impl Batch {
         }
         if !self.records.is_empty() || !self.delivered.is_empty() {
             let writer = statement.add(line.writer, Type::INT8);
-            self.add_records(&mut statement, line, &writer);
-            self.add_messages(&mut statement, line, &writer);
+            self.add_records(&mut statement);
+            self.add_messages(&mut statement);
+            line.no += 1;
+            let no = statement.add(line.no, Type::INT8);
+            // A run that got nothing but a lease is named in vain.
+            statement.parts.push(format!(
+                "news AS (INSERT INTO mynah_commits (writer, no, runs) VALUES ({writer}, {no}, {}))",
+                ids.join(" || ")
+            ));
             // One that was silent for long may have been cleared away.
             checks.push(format!("EXISTS (SELECT 1 FROM mynah_writers WHERE key = {writer})"));
             if line.is_sign_due() {
@@ -193,13 +224,11 @@ impl Batch {
         Ok(())
     }
 
-    fn add_records<'a>(&'a self, statement: &mut Statement<'a>, line: &mut Line, writer: &str) {
+    fn add_records<'a>(&'a self, statement: &mut Statement<'a>) {
         if self.records.is_empty() {
             return;
         }
         let records = || self.records.iter();
-        let first = line.no + 1;
-        line.no += self.records.len() as i64;
         let columns = [
             statement.column(records().map(|record| &*record.envelope().run_id), TEXTS),
             statement.column(records().map(|record| record.seq().cast_signed()), NUMBERS),
@@ -208,33 +237,29 @@ impl Batch {
                 .column(records().map(|record| record.body().map(|body| &body.salt[..])), BYTES),
             statement
                 .column(records().map(|record| record.body().map(|body| &body.payload[..])), BYTES),
-            statement.column(first..=line.no, NUMBERS),
         ];
         statement.parts.push(format!(
-            "kept AS (INSERT INTO mynah_records (run, seq, envelope, salt, payload, writer, no) \
-             SELECT v.run, v.seq, v.envelope, v.salt, v.payload, {writer}, v.no FROM {})",
-            rows(self.records.len(), &columns, "run, seq, envelope, salt, payload, no")
+            "kept AS (INSERT INTO mynah_records (run, seq, envelope, salt, payload) \
+             SELECT v.run, v.seq, v.envelope, v.salt, v.payload FROM {})",
+            rows(self.records.len(), &columns, "run, seq, envelope, salt, payload")
         ));
     }
 
-    fn add_messages<'a>(&'a self, statement: &mut Statement<'a>, line: &mut Line, writer: &str) {
+    fn add_messages<'a>(&'a self, statement: &mut Statement<'a>) {
         if self.delivered.is_empty() {
             return;
         }
         let messages = || self.delivered.iter();
-        let first = line.no + 1;
-        line.no += self.delivered.len() as i64;
         let columns = [
             statement.column(messages().map(|message| &*message.run), TEXTS),
             statement.column(messages().map(|message| &*message.id), TEXTS),
             statement.column(messages().map(|message| message.n), NUMBERS),
             statement.column(messages().map(|message| &message.payload[..]), BYTES),
-            statement.column(first..=line.no, NUMBERS),
         ];
         statement.parts.push(format!(
-            "messages AS (INSERT INTO mynah_inbox (run, id, n, at, payload, writer, no) \
-             SELECT v.run, v.id, v.n, {NOW}, v.payload, {writer}, v.no FROM {})",
-            rows(self.delivered.len(), &columns, "run, id, n, payload, no")
+            "messages AS (INSERT INTO mynah_inbox (run, id, n, at, payload) \
+             SELECT v.run, v.id, v.n, {NOW}, v.payload FROM {})",
+            rows(self.delivered.len(), &columns, "run, id, n, payload")
         ));
     }
 
@@ -279,6 +304,18 @@ impl Batch {
     }
 }
 
+/// The columns of heads, in the order of their names.
+fn head_columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> [String; 5] {
+    let each = || runs.iter().map(|known| &known.entry.summary);
+    [
+        statement.column(each().map(|summary| &*summary.run_id), TEXTS),
+        statement.column(runs.iter().map(|known| known.version), NUMBERS),
+        statement.column(each().map(|summary| summary.updated), NUMBERS),
+        statement.column(each().map(|summary| summary.records.cast_signed()), NUMBERS),
+        statement.column(each().map(|summary| &summary.hash.0[..]), BYTES),
+    ]
+}
+
 /// The columns that change, in the order of their names.
 fn columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> Vec<String> {
     let each = || runs.iter().copied();
@@ -289,11 +326,7 @@ fn columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> Vec<String>
     let owner = |known: &'a Known| known.entry.holder.as_ref().map(|holder| &*holder.owner);
     vec![
         statement.column(each().map(|known| &*summary(known).run_id), TEXTS),
-        numbers(statement, &|known| known.version),
         statement.column(each().map(|known| summary(known).status as i16), Type::INT2_ARRAY),
-        numbers(statement, &|known| summary(known).updated),
-        numbers(statement, &|known| summary(known).records.cast_signed()),
-        statement.column(each().map(|known| &summary(known).hash.0[..]), BYTES),
         statement.column(each().map(|known| summary(known).model.as_deref()), TEXTS),
         numbers(statement, &|known| summary(known).totals.turns.cast_signed()),
         numbers(statement, &|known| summary(known).totals.tool_calls.cast_signed()),

@@ -72,11 +72,11 @@ fn ready() -> String {
          AND (r.owner IS NULL OR r.owner = $2 OR coalesce(b.until, 0) <= {TIME})"
     );
     format!(
-        "SELECT r.id, r.version, r.shared, r.at_most, (SELECT next FROM mynah_turns WHERE name = 'claims'), \
+        "SELECT r.id, h.version, r.shared, r.at_most, (SELECT next FROM mynah_turns WHERE name = 'claims'), \
          r.owner IS NOT NULL AND r.owner <> $2 \
          FROM (SELECT DISTINCT unnest($1::text[])) AS q(name) CROSS JOIN LATERAL (\
          (SELECT r.* {free} AND r.wake <= 0 ORDER BY r.priority DESC, r.started, r.key LIMIT $3::int8 + $4::int8) UNION ALL \
-         SELECT r.* {free} AND r.wake > 0 AND r.wake <= {TIME}) AS r \
+         SELECT r.* {free} AND r.wake > 0 AND r.wake <= {TIME}) AS r JOIN mynah_heads h ON h.run = r.id \
          ORDER BY r.priority DESC, r.started, r.key LIMIT $3 OFFSET $4"
     )
 }
@@ -159,9 +159,11 @@ impl Claim<'_> {
              beat AS (INSERT INTO mynah_beats AS b (process, until) VALUES ($4::text, {until}) \
              ON CONFLICT (process) DO UPDATE SET until = CASE WHEN b.until = excluded.until THEN b.until - 1 ELSE excluded.until END \
              RETURNING until), \
-             taken AS (UPDATE mynah_runs r SET owner = $3::text, token = r.token + 1, version = r.version + 1 \
-             FROM unnest($1::text[], $2::int8[]) AS v(id, version) WHERE r.id = v.id AND r.version = v.version \
-             AND ($6::int8 IS NULL OR EXISTS (SELECT 1 FROM turn)) RETURNING r.id, r.token) \
+             heads AS (UPDATE mynah_heads h SET version = h.version + 1 \
+             FROM unnest($1::text[], $2::int8[]) AS v(run, version) WHERE h.run = v.run AND h.version = v.version \
+             AND ($6::int8 IS NULL OR EXISTS (SELECT 1 FROM turn)) RETURNING h.run), \
+             taken AS (UPDATE mynah_runs r SET owner = $3::text, token = r.token + 1 FROM heads WHERE r.id = heads.run \
+             RETURNING r.id, r.token) \
              SELECT taken.id, taken.token, beat.until FROM taken, beat"
         );
         let given: [(&(dyn ToSql + Sync), Type); 6] = [
@@ -199,11 +201,12 @@ mod tests {
     async fn a_claim_reads_few_of_the_runs_that_wait() -> Result<()> {
         let Some(server) = server::start() else { return Ok(()) };
         let client = Connector::new(Target::parse(&server.fresh())?).connect().await?;
-        let fill = "INSERT INTO mynah_runs (id, version, status, started, updated, records, hash, turns, tool_calls, input_tokens, \
+        let fill = "INSERT INTO mynah_runs (id, status, started, turns, tool_calls, input_tokens, \
                     output_tokens, cost, sealed, token, queue, priority, at_most, wake, delivered) \
-                    SELECT 'run-' || n, 1, 0, n, n, 1, '', 0, 0, 0, 0, 0, false, 0, 'q' || n % 3, n % 5, 4294967295, \
+                    SELECT 'run-' || n, 0, n, 0, 0, 0, 0, 0, false, 0, 'q' || n % 3, n % 5, 4294967295, \
                     CASE WHEN n % 2 = 0 THEN -9223372036854775808 ELSE 9223372036854775807 END, 0 \
-                    FROM generate_series(1, 20000) AS n; ANALYZE mynah_runs";
+                    FROM generate_series(1, 20000) AS n; \
+                    INSERT INTO mynah_heads SELECT id, 1, started, 1, '' FROM mynah_runs; ANALYZE mynah_runs, mynah_heads";
         client.batch_execute(fill).await.map_err(failure)?;
         let queues = ["q0", "q1"];
         let given: [(&(dyn ToSql + Sync), Type); 4] = [

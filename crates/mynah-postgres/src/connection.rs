@@ -174,7 +174,7 @@ pub(crate) struct Line {
     pub(crate) client: Client,
     /// By which what it writes is found by those who follow changes.
     pub(crate) writer: i64,
-    /// The number of the last thing that it wrote.
+    /// The number of its last commit.
     pub(crate) no: i64,
     /// The server's process that serves it.
     pub(crate) session: i32,
@@ -197,11 +197,14 @@ impl Line {
             ("enable_seqscan", "off"),
             ("enable_hashjoin", "off"),
             ("enable_mergejoin", "off"),
+            // What is switched off counts as so expensive that the server would compile it.
+            ("jit", "off"),
         ] {
             let _ = client.batch_execute(&format!("SET {setting} = {value}")).await;
         }
         let insert = format!(
-            "WITH gone AS (DELETE FROM mynah_writers WHERE at < {NOW} - {KEPT}), \
+            "WITH gone AS (DELETE FROM mynah_writers WHERE at < {NOW} - {KEPT} RETURNING key), \
+             forgotten AS (DELETE FROM mynah_commits c USING gone WHERE c.writer = gone.key), \
              silent AS (DELETE FROM mynah_beats WHERE until < {NOW} - {KEPT}) \
              INSERT INTO mynah_writers (at) VALUES ({NOW}) RETURNING key, at, pg_backend_pid()"
         );

@@ -384,7 +384,8 @@ impl Log for PostgresLog {
     fn wipe(&self) -> LogFuture<'_, ()> {
         Box::pin(async move {
             let vacuum = |client: Client| async move {
-                let vacuum = "VACUUM mynah_records, mynah_runs, mynah_inbox, mynah_parts";
+                let vacuum =
+                    "VACUUM mynah_records, mynah_runs, mynah_heads, mynah_inbox, mynah_parts";
                 client.batch_execute(vacuum).await.map_err(failure)
             };
             // The server only warns a role that may not do it.

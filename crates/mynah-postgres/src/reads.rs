@@ -70,7 +70,7 @@ pub(crate) async fn records(
     };
     // Records that were counted before exist when they are read.
     let name: [(&(dyn ToSql + Sync), Type); 1] = [(&sought(run), Type::TEXT)];
-    let last = client.query_typed("SELECT records FROM mynah_runs WHERE id = $1", &name);
+    let last = client.query_typed("SELECT records FROM mynah_heads WHERE run = $1", &name);
     let select = "SELECT envelope, salt, payload, seq FROM (SELECT *, sum(coalesce(octet_length(payload), 0)) \
                   OVER (ORDER BY seq) - coalesce(octet_length(payload), 0) AS before FROM (SELECT envelope, salt, payload, seq \
                   FROM mynah_records WHERE run = $1 AND seq >= $2 ORDER BY seq LIMIT $3) AS part) AS sized \
@@ -256,8 +256,8 @@ pub(crate) async fn parts(
     seq: u64,
     first: u64,
 ) -> Result<Option<Vec<AnswerPart>>> {
-    let select = "SELECT r.records, r.sealed, p.first, p.count, p.payload FROM mynah_runs r \
-                  LEFT JOIN mynah_parts p ON p.run = r.id AND p.seq = r.records AND r.records = $2 AND p.first + p.count > $3 \
+    let select = "SELECT h.records, r.sealed, p.first, p.count, p.payload FROM mynah_runs r JOIN mynah_heads h ON h.run = r.id \
+                  LEFT JOIN mynah_parts p ON p.run = r.id AND p.seq = h.records AND h.records = $2 AND p.first + p.count > $3 \
                   WHERE r.id = $1 ORDER BY p.first";
     let [place, from] = [seq, first].map(|number| i64::try_from(number).unwrap_or(i64::MAX));
     let given: [(&(dyn ToSql + Sync), Type); 3] =
@@ -282,7 +282,7 @@ pub(crate) async fn parts(
 /// The versions of runs, which every write of one changes.
 pub(crate) async fn versions(client: &Client, runs: &[RunId]) -> Result<HashMap<RunId, i64>> {
     let ids: Vec<Option<&str>> = runs.iter().map(|run| sought(run)).collect();
-    let select = "SELECT id, version FROM mynah_runs WHERE id = ANY($1)";
+    let select = "SELECT run, version FROM mynah_heads WHERE run = ANY($1)";
     let rows = client.query_typed(select, &[(&ids, TEXTS)]).await.map_err(failure)?;
     Ok(rows.iter().map(|row| (RunId::from(row.get::<_, &str>(0)), row.get(1))).collect())
 }
@@ -310,8 +310,7 @@ pub(crate) async fn changes(
     limit: usize,
 ) -> Result<Changes> {
     let Some(cursor) = cursor else {
-        let select = "SELECT w.key, greatest((SELECT max(no) FROM mynah_records WHERE writer = w.key), \
-                      (SELECT max(no) FROM mynah_inbox WHERE writer = w.key), 0) FROM mynah_writers w";
+        let select = "SELECT w.key, coalesce((SELECT max(no) FROM mynah_commits WHERE writer = w.key), 0) FROM mynah_writers w";
         let rows = client.query_typed(select, &[]).await.map_err(failure)?;
         let last = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         return Ok(Changes::new(Vec::new(), written(&last)));
@@ -320,11 +319,11 @@ pub(crate) async fn changes(
     let (writers, from): (Vec<i64>, Vec<i64>) = seen.into_iter().unzip();
     // Numbers grow in the order of the commits of one connection, so everything up to a visible number is committed. A connection
     // without news gives one row.
-    let select = "SELECT w.key, coalesce(m.no, v.no, 0), m.run FROM mynah_writers w \
+    let select = "SELECT w.key, coalesce(m.no, v.no, 0), m.runs FROM mynah_writers w \
         LEFT JOIN unnest($1::int8[], $2::int8[]) AS v(writer, no) ON v.writer = w.key LEFT JOIN LATERAL (\
-        (SELECT no, run FROM mynah_records WHERE writer = w.key AND no > coalesce(v.no, 0) ORDER BY no LIMIT $3) UNION ALL \
-        (SELECT no, run FROM mynah_inbox WHERE writer = w.key AND no > coalesce(v.no, 0) ORDER BY no LIMIT $3) \
-        ORDER BY no LIMIT $3) AS m ON true";
+        SELECT no, runs FROM (SELECT no, runs, sum(cardinality(runs)) OVER (ORDER BY no) - cardinality(runs) AS before FROM (\
+        SELECT no, runs FROM mynah_commits WHERE writer = w.key AND no > coalesce(v.no, 0) ORDER BY no LIMIT $3) AS part) AS sized \
+        WHERE before < $3) AS m ON true";
     let given: [(&(dyn ToSql + Sync), Type); 3] =
         [(&writers, NUMBERS), (&from, NUMBERS), (&clamped(limit.max(1)), Type::INT8)];
     let rows = client.query_typed(select, &given).await.map_err(failure)?;
@@ -333,14 +332,15 @@ pub(crate) async fn changes(
         let reached = next.entry(row.get(0)).or_default();
         *reached = row.get::<_, i64>(1).max(*reached);
     }
-    let ids: BTreeSet<String> = rows.iter().filter_map(|row| row.get(2)).collect();
+    let ids = rows.iter().filter_map(|row| row.get::<_, Option<Vec<String>>>(2));
+    let ids: BTreeSet<String> = ids.flatten().collect();
     let ids: Vec<String> = ids.into_iter().filter(|run| run != MAINTENANCE).collect();
     if ids.is_empty() {
         return Ok(Changes::new(Vec::new(), written(&next)));
     }
-    let select = "SELECT r.id, r.records, r.hash, r.status, \
+    let select = "SELECT r.id, h.records, h.hash, r.status, \
                   EXISTS (SELECT 1 FROM mynah_inbox i WHERE i.run = r.id AND i.payload IS NOT NULL) \
-                  FROM mynah_runs r WHERE r.id = ANY($1)";
+                  FROM mynah_runs r JOIN mynah_heads h ON h.run = r.id WHERE r.id = ANY($1)";
     let rows = client.query_typed(select, &[(&ids, TEXTS)]).await.map_err(failure)?;
     let change = |row: &Row| {
         let run: String = get(row, 0, "")?;
@@ -360,7 +360,9 @@ pub(crate) async fn changes(
 
 /// Checks that every row belongs to a run, and that the reserved ids are those of the removed runs.
 pub(crate) async fn check(client: &Client) -> Result<()> {
-    for (table, what) in [("mynah_records", "a record"), ("mynah_inbox", "a message")] {
+    for (table, what) in
+        [("mynah_heads", "a head"), ("mynah_records", "a record"), ("mynah_inbox", "a message")]
+    {
         let select = format!(
             "SELECT t.run FROM {table} t WHERE NOT EXISTS (SELECT 1 FROM mynah_runs r WHERE r.id = t.run) LIMIT 1"
         );
@@ -369,12 +371,16 @@ pub(crate) async fn check(client: &Client) -> Result<()> {
             return Err(Corrupt::new(row.get::<_, String>(0), 0, what).into());
         }
     }
-    let select = "SELECT r.id, r.records, count(k.seq) FROM mynah_runs r LEFT JOIN mynah_records k ON k.run = r.id \
-                  GROUP BY r.id, r.records HAVING r.records <> count(k.seq) OR r.records <> max(k.seq) LIMIT 1";
+    let select = "SELECT h.run, h.records, count(k.seq) FROM mynah_heads h LEFT JOIN mynah_records k ON k.run = h.run \
+                  GROUP BY h.run, h.records HAVING h.records <> count(k.seq) OR h.records <> max(k.seq) LIMIT 1";
     if let Some(row) = client.query_typed(select, &[]).await.map_err(failure)?.first() {
         let (last, found): (i64, i64) = (row.get(1), row.get(2));
         let what = format!("the index counts {last} records, and there are {found}");
         return Err(Corrupt::new(row.get::<_, String>(0), 0, what).into());
+    }
+    let select = "SELECT r.id FROM mynah_runs r WHERE NOT EXISTS (SELECT 1 FROM mynah_heads h WHERE h.run = r.id) LIMIT 1";
+    if let Some(row) = client.query_typed(select, &[]).await.map_err(failure)?.first() {
+        return Err(Corrupt::new(row.get::<_, String>(0), 0, "its head is missing").into());
     }
     let early = "SELECT id FROM mynah_seals WHERE place < 0 LIMIT 1";
     if let Some(row) = client.query_typed(early, &[]).await.map_err(failure)?.first() {

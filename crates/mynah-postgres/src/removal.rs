@@ -150,18 +150,19 @@ async fn take_away(
             line.client.execute_typed(strip, &[(&run, Type::TEXT), (&seqs, NUMBERS)]).await?;
             // The next write reads it first.
             let update =
-                "UPDATE mynah_runs SET version = version + 1 WHERE id = $1 AND version = $2";
+                "UPDATE mynah_heads SET version = version + 1 WHERE run = $1 AND version = $2";
             if line.client.execute_typed(update, &given).await? == 0 {
                 return Err(Failed::Conflict);
             }
             known.version += 1;
         }
         Removed::Run { .. } => {
-            let delete = "DELETE FROM mynah_runs WHERE id = $1 AND version = $2";
+            let delete = "DELETE FROM mynah_heads WHERE run = $1 AND version = $2";
             if line.client.execute_typed(delete, &given).await? == 0 {
                 return Err(Failed::Conflict);
             }
             for statement in [
+                "DELETE FROM mynah_runs WHERE id = $1",
                 "DELETE FROM mynah_records WHERE run = $1",
                 "DELETE FROM mynah_inbox WHERE run = $1",
                 "DELETE FROM mynah_parts WHERE run = $1",

@@ -4,26 +4,28 @@ use std::sync::Arc;
 
 use mynah_data::{Result, RunId};
 use mynah_log::{
-    Corrupt, Hash, Queue, RunStatus, RunSummary,
+    Corrupt, Hash, Queue, RunStatus, RunSummary, Totals,
     backend::{Holder, IndexEntry},
 };
 use tokio_postgres::{Row, types::FromSql};
 
 /// The columns of every lookup of a run, in the order in which [`Known::read`] takes them, and where they come from.
-pub(crate) const SELECT: &str = "SELECT r.id, r.key, r.version, r.status, r.started, r.updated, r.records, r.hash, r.model, \
+pub(crate) const SELECT: &str = "SELECT r.id, r.key, h.version, r.status, r.started, h.updated, h.records, h.hash, r.model, \
      r.session, r.turns, r.tool_calls, r.input_tokens, r.output_tokens, r.cost, r.sealed, r.token, r.owner, \
      coalesce(b.until, 0), r.queue, r.priority, r.shared, r.at_most, r.wake, r.delivered, \
      (SELECT s.place FROM mynah_seals s WHERE s.id = r.id AND r.sealed AND s.id <> 'log:maintenance'), \
      CASE WHEN r.delivered > 0 THEN (SELECT array_agg(i.id) FROM mynah_inbox i \
      WHERE i.run = r.id AND i.payload IS NOT NULL) END \
-     FROM mynah_runs r LEFT JOIN mynah_beats b ON b.process = split_part(r.owner, '/', 1) ";
+     FROM mynah_runs r LEFT JOIN mynah_heads h ON h.run = r.id LEFT JOIN mynah_beats b ON b.process = split_part(r.owner, '/', 1) ";
 
-/// The row of a run.
+/// The rows of a run: of itself, and of its head.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub(crate) entry: IndexEntry,
     /// Its version in the table; 0 if it does not exist yet.
     pub(crate) version: i64,
+    /// What the columns that change less often than its head are in the table.
+    stored: Option<Changing>,
     /// Whether its seal has no place among the log's yet.
     pub(crate) is_unplaced: bool,
     /// The ids of the messages that wait for it.
@@ -36,12 +38,26 @@ pub(crate) struct Known {
     pub(crate) is_changed: bool,
 }
 
+/// The columns of a run that change, but not with every record.
+#[derive(Clone, Debug, PartialEq)]
+struct Changing {
+    status: RunStatus,
+    model: Option<Arc<str>>,
+    totals: Totals,
+    is_sealed: bool,
+    token: u64,
+    owner: Option<String>,
+    wake: i64,
+    delivered: i64,
+}
+
 impl Known {
     /// A run that is not in the table yet.
     pub(crate) fn new(entry: IndexEntry) -> Self {
         Self {
             entry,
             version: 0,
+            stored: None,
             is_unplaced: false,
             messages: Vec::new(),
             delivered: 0,
@@ -108,15 +124,45 @@ impl Known {
         let owner: Option<String> = get(row, 17, &run)?;
         let until: i64 = get(row, 18, &run)?;
         let holder = owner.map(|owner| Holder { owner, until });
-        Ok(Self {
+        let mut known = Self {
             entry: IndexEntry { summary, token, holder },
             version: get(row, 2, &run)?,
+            stored: None,
             is_unplaced: is_sealed && place.is_none(),
             messages: get::<Option<Vec<String>>>(row, 26, &run)?.unwrap_or_default(),
             delivered: get(row, 24, &run)?,
             may_have_parts: true,
             is_changed: false,
-        })
+        };
+        known.stored = Some(Changing { wake, ..known.changing() });
+        Ok(known)
+    }
+
+    fn changing(&self) -> Changing {
+        let RunSummary { status, model, totals, seal, .. } = &self.entry.summary;
+        Changing {
+            status: *status,
+            model: model.clone(),
+            totals: totals.clone(),
+            is_sealed: seal.is_some(),
+            token: self.entry.token,
+            owner: self.entry.holder.as_ref().map(|holder| holder.owner.clone()),
+            wake: self.wake(),
+            delivered: self.delivered,
+        }
+    }
+
+    /// Whether nothing but its head has changed.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.stored.as_ref() == Some(&self.changing())
+    }
+
+    /// Takes note that it was written.
+    pub(crate) fn wrote(&mut self) {
+        if std::mem::take(&mut self.is_changed) {
+            self.version += 1;
+            self.stored = Some(self.changing());
+        }
     }
 }
 

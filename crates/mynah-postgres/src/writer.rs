@@ -328,7 +328,7 @@ impl Writer {
         batch.write(line, &runs).await?;
         for run in touched {
             if let Some(known) = self.known.get_mut(run) {
-                known.version += i64::from(std::mem::take(&mut known.is_changed));
+                known.wrote();
                 if known.entry.summary.seal.is_some() {
                     self.known.remove(run);
                 }

@@ -504,7 +504,7 @@ fn workers_that_are_killed_at_random_lose_no_run_and_repeat_nothing() {
             if log.runs(open).await.expect("an index").runs.is_empty() {
                 break;
             }
-            let records = server.sql("SELECT sum(records) FROM killed.mynah_runs");
+            let records = server.sql("SELECT sum(records) FROM killed.mynah_heads");
             if records != last.0 {
                 last = (records, Instant::now());
             }

@@ -101,13 +101,14 @@ async fn a_value_that_was_changed_in_the_tables_is_found() {
         ("UPDATE mynah_records SET envelope = '\\xa0' WHERE seq = 2", false),
         ("DELETE FROM mynah_records WHERE seq = 2", true),
         ("UPDATE mynah_records SET seq = 9 WHERE seq = 3", true),
-        ("UPDATE mynah_runs SET hash = '\\x00'", false),
-        ("UPDATE mynah_runs SET records = 1", true),
+        ("UPDATE mynah_heads SET hash = '\\x00'", false),
+        ("UPDATE mynah_heads SET records = 1", true),
         ("UPDATE mynah_runs SET token = -1", false),
         ("UPDATE mynah_runs SET status = 77", false),
         ("UPDATE mynah_seals SET place = 7", false),
         ("UPDATE mynah_seals SET hash = '\\x00'", false),
         ("DELETE FROM mynah_runs", true),
+        ("DELETE FROM mynah_heads", true),
         ("INSERT INTO mynah_pruned VALUES ('x')", true),
     ] {
         let url = server.fresh();

@@ -93,8 +93,10 @@ async fn every_removed_record_is_found() {
                 ))
                 .await;
             }
-            book.change(&format!("UPDATE mynah_runs SET records = records - 1 WHERE id = '{run}'"))
-                .await;
+            book.change(&format!(
+                "UPDATE mynah_heads SET records = records - 1 WHERE run = '{run}'"
+            ))
+            .await;
             assert_eq!(book.found(run).await, seq.min(last - 1));
         }
     }
@@ -147,7 +149,8 @@ async fn a_run_that_is_cut_off_or_taken_out_is_found() {
     // The seal and what stands before it, with an index that agrees.
     book.change(&format!(
         "DELETE FROM mynah_records WHERE run = 'sealed' AND seq > {}; \
-         UPDATE mynah_runs SET records = {}, sealed = false, status = 0 WHERE id = 'sealed'",
+         UPDATE mynah_heads SET records = {} WHERE run = 'sealed'; \
+         UPDATE mynah_runs SET sealed = false, status = 0 WHERE id = 'sealed'",
         last - 2,
         last - 2
     ))
