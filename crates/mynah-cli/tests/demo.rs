@@ -39,7 +39,7 @@ const STORY: &str = r#"An agent at work, without a key: the model plays a script
 
 6. One byte changes in a copy of the file: 89 EUR becomes 80 EUR.
 
-   corrupt: record 5: the body is not the one that was committed to
+   corrupt: record 5: it is not the record that was written
 
 Try next:
 

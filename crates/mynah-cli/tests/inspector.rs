@@ -297,7 +297,7 @@ fn a_killed_and_resumed_run_shows_where_its_process_died() {
     browser.wait("document.querySelectorAll('.record-row.row').length > 8");
     browser.wait("document.querySelector('.proof-line')?.innerText.includes('Damaged: record 5')");
     let told = browser.text(".proof-line");
-    for part in ["the body is not the one that was committed to", others] {
+    for part in ["it is not the record that was written", others] {
         assert!(told.contains(part), "{told}");
     }
     browser.has(".record-detail", "This record is damaged");

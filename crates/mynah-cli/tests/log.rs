@@ -25,14 +25,22 @@ fn a_log_that_does_not_exist_is_made_and_one_that_cannot_be_is_exit_code_4() {
 
 #[test]
 fn a_log_that_cannot_be_opened_is_exit_code_4_and_one_that_fails_later_is_told() {
-    const PAGE: usize = 16384;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("damaged.db");
     assert_eq!(play(&url(&path), &[], &scenario(0, json!([chat()]))).code, Some(0));
     let bytes = std::fs::read(&path).unwrap();
-    let cut_off = &bytes[..PAGE + PAGE / 2];
-    let mut overwritten = bytes.clone();
-    overwritten[2 * PAGE..].fill(b'x');
+    let (cut_off, mut overwritten) = (&bytes[..bytes.len() / 4], bytes.clone());
+    let log = rusqlite::Connection::open(&path).unwrap();
+    let select =
+        "SELECT page_size, rootpage FROM sqlite_schema, pragma_page_size WHERE rootpage > 0";
+    let mut roots = log.prepare(select).unwrap();
+    let mut roots = roots.query([]).unwrap();
+    while let Some(row) = roots.next().unwrap() {
+        let [size, page] = [0, 1].map(|column| row.get::<_, i64>(column).unwrap());
+        let [size, page] = [size, page].map(|number| usize::try_from(number).unwrap());
+        overwritten[(page - 1) * size..][..size].fill(b'x');
+    }
+    drop(roots);
     for (damaged, code, lines_told) in [(cut_off, 4, 0), (&overwritten, 0, 2)] {
         std::fs::write(&path, damaged).unwrap();
         let played = play(&url(&path), &[], &scenario(0, json!([chat(), {"op": "verify"}])));

@@ -377,8 +377,7 @@ fn a_run_that_is_damaged_is_named_and_the_others_are_pruned() {
     store.tamper(b"It is on its way.", b"It is in its way.");
     let pruned = store.run(&prune);
     assert_eq!(pruned.code, Some(1), "{}", pruned.stderr);
-    let stays =
-        "run-0  stays: it is damaged: record 7: the body is not the one that was committed to\n";
+    let stays = "run-0  stays: it is damaged: record 7: it is not the record that was written\n";
     assert!(pruned.stdout.starts_with(stays), "{}", pruned.stdout);
     assert!(pruned.stdout.ends_with("\n1 run, 5 records pruned\n"), "{}", pruned.stdout);
     let said = "mynah: 1 run left as evidence of damage: restore the log from a copy to prune what is damaged, or leave it there\n";

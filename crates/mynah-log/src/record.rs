@@ -6,6 +6,8 @@
 //! can be removed later (personal data, secrets): the chain still verifies, and the commitment
 //! gives nothing away.
 
+mod packed;
+
 use std::{borrow::Cow, sync::Arc};
 
 use mynah_data::{Error, LogReason, Result, RunId};
@@ -92,8 +94,7 @@ impl Envelope {
         let body = Hash(reader.byte_array()?);
         reader.key("kind")?;
         let kind = reader.str()?;
-        let known = Kind::of(kind).map(|kind| Cow::Borrowed(kind.as_str()));
-        let kind = known.unwrap_or_else(|| Cow::Owned(kind.to_owned()));
+        let kind = Self::kind_of(kind);
         let prev = match members {
             6 => None,
             7 => {
@@ -104,6 +105,18 @@ impl Envelope {
         };
         reader.end()?;
         Ok(Self { v: FORMAT, run_id, seq, prev, ts, kind, body })
+    }
+
+    fn kind_of(name: &str) -> Cow<'static, str> {
+        let known = Kind::of(name).map(|kind| Cow::Borrowed(kind.as_str()));
+        known.unwrap_or_else(|| Cow::Owned(name.to_owned()))
+    }
+}
+
+impl Hash {
+    /// The hash of the record with this envelope.
+    fn of_envelope(bytes: &[u8]) -> Self {
+        Self::of(&[RECORD_DOMAIN, bytes])
     }
 }
 
@@ -119,6 +132,13 @@ pub struct Body {
 impl Body {
     fn commitment(&self) -> Hash {
         Hash::of(&[BODY_DOMAIN, &self.salt, &self.payload])
+    }
+
+    fn check_size(&self) -> Result<(), String> {
+        if self.payload.len() > MAX_PAYLOAD {
+            return Err(format!("its payload has more than {MAX_PAYLOAD} bytes"));
+        }
+        Ok(())
     }
 }
 
@@ -157,20 +177,31 @@ impl Record {
         let envelope = Envelope::read(&bytes)
             .map_err(|error| Corrupt::new("", 0, wrong("envelope", &error)))?;
         let corrupt = |what: String| Corrupt::new(&envelope.run_id, envelope.seq, what);
-        let kind = Kind::of(&envelope.kind);
-        let mut gist = RecordSummary::default();
         if let Some(body) = &body {
-            if body.payload.len() > MAX_PAYLOAD {
-                return Err(corrupt(format!("its payload has more than {MAX_PAYLOAD} bytes")));
-            }
+            body.check_size().map_err(corrupt)?;
             if body.commitment() != envelope.body {
                 return Err(corrupt("the body is not the one that was committed to".to_owned()));
             }
-            gist = RecordSummary::read(&body.payload, kind, &envelope.kind).map_err(corrupt)?;
         }
-        let unknown = || corrupt(too_new(format_args!("records of kind {:?}", envelope.kind)));
+        let (run_id, seq, hash) =
+            (envelope.run_id.clone(), envelope.seq, Hash::of_envelope(&bytes));
+        Self::new(envelope, bytes, hash, body).map_err(|what| Corrupt::new(run_id, seq, what))
+    }
+
+    /// A record whose envelope commits to its body.
+    fn new(
+        envelope: Envelope,
+        bytes: Arc<[u8]>,
+        hash: Hash,
+        body: Option<Body>,
+    ) -> Result<Self, String> {
+        let kind = Kind::of(&envelope.kind);
+        let mut gist = RecordSummary::default();
+        if let Some(body) = &body {
+            gist = RecordSummary::read(&body.payload, kind, &envelope.kind)?;
+        }
+        let unknown = || too_new(format_args!("records of kind {:?}", envelope.kind));
         let kind = kind.ok_or_else(unknown)?;
-        let hash = Hash::of(&[RECORD_DOMAIN, &bytes]);
         Ok(Self(Arc::new(Parts { envelope, kind, bytes, hash, body, gist })))
     }
 
@@ -369,7 +400,7 @@ impl Chain {
         writer.start();
         envelope.write(writer);
         let bytes: Arc<[u8]> = Arc::from(writer.bytes());
-        let hash = Hash::of(&[RECORD_DOMAIN, &bytes]);
+        let hash = Hash::of_envelope(&bytes);
         let (kind, body, gist) = (fact.kind(), Some(body), RecordSummary::of(fact));
         let parts = Parts { envelope, kind, bytes, hash, body, gist };
         let record = Record(Arc::new(parts));

@@ -7,6 +7,7 @@ mod conformance;
 mod cuts;
 mod format;
 mod hostile;
+mod packed;
 mod record_contract;
 mod targets;
 mod vectors;

@@ -89,7 +89,7 @@ async fn memory() -> Result<(), Failure> {
 /// comes.
 async fn one_run(folder: &Path) -> Result<(), Failure> {
     let log = SqliteLog::open(folder.join("one.db"))?;
-    let same = raw_sqlite(&folder.join("same.db"), 4096)?;
+    let same = raw_sqlite(&folder.join("same.db"), 1024)?;
     let large = raw_sqlite(&folder.join("large.db"), 16384)?;
     let facts = turn();
     let mut chain = begun("run")?;

@@ -30,8 +30,12 @@ pub(crate) const SCHEMA: u32 = 1;
 const TABLES: [&str; 10] =
     ["runs", "beats", "inbox", "parts", "heads", "older", "records", "seals", "pruned", "unwiped"];
 
-/// Small: every commit writes whole pages, most of them for a record or two, and every table has one from the beginning.
-const PAGE: u32 = 4096;
+/// Small: every commit writes whole pages, most of them for a record or two, and every table has one from the beginning. A record that does
+/// not fit into a page leaves little of its last one empty.
+const PAGE: u32 = 1024;
+
+/// How many pages are written ahead before they are moved into the file: four megabytes.
+const AHEAD: u32 = (4 << 20) / PAGE;
 
 /// How many statements a connection remembers: all that the thread that writes has, and some more.
 const STATEMENTS: usize = 32;
@@ -184,6 +188,7 @@ impl File {
                 self.0.display()
             )));
         }
+        connection.pragma_update(None, "wal_autocheckpoint", AHEAD).map_err(failed)?;
         // Removed data must leave no copy behind, not even the time of its writing.
         connection.pragma_update(None, "secure_delete", true).map_err(failed)?;
         make(connection, durability).map_err(failed)

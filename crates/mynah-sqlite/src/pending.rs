@@ -7,7 +7,7 @@
 use std::{mem, sync::LazyLock};
 
 use mynah_log::Record;
-use rusqlite::{Connection, Error, params};
+use rusqlite::{Connection, Error, ToSql, params};
 
 /// How many records are gathered at most, and how many bytes of them, about: a statement has its own copy of what it writes.
 const MANY: usize = 16;
@@ -15,14 +15,15 @@ const HEAVY: usize = 64 << 10;
 
 /// Behind all others, whose keys are smaller. Anything that is wrong ends the transaction: to end only itself, a statement that
 /// writes many rows would copy each page before it is changed.
-const INSERT: &str = "INSERT OR ROLLBACK INTO records (envelope, salt, payload) VALUES (?, ?, ?)";
+const INSERT: &str =
+    "INSERT OR ROLLBACK INTO records (run, envelope, salt, payload) VALUES (?, ?, ?, ?)";
 static INSERT_MANY: LazyLock<String> =
-    LazyLock::new(|| INSERT.to_owned() + &", (?, ?, ?)".repeat(MANY - 1));
+    LazyLock::new(|| INSERT.to_owned() + &", (?, ?, ?, ?)".repeat(MANY - 1));
 
-/// Rows to be written: records, whose keys follow each other, and the states of runs by their keys.
+/// Rows to be written: records by their runs' keys, whose own keys follow each other, and the states of runs.
 #[derive(Default)]
 pub(crate) struct Pending {
-    records: Vec<Record>,
+    records: Vec<(i64, Record)>,
     bytes: usize,
     /// The key that the last of them will have.
     last: i64,
@@ -30,11 +31,11 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Takes in a record, whose key follows that of the one before.
-    pub(crate) fn insert(&mut self, key: i64, record: &Record) {
+    /// Takes in a record of a run, whose key follows that of the one before.
+    pub(crate) fn insert(&mut self, key: i64, run: i64, record: &Record) {
         self.bytes += record.body().map_or(0, |body| body.payload.len());
         self.last = key;
-        self.records.push(record.clone());
+        self.records.push((run, record.clone()));
     }
 
     /// Takes in the state of a run, in the place of the one before.
@@ -71,20 +72,21 @@ impl Pending {
 fn insert(
     connection: &Connection,
     sql: &str,
-    records: &[Record],
+    records: &[(i64, Record)],
     count: usize,
 ) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(sql)?;
     for records in records.chunks(count) {
         let mut place = 1..;
-        let mut bind = |value: Option<&[u8]>| {
+        let mut bind = |value: &dyn ToSql| {
             statement.raw_bind_parameter(place.next().unwrap_or_default(), value)
         };
-        for record in records {
+        for (run, record) in records {
             let body = record.body();
-            bind(Some(record.envelope_bytes()))?;
-            bind(body.map(|body| &body.salt[..]))?;
-            bind(body.map(|body| &body.payload[..]))?;
+            bind(run)?;
+            bind(&record.pack())?;
+            bind(&body.map(|body| &body.salt[..]))?;
+            bind(&body.map(|body| &body.payload[..]))?;
         }
         statement.raw_execute()?;
     }

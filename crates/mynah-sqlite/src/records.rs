@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
-use mynah_log::{Body, Corrupt, Fact, Hash, MAINTENANCE, Record, Removed, RunSummary, Tombstone};
-use rusqlite::{Connection, OptionalExtension as _, Row, types::Type};
+use mynah_log::{Body, Corrupt, Fact, MAINTENANCE, Record, Removed, RunSummary, Tombstone};
+use rusqlite::{Connection, OptionalExtension as _, Row, params, types::Type};
 
 use crate::{
     Answer,
@@ -13,6 +13,8 @@ use crate::{
 
 /// How many bytes of records are read at once, about.
 const PORTION: usize = 16 << 20;
+
+const SELECT: &str = "SELECT run, envelope, salt, payload FROM records WHERE key = ?1";
 
 pub(crate) fn read(
     connection: &Connection,
@@ -37,11 +39,10 @@ pub(crate) fn read_now(
     let from = from.max(1);
     let places = from..from.saturating_add(limit as u64).min(last + 1);
     let keys = attempt!(rows(connection, &known, places.clone())?);
-    let mut select =
-        connection.prepare_cached("SELECT envelope, salt, payload FROM records WHERE key = ?1")?;
+    let mut select = connection.prepare_cached(SELECT)?;
     let (mut records, mut bytes) = (Vec::new(), 0);
     for (seq, key) in places.clone().zip(&keys) {
-        let record = select.query_row([key], |row| check(row, run, seq)).optional()?;
+        let record = select.query_row([key], |row| check(row, &known, seq)).optional()?;
         let Some(record) = record else { break };
         let record = attempt!(record);
         bytes += record.size();
@@ -51,11 +52,7 @@ pub(crate) fn read_now(
         }
     }
     let next = from + records.len() as u64;
-    if places.contains(&next) {
-        let what = format!("it is missing: the index counts {last} records");
-        return Ok(Err(Corrupt::new(run, next, what).into()));
-    }
-    Ok(Ok(records))
+    Ok(if places.contains(&next) { Err(missing(&known, next).into()) } else { Ok(records) })
 }
 
 /// Checks that the reserved ids are those of removed runs, according to the tombstones.
@@ -98,11 +95,19 @@ pub(crate) fn rows(connection: &Connection, known: &Known, places: Range<u64>) -
     let keys = known.recent.find(connection, known.key, places.clone(), *records);
     let keys = attempt!(sound(keys, run, places.start)?);
     let next = places.start + keys.len() as u64;
-    if places.contains(&next) {
-        let what = format!("it is missing: the index counts {records} records");
-        return Ok(Err(Corrupt::new(run.clone(), next, what).into()));
-    }
-    Ok(Ok(keys))
+    Ok(if places.contains(&next) { Err(missing(known, next).into()) } else { Ok(keys) })
+}
+
+/// The record of a run in this place, and in this row.
+pub(crate) fn find(connection: &Connection, known: &Known, seq: u64, key: i64) -> Answer<Record> {
+    let mut select = connection.prepare_cached(SELECT)?;
+    let record = select.query_row([key], |row| check(row, known, seq)).optional()?;
+    Ok(record.unwrap_or_else(|| Err(missing(known, seq).into())))
+}
+
+fn missing(known: &Known, seq: u64) -> Corrupt {
+    let RunSummary { run_id, records, .. } = &known.entry.summary;
+    Corrupt::new(run_id, seq, format!("it is missing: the index counts {records} records"))
 }
 
 /// The greatest key of all records; 0 if there are none.
@@ -111,18 +116,10 @@ pub(crate) fn last_key(connection: &Connection) -> rusqlite::Result<i64> {
     select.query_row([], |row| row.get(0))
 }
 
-/// The hash of the record in a row; none if there is no such row, or no record in it.
-pub(crate) fn hash(connection: &Connection, key: i64) -> rusqlite::Result<Option<Hash>> {
-    let mut select = connection.prepare_cached("SELECT envelope FROM records WHERE key = ?1")?;
-    let envelope: Option<Vec<u8>> = select.query_row([key], |row| row.get(0)).optional()?;
-    let record = envelope.and_then(|envelope| Record::from_parts(envelope, None).ok());
-    Ok(record.map(|record| record.hash()))
-}
-
-/// Takes the body out of a row.
-pub(crate) fn strip(connection: &Connection, key: i64) -> rusqlite::Result<usize> {
-    let update = "UPDATE records SET salt = NULL, payload = NULL WHERE key = ?1";
-    connection.prepare_cached(update)?.execute([key])
+/// Takes the body of a record out of its row. The envelope is whole then, as part of it would follow from the body.
+pub(crate) fn strip(connection: &Connection, key: i64, record: &Record) -> rusqlite::Result<usize> {
+    let update = "UPDATE records SET envelope = ?2, salt = NULL, payload = NULL WHERE key = ?1";
+    connection.prepare_cached(update)?.execute(params![key, record.envelope_bytes()])
 }
 
 pub(crate) fn delete(connection: &Connection, key: i64) -> rusqlite::Result<usize> {
@@ -130,33 +127,26 @@ pub(crate) fn delete(connection: &Connection, key: i64) -> rusqlite::Result<usiz
 }
 
 /// The record in a row, if it is the expected one.
-fn check(row: &Row<'_>, run: &str, seq: u64) -> Answer<Record> {
-    let (envelope, body) = attempt!(sound(parts(row), run, seq)?);
-    let judge = || {
-        let record = Record::from_parts(envelope, body).map_err(|corrupt| corrupt.what)?;
-        let envelope = record.envelope();
-        if *envelope.run_id != *run || envelope.seq != seq {
-            return Err(format!(
-                "record {} of run {} is in its place",
-                envelope.seq, envelope.run_id
-            ));
-        }
-        Ok(record)
-    };
-    Ok(judge().map_err(|what| Corrupt::new(run, seq, what).into()))
+fn check(row: &Row<'_>, known: &Known, seq: u64) -> Answer<Record> {
+    let run = &known.entry.summary.run_id;
+    let (key, envelope, body) = attempt!(sound(parts(row), run, seq)?);
+    if key != known.key {
+        let what = "its row names another run".to_owned();
+        return Ok(Err(Corrupt::new(run, seq, what).into()));
+    }
+    Ok(Record::unpack(envelope, run, seq, body).map_err(Into::into))
 }
 
-/// What a row has: an envelope, and a body unless it was removed.
-fn parts(row: &Row<'_>) -> rusqlite::Result<(Arc<[u8]>, Option<Body>)> {
-    let envelope = Arc::from(blob(row, 0)?);
-    let payload = row.get_ref(2)?.as_blob_or_null()?;
-    let body = match (row.get(1)?, payload) {
+/// What a row has: the key of its run, an envelope, and a body unless it was removed.
+fn parts<'r>(row: &'r Row<'_>) -> rusqlite::Result<(i64, &'r [u8], Option<Body>)> {
+    let payload = row.get_ref(3)?.as_blob_or_null()?;
+    let body = match (row.get(2)?, payload) {
         (Some(salt), Some(payload)) => Some(Body { salt, payload: Arc::from(payload) }),
         (None, None) => None,
         (salt, _) => {
             let name = if salt.is_some() { "payload" } else { "salt" };
-            return Err(rusqlite::Error::InvalidColumnType(1, name.to_owned(), Type::Null));
+            return Err(rusqlite::Error::InvalidColumnType(2, name.to_owned(), Type::Null));
         }
     };
-    Ok((envelope, body))
+    Ok((row.get(0)?, blob(row, 1)?, body))
 }

@@ -64,9 +64,10 @@ CREATE TABLE older (
     PRIMARY KEY (run, seq)
 ) STRICT, WITHOUT ROWID;
 
--- In the order in which they were appended, so that pages fill up.
+-- In the order in which they were appended, so that pages fill up. The envelope is packed, or whole: see `Record::pack`.
 CREATE TABLE records (
     key      INTEGER PRIMARY KEY,
+    run      INTEGER NOT NULL,
     envelope BLOB NOT NULL,
     salt     BLOB,
     payload  BLOB

@@ -10,7 +10,7 @@ use std::{
 
 use mynah_data::RunId;
 use mynah_log::{
-    AnswerPart, Append, Corrupt, Durability, Head, InboxMessage, Lease, MAINTENANCE, Queue,
+    AnswerPart, Append, Corrupt, Durability, Head, InboxMessage, Lease, MAINTENANCE, Queue, Record,
     Removed, RunSummary, Stripped, Tombstone,
     backend::{self as entry, Checked, Holder, IndexEntry, previous_run},
 };
@@ -118,7 +118,10 @@ impl Work<'_> {
         for going in &going {
             match going {
                 RemovedRows::Bodies(rows) => {
-                    rows.iter().try_for_each(|row| records::strip(connection, *row).map(drop))?;
+                    let strip = |(row, record): &(i64, Record)| {
+                        records::strip(connection, *row, record).map(drop)
+                    };
+                    rows.iter().try_for_each(strip)?;
                 }
                 RemovedRows::Run { key, run, rows } => {
                     rows.iter().try_for_each(|row| records::delete(connection, *row).map(drop))?;
@@ -151,10 +154,11 @@ impl Work<'_> {
                 for Stripped { seq, hash, .. } in named.iter().filter(|named| named.seq <= there) {
                     let found = attempt!(records::rows(connection, known, *seq..*seq + 1)?);
                     for row in found {
-                        if records::hash(connection, row)? != Some(*hash) {
+                        let record = attempt!(records::find(connection, known, *seq, row)?);
+                        if record.hash() != *hash {
                             return Ok(Err(entry::wrong_tombstone(run_id, *seq)));
                         }
-                        rows.push(row);
+                        rows.push((row, record));
                     }
                 }
                 RemovedRows::Bodies(rows)
@@ -205,7 +209,7 @@ impl Work<'_> {
         };
         for record in records {
             key += 1;
-            pending.insert(key, record);
+            pending.insert(key, known.key, record);
             known.recent.add(connection, known.key, key, record.seq())?;
         }
         let RunSummary { updated, totals, .. } = &known.entry.summary;
@@ -476,7 +480,7 @@ impl Memory {
 
 /// What a tombstone removes, by its rows.
 enum RemovedRows {
-    Bodies(Vec<i64>),
+    Bodies(Vec<(i64, Record)>),
     Run { key: i64, run: RunId, rows: Vec<i64> },
 }
 
@@ -499,7 +503,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use mynah_data::{ErrorKind, LogReason};
-    use mynah_log::{Chain, Fact, Log as _, Record, conformance::Sample};
+    use mynah_log::{Chain, Fact, Log as _, conformance::Sample};
     use rusqlite::ErrorCode;
     use tempfile::TempDir;
 
@@ -666,7 +670,8 @@ mod tests {
     fn a_row_behind_which_there_is_no_room_is_damage() {
         let (_folder, path, connection) = open();
         let mut store = Store::new(connection, Durability::Relaxed);
-        let last = "INSERT INTO records (key, envelope) VALUES (9223372036854775802, x'00')";
+        let last =
+            "INSERT INTO records (key, run, envelope) VALUES (9223372036854775802, 1, x'00')";
         connect(&path).execute(last, []).expect("a row");
         let mut work = store.begin().expect("a transaction");
         let mut run = Sample::new("run", 0).tool_turn();

@@ -16,7 +16,7 @@ use crate::tables::Head;
 const RUNS: [&str; 3] = ["sealed", "open", "held"];
 
 /// Every column that holds a number, and what else its row needs for it to count.
-const COLUMNS: [(&str, &str, &str); 21] = [
+const COLUMNS: [(&str, &str, &str); 22] = [
     ("runs", "key", ""),
     ("runs", "status", ""),
     ("runs", "started", ""),
@@ -36,6 +36,7 @@ const COLUMNS: [(&str, &str, &str); 21] = [
     ("older", "run", ""),
     ("older", "seq", ""),
     ("records", "key", ""),
+    ("records", "run", ""),
     ("seals", "place", ""),
     ("unwiped", "tombstone", ""),
 ];

@@ -449,8 +449,11 @@ impl Book {
         let mut chain = Chain::new(MAINTENANCE);
         let record = chain.append(1, [0; 16], &fact(run, removed)).expect("a fact");
         let body = record.body().expect("a body");
-        let insert = "INSERT INTO records (envelope, salt, payload) VALUES (?1, ?2, ?3)";
-        let values = params![&record.envelope_bytes()[..], body.salt, &body.payload[..]];
+        let insert = "INSERT INTO runs (id, status, started, token, wake) VALUES (?1, 0, 1, 0, 0)";
+        assert_eq!(self.raw.execute(insert, [MAINTENANCE]), Ok(1));
+        let run = self.raw.last_insert_rowid();
+        let insert = "INSERT INTO records (run, envelope, salt, payload) VALUES (?1, ?2, ?3, ?4)";
+        let values = params![run, &record.envelope_bytes()[..], body.salt, &body.payload[..]];
         assert_eq!(self.raw.execute(insert, values), Ok(1));
         let head = Head {
             updated: 1,
@@ -463,8 +466,6 @@ impl Book {
             output_tokens: 0,
             keys: vec![self.raw.last_insert_rowid()],
         };
-        let insert = "INSERT INTO runs (id, status, started, token, wake) VALUES (?1, 0, 1, 0, 0)";
-        assert_eq!(self.raw.execute(insert, [MAINTENANCE]), Ok(1));
         head.write(&self.raw, MAINTENANCE);
         let insert = "INSERT INTO seals SELECT max(place) + 1, 'log:maintenance', ?1 FROM seals";
         assert_eq!(self.raw.execute(insert, params![record.hash().0]), Ok(1));

@@ -3,10 +3,13 @@
 use std::{collections::HashMap, path::PathBuf, time::Duration};
 
 use mynah_data::{ErrorKind, HaltReason, LogReason};
-use mynah_log::{Log, Record, RunFilter, conformance::Sample, verify_run, verify_seals};
+use mynah_log::{Log, Redact, RunFilter, Warrant, conformance::Sample, verify_run, verify_seals};
 use mynah_sqlite::SqliteLog;
 use proptest::{collection::vec, prelude::*, sample::select};
-use rusqlite::{Connection, Row, params, types::Value};
+use rusqlite::{
+    Connection, params,
+    types::{FromSql, Value},
+};
 use tempfile::TempDir;
 
 use crate::tables::{Head, row_of};
@@ -86,20 +89,20 @@ async fn every_doubled_record_is_found() {
         let last = Book::new().await.records(run);
         for seq in 1..=last {
             let book = Book::new().await;
-            let columns = "envelope, salt, payload";
+            let columns = "run, envelope, salt, payload";
             let row = book.row(run, seq);
             // Where no run has it.
             book.change(&format!(
                 "INSERT INTO records ({columns}) SELECT {columns} FROM records WHERE {row}"
             ));
             let error = verify_seals(&book.log).await.expect_err("a record too many");
-            assert_eq!(
-                (&error.metadata()["run_id"], &error.metadata()["seq"]),
-                (&run.into(), &seq.into())
-            );
+            assert_eq!(error.metadata()["run_id"], run);
+            let key = book.number("SELECT max(key) FROM records");
+            let what = format!("row {key} of table records is in no place of a run");
+            assert_eq!(error.metadata()["what"], what);
             // At the end of its run.
             let mut keys = book.keys(run);
-            keys.push(book.number("SELECT max(key) FROM records"));
+            keys.push(key);
             book.set_keys(run, &keys);
             Head::change(&book.raw, run, |head| head.records = last + 1);
             assert_eq!(book.found(run).await, last + 1);
@@ -131,14 +134,61 @@ fn nothing_but_the_seal_follows_an_end() {
 
 #[tokio::test]
 async fn a_record_of_another_run_is_found() {
+    for columns in ["envelope, salt, payload", "run, envelope, salt, payload", "run"] {
+        let book = Book::new().await;
+        book.change(&format!(
+            "UPDATE records SET ({columns}) = (SELECT {columns} FROM records WHERE {}) WHERE {}",
+            book.row("open", 3),
+            book.row("sealed", 3)
+        ));
+        assert_eq!(book.found("sealed").await, 3, "{columns}");
+    }
+}
+
+#[tokio::test]
+async fn an_envelope_is_packed_or_whole_and_nothing_between() {
     let book = Book::new().await;
-    let columns = "envelope, salt, payload";
-    book.change(&format!(
-        "UPDATE records SET ({columns}) = (SELECT {columns} FROM records WHERE {}) WHERE {}",
-        book.row("open", 3),
-        book.row("sealed", 3)
-    ));
-    assert_eq!(book.found("sealed").await, 3);
+    for seq in 1..=book.records("sealed") {
+        let row = book.row("sealed", seq);
+        let packed: Vec<u8> = book.value(&format!("SELECT envelope FROM records WHERE {row}"));
+        assert_eq!(packed.len(), if seq == 1 { 12 } else { 44 });
+        let record = book.log.read("sealed", seq, 1).await.expect("a record").remove(0);
+        book.set_envelope(&row, record.envelope_bytes());
+        book.is_sound("sealed").await;
+        let whole = record.envelope_bytes().iter().copied();
+        for size in (0..=whole.len() + 1).filter(|size| *size != whole.len()) {
+            book.set_envelope(&row, &whole.clone().chain([0]).take(size).collect::<Vec<u8>>());
+            assert_eq!(book.found("sealed").await, seq, "{size} bytes of the whole");
+            if size != packed.len() {
+                book.set_envelope(
+                    &row,
+                    &packed.iter().copied().cycle().take(size).collect::<Vec<u8>>(),
+                );
+                assert_eq!(book.found("sealed").await, seq, "{size} packed bytes");
+            }
+        }
+        book.set_envelope(&row, &packed);
+    }
+    book.is_sound("sealed").await;
+}
+
+#[tokio::test]
+async fn every_flipped_byte_of_a_redacted_record_is_found() {
+    let book = Book::new().await;
+    let warrant = Warrant::new("ann", "she asked for it", 1_000);
+    Redact::all("sealed").perform(&book.log, &warrant).await.expect("bodies");
+    book.is_sound("sealed").await;
+    for seq in 1..book.records("sealed") {
+        let row = book.row("sealed", seq);
+        let record = book.log.read("sealed", seq, 1).await.expect("a record").remove(0);
+        for byte in 0..record.envelope_bytes().len() {
+            book.flip("records SET envelope", &row, byte, 1);
+            let found = book.found("sealed").await;
+            assert!(found == seq || found == seq + 1, "byte {byte} of {seq}: {found}");
+            book.flip("records SET envelope", &row, byte, 1);
+        }
+    }
+    book.is_sound("sealed").await;
 }
 
 #[tokio::test]
@@ -226,10 +276,9 @@ async fn every_change_of_where_records_lie_is_found() {
     assert_eq!(book.found("open").await, 0);
     book.change("DELETE FROM runs WHERE id = 'open'");
     let error = verify_seals(&book.log).await.expect_err("records of no run");
-    assert_eq!(
-        (&error.metadata()["run_id"], &error.metadata()["seq"]),
-        (&"open".into(), &1.into())
-    );
+    let what =
+        format!("row {} of table records is in no place of a run", &book.row("open", 1)[6..]);
+    assert_eq!(error.metadata()["what"], what);
 }
 
 #[tokio::test]
@@ -391,7 +440,7 @@ async fn every_change_of_the_seals_is_found() {
         ),
         ("DELETE FROM seals WHERE id = 'before'", "sealed"),
         ("UPDATE seals SET hash = x'00' WHERE id = 'sealed'", "sealed"),
-        ("DELETE FROM runs WHERE id = 'before'", "before"),
+        ("DELETE FROM runs WHERE id = 'before'", ""),
         ("INSERT INTO seals SELECT place + 5, 'open', hash FROM seals WHERE id = 'sealed'", "open"),
         ("INSERT INTO seals SELECT place + 2, 'open', hash FROM seals WHERE id = 'sealed'", "open"),
     ];
@@ -450,12 +499,18 @@ proptest! {
 /// Some value, put into a column of every row that takes it.
 fn change() -> impl Strategy<Value = (String, Value)> {
     let numbers = ["runs.status", "runs.started", "runs.token", "beats.until", "heads.run"];
-    let places = ["older.seq", "older.run", "seals.place", "records.key", "runs.key"];
+    let places =
+        ["older.seq", "older.run", "seals.place", "records.key", "records.run", "runs.key"];
     let numbers: Vec<&str> = numbers.into_iter().chain(places).collect();
     let blobs = ["heads.state", "older.keys", "records.envelope", "records.salt"];
     let blobs: Vec<&str> = blobs.into_iter().chain(["records.payload", "seals.hash"]).collect();
     let number = prop_oneof![any::<i64>(), 0..20i64, Just(i64::MAX), Just(i64::MIN)];
-    let bytes = prop_oneof![vec(any::<u8>(), 0..80), vec(any::<u8>(), 32), vec(0..2u8, 8..=8)];
+    let sizes = select(vec![8, 12, 32, 44]);
+    let bytes = prop_oneof![
+        vec(any::<u8>(), 0..80),
+        sizes.prop_flat_map(|size| vec(any::<u8>(), size)),
+        vec(0..2u8, 8..=8)
+    ];
     let values = prop_oneof![
         (select(numbers), number.prop_map(Value::Integer)),
         (select(blobs), bytes.prop_map(Value::Blob)),
@@ -489,15 +544,11 @@ impl Book {
         }
         let raw = Connection::open(&path).expect("a connection");
         raw.pragma_update(None, "synchronous", "off").expect("a setting");
-        let mut select = raw.prepare("SELECT key, envelope FROM records").expect("a table");
-        let read = |row: &Row<'_>| Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?));
-        let rows = select.query_map([], read).expect("rows").map(|row| {
-            let (key, envelope) = row.expect("a row");
-            let record = Record::from_parts(envelope, None).expect("a record");
-            ((record.envelope().run_id.to_string(), record.seq()), key)
+        let rows = ["before", "sealed", "open", "last"].into_iter().flat_map(|run| {
+            let keys = (1..).zip(Head::read(&raw, run).keys);
+            keys.map(|(seq, key)| ((run.to_owned(), seq), key))
         });
         let rows = rows.collect();
-        drop(select);
         Self { log, raw, _folder: folder, rows }
     }
 
@@ -505,8 +556,17 @@ impl Book {
         self.raw.execute_batch(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
 
+    fn value<T: FromSql>(&self, sql: &str) -> T {
+        self.raw.query_row(sql, [], |row| row.get(0)).expect("a value")
+    }
+
     fn number(&self, sql: &str) -> i64 {
-        self.raw.query_row(sql, [], |row| row.get(0)).expect("a number")
+        self.value(sql)
+    }
+
+    fn set_envelope(&self, row: &str, bytes: &[u8]) {
+        let update = format!("UPDATE records SET envelope = ?1 WHERE {row}");
+        assert_eq!(self.raw.execute(&update, [bytes]), Ok(1));
     }
 
     fn records(&self, run: &str) -> u64 {
@@ -531,7 +591,7 @@ impl Book {
     fn flip(&self, target: &str, condition: &str, byte: usize, bits: u8) {
         let (table, column) = target.split_once(" SET ").expect("a table and a column");
         let select = format!("SELECT {column} FROM {table} WHERE {condition}");
-        let mut bytes: Vec<u8> = self.raw.query_row(&select, [], |row| row.get(0)).expect("a row");
+        let mut bytes: Vec<u8> = self.value(&select);
         bytes[byte] ^= bits;
         let update = format!("UPDATE {table} SET {column} = ?1 WHERE {condition}");
         assert_eq!(self.raw.execute(&update, params![bytes]), Ok(1));

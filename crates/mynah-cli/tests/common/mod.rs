@@ -159,14 +159,13 @@ impl Store {
     /// Changes a byte in the body of a record.
     pub(crate) fn change_record(&self, run: &str, seq: usize) {
         let log = rusqlite::Connection::open(&self.path).unwrap();
-        let select = "SELECT key, envelope, payload FROM records ORDER BY key";
-        let mut select = log.prepare(select).unwrap();
-        let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
-        let rows = rows.unwrap().map(Result::unwrap);
-        let of_run = |(_, envelope, _): &(i64, Vec<u8>, Vec<u8>)| {
-            envelope.windows(run.len()).any(|part| part == run.as_bytes())
-        };
-        let (key, _, mut payload) = rows.filter(of_run).nth(seq - 1).unwrap();
+        let select = "SELECT records.key, payload FROM records JOIN runs ON runs.key = run \
+                      WHERE id = ?1 ORDER BY records.key LIMIT 1 OFFSET ?2";
+        let (key, mut payload): (i64, Vec<u8>) = log
+            .query_row(select, rusqlite::params![run, i64::try_from(seq - 1).unwrap()], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })
+            .unwrap();
         *payload.last_mut().unwrap() ^= 1;
         let update = "UPDATE records SET payload = ?1 WHERE key = ?2";
         log.execute(update, rusqlite::params![payload, key]).unwrap();

@@ -29,11 +29,14 @@ pub fn record(bytes: &[u8]) {
     }
     for kind in ["run_started", "assistant_completed", "tool_completed", "cancelled", "sealed"] {
         let body = Body { salt: [7; 16], payload: bytes.into() };
-        let envelope = envelope(kind, &body);
+        let envelope = envelope("run", 1, None, 1, kind, &body);
+        let _ = Record::unpack(bytes, &"run".into(), 1, Some(body.clone()));
         let Ok(record) = Record::from_parts(envelope.as_slice(), Some(body.clone())) else {
             continue;
         };
         assert_eq!((&record.envelope_bytes()[..], record.body()), (&envelope[..], Some(&body)));
+        let unpacked = Record::unpack(&record.pack(), &"run".into(), 1, Some(body));
+        assert_eq!(unpacked.as_ref(), Ok(&record));
         let _ = verify("run", [&record]);
         if let Ok(fact) = record.fact() {
             let fact = fact.expect("a body");
@@ -58,8 +61,15 @@ pub fn bundle(bytes: &[u8]) {
     });
 }
 
-/// The envelope of a first record that commits to this body.
-fn envelope(kind: &str, body: &Body) -> Vec<u8> {
+/// The envelope of a record that commits to this body.
+pub fn envelope(
+    run: &str,
+    seq: u64,
+    prev: Option<Hash>,
+    ts: i64,
+    kind: &str,
+    body: &Body,
+) -> Vec<u8> {
     #[derive(Serialize)]
     struct Envelope<'a> {
         v: u8,
@@ -68,6 +78,8 @@ fn envelope(kind: &str, body: &Body) -> Vec<u8> {
         seq: u64,
         body: Bytes,
         kind: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        prev: Option<Bytes>,
     }
     struct Bytes(Hash);
     impl Serialize for Bytes {
@@ -76,6 +88,6 @@ fn envelope(kind: &str, body: &Body) -> Vec<u8> {
         }
     }
     let commitment = Hash::of(&[b"mynah record body 1\n", &body.salt, &body.payload]);
-    let envelope = Envelope { v: 1, ts: 1, run: "run", seq: 1, body: Bytes(commitment), kind };
-    cbor::to_vec(&envelope).expect("an envelope")
+    let (body, prev) = (Bytes(commitment), prev.map(Bytes));
+    cbor::to_vec(&Envelope { v: 1, ts, run, seq, body, kind, prev }).expect("an envelope")
 }

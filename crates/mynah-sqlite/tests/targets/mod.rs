@@ -46,7 +46,8 @@ struct RunChange {
 }
 
 impl RunChange {
-    const COLUMNS: [(&str, &str); 14] = [
+    const COLUMNS: [(&str, &str); 15] = [
+        ("records", "run"),
         ("records", "envelope"),
         ("records", "salt"),
         ("records", "payload"),
