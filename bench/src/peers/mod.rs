@@ -1,8 +1,10 @@
 //! The same run with each library, as its documentation shows.
 
+mod async_openai;
+mod genai;
 mod mynah;
 mod raw;
-mod hyp;
+mod rig;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -27,13 +29,15 @@ pub fn with(name: &str, port: u16, work: Work, visitor: impl Visitor) -> Result<
     let url = format!("http://127.0.0.1:{port}/v1");
     match name {
         "raw" => visitor.visit(raw::Raw::new(&url)?, work),
-        "hyper" => visitor.visit(hyp::Raw::new(&url)?, work),
         "mynah" => visitor.visit(mynah::Mynah::new(&url, work, None)?, work),
         "recorded" => {
             let folder = crate::log::folder()?;
             let log = ::mynah::log::SqliteLog::open(folder.path().join("log.db"))?;
             visitor.visit(mynah::Mynah::new(&url, work, Some(log))?, work)
         }
+        "async-openai" => visitor.visit(async_openai::AsyncOpenAi::new(&url), work),
+        "genai" => visitor.visit(genai::GenAi::new(&url)?, work),
+        "rig" => visitor.visit(rig::Rig::new(&url, work), work),
         _ => Err(format!("no library `{name}`").into()),
     }
 }
