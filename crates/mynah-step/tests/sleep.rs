@@ -3,14 +3,18 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicU32, AtomicU64, Ordering::SeqCst},
     },
     time::{Duration, SystemTime},
 };
 
-use mynah_data::{HaltReason, Result};
+use futures_util::future::join;
+use mynah_data::{Error, HaltReason, Result, ToolOutcome};
 use mynah_log::{Append, Fact, Log as _, MemoryLog, Record, RunStatus, verify_run};
 use mynah_step::{Config, Context, World};
+use serde_json::json;
+
+use crate::common::{self, call, facts, kinds, plain, read, tool};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -131,4 +135,97 @@ async fn a_sleep_ends_when_the_run_is_cancelled() {
     assert_eq!(log.run("run").await.unwrap().unwrap().status, RunStatus::Cancelled);
     let again = Context::new(config.replay().await.unwrap()).unwrap();
     assert_eq!(agent(&again, HOUR).await.unwrap_err().reason(), "cancelled");
+}
+
+/// A loop that does something which takes a moment beside a sleep of two hours.
+async fn beside_a_sleep<T>(config: Config, what: impl AsyncFn(&Context) -> Result<T>) -> Result<T> {
+    let context = Context::new(config)?;
+    let run = context.run("go", async |cx| {
+        let (done, slept) = join(what(cx), cx.sleep(2 * HOUR)).await;
+        slept.and(done)
+    });
+    run.await
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_beside_a_long_sleep_is_done_once_before_the_run_is_suspended() {
+    let (log, ran) = (Arc::new(MemoryLog::new()), Arc::new(AtomicU32::new(0)));
+    let clock = Arc::new(common::Clock::default());
+    let moment = Duration::from_millis(50);
+    let config = || {
+        let counted = Arc::clone(&ran);
+        let pay = tool("pay", move |_| {
+            let ran = Arc::clone(&counted);
+            async move {
+                tokio::time::sleep(moment).await;
+                ran.fetch_add(1, SeqCst);
+                json!("paid")
+            }
+        });
+        plain(&log).world(Arc::clone(&clock)).tools([pay])
+    };
+    let agent = async |cx: &Context| {
+        let charge = async {
+            tokio::time::sleep(moment).await;
+            Ok::<_, Error>(ran.fetch_add(1, SeqCst))
+        };
+        cx.durable_side_effect("charge", charge).await?;
+        cx.call_tool(call("c0", "pay")).await
+    };
+    assert_eq!(
+        beside_a_sleep(config(), agent).await.map_err(|error| error.reason()),
+        Err("halted")
+    );
+    let asleep = [
+        "run_started",
+        "side_effect",
+        "side_effect",
+        "tool_scheduled",
+        "tool_completed",
+        "suspended",
+    ];
+    assert_eq!(kinds(&facts(&read(&log).await)), asleep);
+    tokio::time::advance(2 * HOUR).await;
+    let resumed = beside_a_sleep(config().resume().await.unwrap(), agent).await;
+    assert_eq!(resumed, Ok(ToolOutcome::Ok(json!("paid"))));
+    assert_eq!(ran.load(SeqCst), 2, "the effect and the tool");
+    assert_eq!(beside_a_sleep(config().replay().await.unwrap(), agent).await, resumed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_sleep_is_over_in_time_if_something_else_runs_for_longer() {
+    let log = MemoryLog::new();
+    let config = Config::new(&log, "run").world(Arc::new(common::Clock::default()));
+    let agent = async |cx: &Context| {
+        let listen = async {
+            tokio::time::sleep(3 * HOUR).await;
+            Ok::<_, Error>(1)
+        };
+        cx.side_effect("listen", listen).await
+    };
+    assert_eq!(beside_a_sleep(config.clone(), agent).await, Ok(1));
+    assert_eq!(beside_a_sleep(config.replay().await.unwrap(), agent).await, Ok(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_in_which_several_branches_sleep_continues_when_the_first_sleep_is_over() {
+    let log = MemoryLog::new();
+    let config = Config::new(&log, "run").world(Arc::new(common::Clock::default()));
+    let agent = async |cx: &Context| {
+        let soon = async {
+            cx.sleep(Duration::from_secs(60)).await?;
+            cx.side_effect("soon", async { Ok::<_, Error>(1) }).await?;
+            cx.sleep(HOUR).await?;
+            cx.random().await
+        };
+        soon.await
+    };
+    let asleep = beside_a_sleep(config.clone(), agent).await.unwrap_err();
+    assert_eq!(asleep.metadata()["wake_at_ms"], 3_661_000);
+    tokio::time::advance(HOUR).await;
+    let asleep = beside_a_sleep(config.clone().resume().await.unwrap(), agent).await.unwrap_err();
+    assert_eq!(asleep.metadata()["wake_at_ms"], 7_201_000, "the rest of the other");
+    tokio::time::advance(HOUR).await;
+    assert!(beside_a_sleep(config.clone().resume().await.unwrap(), agent).await.is_ok());
+    verify_run(&log, "run").await.unwrap();
 }

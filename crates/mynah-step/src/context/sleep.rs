@@ -1,7 +1,8 @@
 //! Timers of a user's loop.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
+use futures_util::future::{Either, select};
 use mynah_data::{EngineReason, Error, ErrorKind, Result, StreamReason};
 use mynah_log::{End, Fact, Kind};
 
@@ -16,7 +17,7 @@ impl Context {
     /// replay does not sleep.
     ///
     /// For a time longer than [`Config::park_after`](crate::Config::park_after) the run is suspended instead, and this returns an error
-    /// that the loop must return. The log's index has the time (`wake_at`); [`Config::resume`](crate::Config::resume) continues the run then.
+    /// that the loop must return. Effects, tools and model calls of other branches are done first, and shorter sleeps come before longer ones. The log's index has the time (`wake_at`); [`Config::resume`](crate::Config::resume) continues the run then.
     ///
     /// ```
     /// # mod mynah { pub use {mynah_data::*, mynah_log as log, mynah_step as step}; }
@@ -63,33 +64,48 @@ impl Context {
             }
         }
         let left = if self.0.replaying { 0 } else { until.saturating_sub(now()) };
-        let left = Duration::from_millis(left);
-        if left > self.0.config.park_after {
-            return Err(self.park(until).await?);
-        }
         // Its end is no record; that of its run's time is, and comes when other branches are where they were.
         let is_cut_off =
             |cursor: &mut ReplayCursor| cursor.cut_off_before(until).then_some(PATIENCE);
-        let left = self.0.journal.records(is_cut_off).unwrap_or(left);
-        let slept = unless_cancelled(self.0.cancelled.subscribe(), tokio::time::sleep(left));
+        let left = self.0.journal.records(is_cut_off).unwrap_or(Duration::from_millis(left));
+        let slept = async {
+            let slept = unless_cancelled(self.0.cancelled.subscribe(), tokio::time::sleep(left));
+            match select(pin!(slept), pin!(self.left_alone(until))).await {
+                Either::Left((slept, _)) => slept.map(|()| None).ok_or_else(cancelled),
+                Either::Right((why, _)) => why.map(Some),
+            }
+        };
         match self.in_run(self.while_there_is_time(&[], slept)).await {
-            Ok(slept) => slept.ok_or_else(cancelled),
+            Ok(slept) => match slept? {
+                None => Ok(()),
+                Some(why) => Err(self.park(until, why).await?),
+            },
             Err(breach) => Err(self.exceed(breach, None, Vec::new()).await?),
         }
     }
 
-    /// Suspends the run until a time. Nothing more is recorded by this process.
-    async fn park(&self, until: u64) -> Result<Error> {
-        self.put(Fact::Suspended(End::sleeping(until))).await?;
-        self.flush().await?;
-        let error = Error::engine(EngineReason::Halted)
+    /// Waits until nothing else happens in the run before a sleep ends that is long. Returns the error with which the run is left.
+    async fn left_alone(&self, until: u64) -> Result<Error> {
+        let is_long = || {
+            let left = until.saturating_sub(millis(since_1970(self.0.config.world.now())));
+            !self.0.replaying && Duration::from_millis(left) > self.0.config.park_after
+        };
+        let why = Error::engine(EngineReason::Halted)
             .with_message(format!(
                 "engine error: halted: sleeping: run {} waits for a time; resume it at its wake_at_ms",
                 self.run_id()
             ))
             .with(WAKE_AT, until);
-        self.journal().fail(&error);
-        Ok(error)
+        let _asleep = self.0.in_flight.sleep(until);
+        self.0.in_flight.close_for_sleep(until, is_long, &why).await?;
+        Ok(why)
+    }
+
+    /// Suspends the run until a time. Nothing more is recorded by this process.
+    async fn park(&self, until: u64, why: Error) -> Result<Error> {
+        self.put(Fact::Suspended(End::sleeping(until))).await?;
+        self.flush().await?;
+        Ok(why)
     }
 }
 
