@@ -39,7 +39,7 @@ pub struct Journal {
 pub(crate) const RUN_ENDED: &str = "the run was ended";
 
 /// How long a replay may stand still: a question may be early, or be given up as it was live.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long if the loop has ended, or nothing but the journal can wake anything: enough for tasks that are not waited for.
 const GRACE: Duration = Duration::from_millis(100);

@@ -14,7 +14,7 @@ use mynah_log::{Append, Fact, Log as _, MemoryLog, Record, RunStatus, verify_run
 use mynah_step::{Config, Context, World};
 use serde_json::json;
 
-use crate::common::{self, call, facts, kinds, plain, read, tool};
+use crate::common::{self, ask, call, everywhere, facts, kinds, plain, plays, read, says, tool};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -98,8 +98,10 @@ async fn a_crash_during_a_sleep_does_not_begin_it_anew() {
     assert_eq!(agent(&Context::new(config(&whole)).unwrap(), HOUR).await, Ok(14));
     assert!(began.elapsed() >= HOUR);
     let all = records(&whole).await;
-    let slept = |record: &Record| matches!(record.fact().unwrap(), Some(Fact::SideEffect { name, .. }) if name == "sleep");
-    let place = all.iter().position(slept).unwrap() + 1;
+    let after = |effect: &str| {
+        let is = |record: &Record| matches!(record.fact().unwrap(), Some(Fact::SideEffect { name, .. }) if name == effect);
+        all.iter().position(is).unwrap() + 1
+    };
     for kept in 1..all.len() - 1 {
         let log = MemoryLog::new();
         log.append(Append::new("run", None, all[..kept].to_vec())).await.unwrap();
@@ -109,7 +111,11 @@ async fn a_crash_during_a_sleep_does_not_begin_it_anew() {
         let began = tokio::time::Instant::now();
         let resumed = config(&log).resume().await.unwrap();
         assert_eq!(agent(&Context::new(resumed).unwrap(), HOUR).await, Ok(14));
-        let left = if kept < place { HOUR } else { HOUR / 4 };
+        let left = match kept {
+            kept if kept < after("sleep") => HOUR,
+            kept if kept < after("woke") => HOUR / 4,
+            _ => Duration::ZERO,
+        };
         assert_eq!(began.elapsed().as_secs(), left.as_secs(), "after {kept} records");
         verify_run(&log, "run").await.unwrap();
     }
@@ -135,6 +141,59 @@ async fn a_sleep_ends_when_the_run_is_cancelled() {
     assert_eq!(log.run("run").await.unwrap().unwrap().status, RunStatus::Cancelled);
     let again = Context::new(config.replay().await.unwrap()).unwrap();
     assert_eq!(agent(&again, HOUR).await.unwrap_err().reason(), "cancelled");
+}
+
+/// An effect.
+async fn named(cx: &Context, name: &str) -> Result<u8> {
+    cx.side_effect(name, async { Ok::<_, Error>(1) }).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_first_a_sleep_or_something_beside_it_does_so_again_after_any_record() {
+    for (first, tool_takes) in [("in time", 50), ("too late", 500)] {
+        let config = |log: &Arc<MemoryLog>| {
+            let work = tool("work", move |_| async move {
+                tokio::time::sleep(Duration::from_millis(tool_takes)).await;
+            });
+            let clock = Arc::new(common::Clock::default());
+            let config = plain(log).world(clock).park_after(2 * HOUR);
+            config.tools([work.idempotent(1)]).adapter(plays([says(&["hi"])]))
+        };
+        everywhere(config, async |cx| {
+            let came = tokio::select! {
+                slept = cx.sleep(Duration::from_millis(300)) => slept.map(|()| "too late")?,
+                done = cx.call_tool(call("c0", "work")) => done.map(|_| "in time")?,
+            };
+            assert_eq!(came, first);
+            named(cx, came).await?;
+            // The model answers at once.
+            tokio::select! {
+                biased;
+                slept = cx.sleep(Duration::from_millis(300)) => slept?,
+                answer = cx.call_model(ask("hi")) => answer.map(drop)?,
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            named(cx, "end").await
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sleep_that_was_cancelled_is_cancelled_again_after_any_record() {
+    let config = |log: &Arc<MemoryLog>| {
+        plain(log).world(Arc::new(common::Clock::default())).park_after(2 * HOUR)
+    };
+    everywhere(config, async |cx| {
+        let cancel = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            cx.cancel();
+        };
+        let (slept, ()) = join(cx.sleep(HOUR), cancel).await;
+        assert_eq!(slept.map_err(|error| error.reason()), Err("cancelled"));
+        named(cx, "clean up").await
+    })
+    .await;
 }
 
 /// A loop that does something which takes a moment beside a sleep of two hours.

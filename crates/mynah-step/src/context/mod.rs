@@ -36,7 +36,7 @@ use crate::{
     Config, Crashes, Journal, JournalState, MetricsSink, RecordedFact, Recorder, ReplayCursor,
     RunMode, Spent, WallClock, active,
     config::DEFAULT_MAX_CONCURRENCY,
-    cursor::{CHECKPOINT, MODEL_CALL, SLEEP},
+    cursor::{CHECKPOINT, MODEL_CALL, SLEEP, WOKE},
     effects::Effects,
     journal::{Query, lock},
     metrics::tell_exceeded,
@@ -294,7 +294,7 @@ impl Context {
         T: Serialize + DeserializeOwned,
         E: fmt::Display,
     {
-        if [MODEL_CALL, CHECKPOINT, SLEEP, SUMMARY_STARTED].contains(&name) {
+        if [MODEL_CALL, CHECKPOINT, SLEEP, WOKE, SUMMARY_STARTED].contains(&name) {
             return Err(Error::invalid_option("name", "reserved").with_message(format!(
                 "validation failed: name: the run itself records under {name:?}; choose another name"
             )));
