@@ -303,7 +303,7 @@ def check_inclusion(hash_, index, size, proof, root):
     found = root_of_inclusion(hash_, index, size, proof)
     demand(type(index) is type(size) is int and not proof and found.hex() == root, "the leaf is not proven to be in the tree")
 
-def check_end(end, run):
+def check_end(end, run, trusted):
     root, fingerprint = (run.root.hex(), run.head.hex()) if run.root else (None, None)
     found = dict(records=len(run.leaves), hash=run.head.hex(), root=root, fingerprint=fingerprint, redacted=run.redacted)
     demand(tells(end, {**found, "inclusion": end["inclusion"]}), "the last line says otherwise than the records")
@@ -311,6 +311,8 @@ def check_end(end, run):
     demand((root is None) == (end["inclusion"] is None), "it has a proof without a seal, or a seal without a proof")
     if root:
         check_inclusion(leaf(run.head), **end["inclusion"])
+    proven = root and end["inclusion"]["root"]
+    demand(trusted in (None, proven), f"{run.run}: nothing proves that the tree with root {trusted} has its seal")
 
 def found_of(run):
     found = f"{run.run}  {'verified' if run.root else 'in progress'}  {len(run.leaves)} records, {run.redacted} redacted"
@@ -338,17 +340,15 @@ def check_bundle(file, trusted=None):
                 run = run or Run(header["run_id"], gone)
                 demand(kind == "record" or (kind == "end" and run.leaves), "it does not belong here")
                 is_done = kind == "end"
-                proven = (entry.get("inclusion") or {}).get("root") if is_done else None
-                check_end(entry, run) if is_done else run.check(read_record(entry))
+                check_end(entry, run, trusted) if is_done else run.check(read_record(entry))
         number += not is_done
         demand(is_done, "the bundle ends too early")
     except TooNew as error:
         raise TooNew(f"line {number}: {error}") from None
     except (Corrupt, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise Corrupt(f"line {number}: {error}") from None
-    demand(trusted in (None, proven), f"{run.run}: nothing proves that the tree with root {trusted} has its seal")
     found = "\n".join(before + [found_of(run)])
-    return found + (f"\nroot {trusted}  verified: the log's tree with this root has its seal" if trusted else "")
+    return found + (f"\nroot {trusted}  verified: the log's tree with this root has {'their seals' if before else 'its seal'}" if trusted else "")
 
 def check_vectors(page):
     """Every `name = value` of the page: runs of numbered records, and two proofs."""

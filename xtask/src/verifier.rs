@@ -39,13 +39,32 @@ fn verify_vectors(folder: &Path) -> Result<(), String> {
     }
     println!("    {count} vectors are what they say");
     let sealed = folder.join("good-sealed.ndjson");
-    let text = fs::read_to_string(&sealed).map_err(failed)?;
-    let root = text.rsplit_once("\"root\":\"").and_then(|(_, rest)| rest.get(..64));
-    let root = root.ok_or("the vector has no root")?;
-    let verify = format!("python3 tools/verify.py {} --root", sealed.display());
-    run(&format!("{verify} {root}"))?;
+    let (text, root) = with_root(&sealed)?;
+    let verify = |file: &Path, root: &str| {
+        format!("python3 tools/verify.py {} --root {root}", file.display())
+    };
+    run(&verify(&sealed, &root))?;
     same_fingerprint(&sealed)?;
-    refused(&format!("{verify} {}", "0".repeat(64)), 1, "nothing proves")
+    refused(&verify(&sealed, &"0".repeat(64)), 1, "nothing proves")?;
+    // A file of two runs: the root must be that of each.
+    let (other, other_root) = with_root(&folder.join("good-cancelled.ndjson"))?;
+    let both = env::temp_dir().join(format!("mynah-two-runs-{}.ndjson", std::process::id()));
+    let done = fs::write(&both, format!("{other}{text}")).map_err(failed).and_then(|()| {
+        run(&format!("python3 tools/verify.py {}", both.display()))?;
+        [root, other_root]
+            .iter()
+            .try_for_each(|root| refused(&verify(&both, root), 1, "nothing proves"))
+    });
+    fs::remove_file(&both).map_err(failed)?;
+    done
+}
+
+/// A bundle, and the root of the tree that has its seal.
+fn with_root(bundle: &Path) -> Result<(String, String), String> {
+    let text = fs::read_to_string(bundle).map_err(|e| format!("{}: {e}", bundle.display()))?;
+    let root = text.rsplit_once("\"root\":\"").and_then(|(_, rest)| rest.get(..64));
+    let root = root.ok_or("the vector has no root")?.to_owned();
+    Ok((text, root))
 }
 
 /// Both verifiers print the same fingerprint of a sealed run.

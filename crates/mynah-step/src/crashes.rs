@@ -17,16 +17,16 @@ use crate::outcome_of;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Crashes {
     count: u32,
-    /// Whether the run waits or has ended: a process that left it then did not die in it.
-    waits: bool,
+    /// Until when the run waits, in milliseconds since 1970: for good if a person must answer, or if it has ended.
+    waits_until: Option<u64>,
 }
 
 impl Crashes {
     /// Takes in one more fact.
     pub fn evolve(&mut self, fact: &Fact) {
         match fact {
-            // A run that waited was not cut off, and a branch has not run yet.
-            Fact::Resumed { .. } if self.waits => self.count = 0,
+            // A run that waited for a person was not cut off, and a branch has not run yet.
+            Fact::Resumed { .. } if self.waits_at(u64::MAX - 1) => self.count = 0,
             Fact::Resumed { after: Interruption::Branch, .. } => self.count = 0,
             Fact::Resumed { after, .. } => {
                 self.count += u32::from(*after == Interruption::Crash);
@@ -34,7 +34,15 @@ impl Crashes {
             fact if is_progress(fact) => self.count = 0,
             _ => {}
         }
-        self.waits = fact.end().is_some();
+        self.waits_until = fact.end().map(|end| match end.awaits_nobody() {
+            true => end.wake_at_ms().unwrap_or_default(),
+            false => u64::MAX,
+        });
+    }
+
+    /// Whether the run waits at this time, in milliseconds since 1970, or has ended: a process that dies then does not die in it.
+    pub fn waits_at(&self, now: u64) -> bool {
+        self.waits_until.is_some_and(|until| until > now)
     }
 
     /// How often the process died since the run last made progress.
@@ -79,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_dies_in_a_summary_made_no_progress_and_one_that_left_a_waiting_run_did_not_die()
+    fn a_process_that_dies_in_a_summary_made_no_progress_and_one_of_a_run_that_waits_for_a_person_did_not_die_in_it()
      {
         let effect = |name: &str| Fact::SideEffect {
             inside: None,
@@ -87,8 +95,11 @@ mod tests {
             ahead: 0,
             effect: Effect::Done(Value::Null),
         };
-        let waits = Fact::Suspended(End::new(HaltReason::Sleeping, Metadata::new()));
-        for (fact, count) in [(effect(SUMMARY_STARTED), 2), (effect("now"), 1), (waits, 0)] {
+        let asks = Fact::Suspended(End::new(HaltReason::AskUser, Metadata::new()));
+        let slept = Fact::Suspended(End::sleeping(1));
+        for (fact, count) in
+            [(effect(SUMMARY_STARTED), 2), (effect("now"), 1), (asks, 0), (slept, 1)]
+        {
             let mut crashes = Crashes::default();
             [Fact::SEAM, fact.clone(), Fact::SEAM].iter().for_each(|fact| crashes.evolve(fact));
             assert_eq!(crashes.count(), count, "{fact:?}");

@@ -5,20 +5,19 @@ mod facts;
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
-    time::Duration,
 };
 
-use mynah_data::{BreachTime, Error, Message, Result, RunId, ToolOutcome, Wait};
+use mynah_data::{Error, Message, Result, RunId, ToolOutcome, Wait};
 use mynah_log::{DirectCall, Effect, Fact, Kind, Record, Resolution, cbor};
 use serde_json::Value;
 
-pub(crate) use self::facts::{CHECKPOINT, MODEL_CALL, SLEEP, inner, is_answer, of_tool};
+pub(crate) use self::facts::{CHECKPOINT, MODEL_CALL, SLEEP, WOKE, inner, is_answer, of_tool};
 use self::facts::{
     as_branch, asks, is_at, is_cut_off, is_given_up, is_named, is_other, is_stopped,
 };
 pub use self::facts::{is_fresh_branch, outcome_of};
 use crate::{
-    RecordedFact, Try, WallClock,
+    RecordedFact, Try,
     difference::difference_of,
     journal::{Origin, PendingEffect, Query},
     recorder::ends,
@@ -327,19 +326,6 @@ impl ReplayCursor {
         of_call.find(|fact| is_cut_off(fact))
     }
 
-    /// Whether the limit on the run's time cut off something before this time, in milliseconds since 1970.
-    pub(crate) fn cut_off_before(&self, until: u64) -> bool {
-        let is_before = |kept: &&RecordedFact| {
-            let ts = u64::try_from(kept.record().envelope().ts).unwrap_or_default();
-            Duration::from_nanos(ts) < Duration::from_millis(until)
-        };
-        let mut facts = self.facts.iter().take_while(is_before).map(RecordedFact::fact);
-        facts.any(|fact| {
-            let limit = WallClock::recorded(fact);
-            limit.is_some_and(|breach| breach.when == BreachTime::MidStream)
-        })
-    }
-
     /// The attempt with which the process began that was the last to run the call announced last under this id.
     pub(crate) fn attempt_of(&self, call: &str) -> Option<Try> {
         let Attempts { first, last, failed, has_outcome, .. } = *self.nth(call, 0)?;
@@ -469,6 +455,12 @@ impl ReplayCursor {
             Query::Recall { asked, required } => {
                 if !required && !self.will_recall(place, asked) {
                     return Some(Ok(None));
+                }
+                // Another process ended the run while its loop slept.
+                if let Some(end @ Fact::Cancelled { .. }) = self.upcoming()
+                    && *asked.name == *WOKE
+                {
+                    return Some(Ok(Some(end.clone())));
                 }
                 let is_next = self.upcoming().is_some_and(|next| {
                     is_named(next, place, asked)

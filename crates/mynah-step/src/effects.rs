@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mynah_data::{Error, MAX_ERROR, Result, ToolCall, ToolReason, excess};
+use mynah_data::{Error, MAX_ERROR, Result, StreamReason, ToolCall, ToolReason, excess};
 use mynah_log::{Effect, Fact, Inside};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -116,21 +116,10 @@ impl Effects {
         name: &str,
         effect: impl Future<Output = std::result::Result<T, String>>,
     ) -> Result<T> {
-        self.refuse_nested()?;
-        let asked = self.queue.push(name);
+        let asked = self.request(name)?;
         let required = self.errors == SideEffectErrors::Recorded;
-        if self.replaying
-            && let Some(recorded) =
-                self.ask(Query::Recall { asked: asked.clone(), required }).await?
-        {
-            let Fact::SideEffect { effect, .. } = recorded else {
-                return Err(failed(name, "what is recorded is not understood"));
-            };
-            return match effect {
-                Effect::Failed(why) => Err(failed(name, &why)),
-                Effect::Done(value) => T::deserialize(&value)
-                    .map_err(|why| failed(name, &format!("what is recorded does not fit: {why}"))),
-            };
+        if let Some(recorded) = self.recall(&asked, required).await? {
+            return Ok(recorded);
         }
         let mut effect = pin!(effect);
         let mut done = poll_fn(|cx| {
@@ -148,7 +137,7 @@ impl Effects {
         match done {
             Ok(value) => {
                 if let Some(kept) = kept {
-                    self.keep(asked, Effect::Done(kept)).await?;
+                    self.keep(&asked, Effect::Done(kept)).await?;
                 }
                 Ok(value)
             }
@@ -157,10 +146,37 @@ impl Effects {
                     why = format!("its error has more than {MAX_ERROR} bytes");
                 }
                 if required {
-                    self.keep(asked, Effect::Failed(why.clone())).await?;
+                    self.keep(&asked, Effect::Failed(why.clone())).await?;
                 }
                 Err(failed(name, &why))
             }
+        }
+    }
+
+    /// Gives a side effect its place among those of its name.
+    pub(crate) fn request(&self, name: &str) -> Result<PendingEffect> {
+        self.refuse_nested()?;
+        Ok(self.queue.push(name))
+    }
+
+    /// The recorded value of a side effect; none if it has no record. If it is required, it has one, or its run continues.
+    pub(crate) async fn recall<T: DeserializeOwned>(
+        &self,
+        asked: &PendingEffect,
+        required: bool,
+    ) -> Result<Option<T>> {
+        if !self.replaying {
+            return Ok(None);
+        }
+        let name = &*asked.name;
+        match self.ask(Query::Recall { asked: asked.clone(), required }).await? {
+            None => Ok(None),
+            Some(Fact::SideEffect { effect: Effect::Failed(why), .. }) => Err(failed(name, &why)),
+            Some(Fact::SideEffect { effect: Effect::Done(value), .. }) => T::deserialize(&value)
+                .map(Some)
+                .map_err(|why| failed(name, &format!("what is recorded does not fit: {why}"))),
+            Some(Fact::Cancelled { .. }) => Err(Error::stream(StreamReason::Cancelled)),
+            Some(_) => Err(failed(name, "what is recorded is not understood")),
         }
     }
 
@@ -175,10 +191,10 @@ impl Effects {
         ))
     }
 
-    async fn keep(&self, asked: PendingEffect, effect: Effect) -> Result<()> {
+    pub(crate) async fn keep(&self, asked: &PendingEffect, effect: Effect) -> Result<()> {
         let (inside, name) = (self.place(), asked.name.to_string());
         let fact = Fact::SideEffect { inside, name, ahead: 0, effect };
-        let want = Query::Commit { fact, asked: Some(asked), durable: false };
+        let want = Query::Commit { fact, asked: Some(asked.clone()), durable: false };
         self.ask(want).await.map(drop)
     }
 

@@ -39,7 +39,7 @@ pub struct Journal {
 pub(crate) const RUN_ENDED: &str = "the run was ended";
 
 /// How long a replay may stand still: a question may be early, or be given up as it was live.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long if the loop has ended, or nothing but the journal can wake anything: enough for tasks that are not waited for.
 const GRACE: Duration = Duration::from_millis(100);
@@ -384,15 +384,15 @@ impl Journal {
         self.lock().recorder.as_ref().is_some_and(|recorder| recorder.has_debts())
     }
 
-    /// Takes a run that is resumed before its records are asked. If its process died in it, that is recorded at once, and this returns
-    /// the fact.
-    pub(crate) async fn take_over(&self) -> Result<Option<Fact>> {
+    /// Takes a run that is resumed before its records are asked. If its process died in it, that is recorded at once unless the run
+    /// waits, and this returns the fact.
+    pub(crate) async fn take_over(&self, waits: bool) -> Result<Option<Fact>> {
         let mut seam = None;
         poll_fn(|cx| {
             let mut state = self.lock();
             let Some(recorder) = &mut state.recorder else { return Poll::Ready(Ok(())) };
             ready!(recorder.poll_take(cx))?;
-            if recorder.took_from_the_dead() {
+            if !waits && recorder.owes_seam() {
                 seam = seam.take().or(recorder.commit_seam()?);
             }
             recorder.poll_flush(cx)

@@ -61,8 +61,6 @@ pub struct Recorder {
     durability: Option<Durability>,
     /// The seam before the next fact, if that is the first of another process.
     seam: Option<Fact>,
-    /// Whether the run waited, or had ended, when it was resumed.
-    waits: bool,
     lease: Option<Arc<Held>>,
     /// When the current append started, if it is measured.
     holding: Option<Moment>,
@@ -130,7 +128,6 @@ impl Recorder {
             failed: None,
             durability: None,
             seam: None,
-            waits: false,
             lease: None,
             holding: None,
             takes_lease: false,
@@ -221,16 +218,15 @@ impl Recorder {
         if let (true, Fact::Resumed { after, .. }) = (is_fresh_branch(facts), &mut seam) {
             *after = Interruption::Branch;
         }
-        self.waits = facts.last().is_some_and(|kept| kept.fact().end().is_some());
         (self.takes_lease, self.seam) = (true, Some(seam));
         self
     }
 
-    /// Whether the process died that had the run, which did not wait then, and nothing records that yet.
-    pub(crate) fn took_from_the_dead(&self) -> bool {
-        let after_crash =
-            matches!(self.seam, Some(Fact::Resumed { after: Interruption::Crash, .. }));
-        after_crash && !self.waits
+    /// Whether nothing records yet that the process died which had the run, or that the run is a branch: it must be known even if this
+    /// process dies before its first record.
+    pub(crate) fn owes_seam(&self) -> bool {
+        let Some(Fact::Resumed { after, .. }) = self.seam else { return false };
+        after != Interruption::Release
     }
 
     /// Takes the seam of a run that is this writer's now, and returns it.

@@ -434,6 +434,33 @@ async fn a_loop_that_crashes_before_it_records_anything_new_is_suspended_too() -
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_crash_loop_after_a_suspension_is_noticed() -> Result<()> {
+    let (log, clock) = (Shared::default(), Arc::new(common::Clock::default()));
+    let began = AtomicU32::new(0);
+    let agent = async |config: Config| {
+        let context = Context::new(config.world(Arc::clone(&clock)).max_crashes(2))?;
+        let run = context.run("go", async |cx| {
+            cx.sleep(Duration::from_secs(600)).await?;
+            began.fetch_add(1, Relaxed);
+            // It dies before it records anything.
+            std::future::pending::<Result<()>>().await
+        });
+        let moment = tokio::time::timeout(3 * LEASE, run).await;
+        moment.unwrap_or_else(|_| Err(Error::tool(ToolReason::Timeout)))
+    };
+    let reason = |done: Result<()>| done.map_err(|error| error.reason());
+    assert_eq!(reason(agent(plain(&log)).await), Err("halted"), "it sleeps");
+    tokio::time::advance(Duration::from_secs(600)).await;
+    // The first one records how the sleep ended. Suspended as a crash loop, it is one again.
+    for expected in ["timeout", "timeout", "timeout", "halted", "timeout", "timeout", "halted"] {
+        assert_eq!(reason(agent(plain(&log).resume().await?).await), Err(expected));
+        die(&log).await;
+    }
+    assert_eq!(began.load(Relaxed), 5);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_loop_that_was_dropped_or_slept_did_not_crash() -> Result<()> {
     let (log, clock) = (Shared::default(), Arc::new(common::Clock::default()));
     let agent = async |config: Config, hangs: bool| {

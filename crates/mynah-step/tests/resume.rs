@@ -13,12 +13,12 @@ use std::{
 use futures_util::stream;
 use mynah_data::{
     Breach, BreachTime, Budget, Error, Event, FinishReason, Limit, Request, Result, ToolCall,
-    ToolOutcome,
+    ToolOutcome, ToolReason,
 };
 use mynah_log::{Append, Fact, Kind, Log as _, MemoryLog, Record, verify};
 use mynah_step::{
-    Adapter, BoxFuture, CallTool, Config, Context, ModelCall, ModelStream, OnUncertain, RunMode,
-    Tool, ToolContext, World,
+    Adapter, BoxFuture, CallTool, Config, Context, LEASE, ModelCall, ModelStream, OnUncertain,
+    RunMode, Tool, ToolContext, World,
 };
 use serde_json::{Value, json};
 
@@ -221,6 +221,60 @@ async fn a_tool_of_which_nobody_knows_whether_it_ran_is_run_again_only_if_it_may
         );
     }
     assert_eq!(resumed(OnUncertain::Rerun).await.2, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_beside_a_call_whose_outcome_is_unknown_is_done_once() {
+    // With `try_join`, the loop drops what runs beside it.
+    for drops in [false, true] {
+        let (log, done) = (Arc::new(MemoryLog::new()), AtomicUsize::new(0));
+        let agent = async |config: Config, hangs: bool| {
+            let tools = [("pay", 0), ("look", 20)].map(|(name, millis)| {
+                let pause = Duration::from_millis(if hangs { 1_000_000 } else { millis });
+                tool(name, move |_| async move {
+                    tokio::time::sleep(pause).await;
+                    json!("done")
+                })
+            });
+            let work = async || {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                done.fetch_add(1, Relaxed);
+                Ok::<_, Error>(1)
+            };
+            let context = Context::new(config.tools(tools))?;
+            let run = context.run("go", async |cx| {
+                // The other call of the batch ends after the work began.
+                let paid = async {
+                    let look = CallTool::from(call("look", "look")).idempotent(1);
+                    let paid = cx.call_tools([call("pay", "pay").into(), look]).await?;
+                    paid.into_iter().map(|paid| paid.outcome).collect::<Result<Vec<_>>>()
+                };
+                let beside = async {
+                    if hangs {
+                        std::future::pending::<()>().await;
+                    }
+                    cx.side_effect("work", work()).await
+                };
+                if drops {
+                    return futures_util::future::try_join(beside, paid).await;
+                }
+                let (beside, paid) = futures_util::future::join(beside, paid).await;
+                Ok((beside?, paid?))
+            });
+            let done = tokio::time::timeout(3 * LEASE, run).await;
+            done.unwrap_or_else(|_| Err(Error::tool(ToolReason::Timeout)))
+        };
+        let reason = |done: Result<(i32, Vec<ToolOutcome>)>| done.map_err(|error| error.reason());
+        assert_eq!(reason(agent(plain(&log), true).await), Err("timeout"));
+        die(&log).await;
+        let unknown = agent(plain(&log).resume().await.expect("a run"), false).await;
+        assert!(unknown.expect_err("nobody knows").metadata().contains_key("uncertain"));
+        let rerun = plain(&log).resume().await.expect("a run").on_uncertain(OnUncertain::Rerun);
+        let paid = Ok((1, vec![ToolOutcome::Ok(json!("done")); 2]));
+        assert_eq!(agent(rerun, false).await, paid);
+        assert_eq!(done.load(Relaxed), 1);
+        assert_eq!(agent(plain(&log).replay().await.expect("a run"), false).await, paid);
+    }
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use mynah::{
         VerifyStatus, verify_run,
     },
     replay_run,
-    step::{Config, Context},
+    step::{Config, Context, LEASE},
     testing::Scripted,
 };
 use proptest::prelude::*;
@@ -101,6 +101,32 @@ async fn a_run_of_somebodys_own_loop_can_be_ended_and_branched_and_nothing_else(
         panic!("{records:?}")
     };
     assert_eq!((about.is_bare(), about.parent), (true, Some(branch.parent)));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_branch_of_somebodys_own_loop_whose_process_dies_before_it_records_anything_is_suspended()
+-> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let begun = Fact::RunStarted { thread: "go".into(), extent: Extent::Chat, about: None };
+    write(&log, "own", [begun]).await?;
+    let branch = fork_run(&log, "own", 1).await?.run_id;
+    let mut began = 0;
+    let suspended = loop {
+        let config = Config::new(&log, &*branch).max_crashes(2).resume().await?;
+        let context = Context::new(config)?;
+        let run = context.run("go", async |_| {
+            began += 1;
+            std::future::pending::<mynah::Result<()>>().await
+        });
+        match tokio::time::timeout(3 * LEASE, run).await {
+            Ok(suspended) => break suspended,
+            Err(_) => drop(context),
+        }
+        log.lease(&branch, "dead/1", LEASE).await?;
+    };
+    assert_eq!(suspended.map_err(|error| error.reason()), Err("halted"));
+    assert_eq!(began, 3);
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! The boundary for people with a loop of their own.
 
+mod in_flight;
 mod model;
 mod run;
 mod sleep;
@@ -26,6 +27,7 @@ use tokio::{
 };
 use tracing::Span;
 
+use self::in_flight::InFlight;
 pub use self::{
     model::ModelAnswer,
     tools::{CallTool, ToolResult},
@@ -34,7 +36,7 @@ use crate::{
     Config, Crashes, Journal, JournalState, MetricsSink, RecordedFact, Recorder, ReplayCursor,
     RunMode, Spent, WallClock, active,
     config::DEFAULT_MAX_CONCURRENCY,
-    cursor::{CHECKPOINT, MODEL_CALL, SLEEP},
+    cursor::{CHECKPOINT, MODEL_CALL, SLEEP, WOKE},
     effects::Effects,
     journal::{Query, lock},
     metrics::tell_exceeded,
@@ -127,6 +129,7 @@ struct Shared {
     /// How many calls had each of the ids that the loop chose.
     named: Mutex<HashMap<String, u64>>,
     cancelled: watch::Sender<bool>,
+    in_flight: InFlight,
 }
 
 impl Context {
@@ -203,6 +206,7 @@ impl Context {
             called: Mutex::default(),
             named: Mutex::default(),
             cancelled: watch::Sender::new(false),
+            in_flight: InFlight::default(),
         })))
     }
 
@@ -233,6 +237,7 @@ impl Context {
     /// `replay_mismatch`, or a log that cannot be written.
     #[doc(alias = "Now")]
     pub async fn now(&self) -> Result<SystemTime> {
+        let _in_flight = self.0.in_flight.begin()?;
         self.in_run(self.0.effects.now()).await
     }
 
@@ -242,6 +247,7 @@ impl Context {
     /// As [`Context::now`].
     #[doc(alias("Random", "rand"))]
     pub async fn random(&self) -> Result<u64> {
+        let _in_flight = self.0.in_flight.begin()?;
         self.in_run(self.0.effects.random()).await
     }
 
@@ -288,7 +294,7 @@ impl Context {
         T: Serialize + DeserializeOwned,
         E: fmt::Display,
     {
-        if [MODEL_CALL, CHECKPOINT, SLEEP, SUMMARY_STARTED].contains(&name) {
+        if [MODEL_CALL, CHECKPOINT, SLEEP, WOKE, SUMMARY_STARTED].contains(&name) {
             return Err(Error::invalid_option("name", "reserved").with_message(format!(
                 "validation failed: name: the run itself records under {name:?}; choose another name"
             )));
@@ -304,6 +310,7 @@ impl Context {
         effect: impl Future<Output = std::result::Result<T, String>>,
     ) -> Result<T> {
         self.journal().check_open()?;
+        let _in_flight = self.0.in_flight.begin()?;
         // The log is called when this has its place among the others.
         let effect = Box::pin(async {
             self.held().await.map_err(|error| error.to_string())?;
@@ -359,6 +366,7 @@ impl Context {
             let refused = Error::invalid_option("fact", code);
             return Err(refused.with_message(format!("validation failed: fact: {why}")));
         }
+        let _in_flight = self.0.in_flight.begin()?;
         self.put(fact).await
     }
 

@@ -84,6 +84,7 @@ impl Context {
             .map_err(|why| Error::invalid_option("request", why.to_string()))?;
         let pricing = price_of(&request, &config.catalog);
         let prompt = Hash::of(&[&bytes]);
+        let _in_flight = self.0.in_flight.begin()?;
         // The records say whose turn it is; the first to ask would keep the others out.
         if self.is_replaying() {
             self.ask(Query::Turn(prompt)).await?;
@@ -214,6 +215,9 @@ struct GivenUp<'a>(&'a Context);
 impl Drop for GivenUp<'_> {
     /// A call that is dropped before its answer is recorded as lost.
     fn drop(&mut self) {
+        if self.0.0.in_flight.is_closed() {
+            return;
+        }
         let lost = |turn| {
             let mut lost = self.0.spent().lost(turn);
             if let Fact::TurnLost { given_up, .. } = &mut lost {

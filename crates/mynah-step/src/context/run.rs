@@ -11,7 +11,8 @@ use tracing::Instrument as _;
 
 use super::{Context, sleep::is_parked};
 use crate::{
-    Recorder, alone::poll_alone, cursor::CHECKPOINT, journal::gone, uncertain::is_uncertain,
+    Recorder, alone::poll_alone, cursor::CHECKPOINT, journal::gone, millis, since_1970,
+    uncertain::is_uncertain,
 };
 
 impl Context {
@@ -72,7 +73,8 @@ impl Context {
     ) -> Result<T> {
         // A process that dies in its loop counts, even if it records nothing more.
         let mut crashes = self.0.crashes;
-        let seam = self.0.journal.take_over().instrument(self.span()).await?;
+        let waits = crashes.waits_at(millis(since_1970(self.0.config.world.now())));
+        let seam = self.0.journal.take_over(waits).instrument(self.span()).await?;
         seam.iter().for_each(|seam| crashes.evolve(seam));
         if crashes.count() > self.0.config.max_crashes {
             return Err(self.suspend_crash_loop(crashes.count()).await?);

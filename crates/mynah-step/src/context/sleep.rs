@@ -1,22 +1,35 @@
 //! Timers of a user's loop.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
+use futures_util::future::{Either, select};
 use mynah_data::{EngineReason, Error, ErrorKind, Result, StreamReason};
-use mynah_log::{End, Fact, Kind};
+use mynah_log::{Effect, End, Fact};
 
 use super::{Context, unless_cancelled};
-use crate::{ReplayCursor, cursor::SLEEP, journal::PATIENCE, millis, since_1970};
+use crate::{
+    cursor::{SLEEP, WOKE},
+    journal::PendingEffect,
+    millis, since_1970,
+};
 
 /// The member of the error of a loop that sleeps which says until when.
 const WAKE_AT: &str = "wake_at_ms";
 
+/// What a sleep comes to.
+enum Asleep {
+    /// It is over, or else the run was cancelled.
+    Woken(bool),
+    /// The run is left for so long, with this error.
+    Parks(Error),
+}
+
 impl Context {
-    /// Sleeps. When it is over is recorded first, so a crash does not begin it anew: a run that is resumed sleeps for the rest. A
+    /// Sleeps. When it is over is recorded first, so a crash does not begin it anew: a run that is resumed sleeps for the rest. How it ended is recorded too. A
     /// replay does not sleep.
     ///
     /// For a time longer than [`Config::park_after`](crate::Config::park_after) the run is suspended instead, and this returns an error
-    /// that the loop must return. The log's index has the time (`wake_at`); [`Config::resume`](crate::Config::resume) continues the run then.
+    /// that the loop must return. Effects, tools and model calls of other branches are done first, and shorter sleeps come before longer ones. The log's index has the time (`wake_at`); [`Config::resume`](crate::Config::resume) continues the run then.
     ///
     /// ```
     /// # mod mynah { pub use {mynah_data::*, mynah_log as log, mynah_step as step}; }
@@ -50,46 +63,60 @@ impl Context {
     /// `halted` if the run is suspended, `cancelled` if it is [cancelled](Context::cancel) meanwhile, `budget_exceeded` if it passes its
     /// limit on time. Also as [`Context::now`].
     pub async fn sleep(&self, time: Duration) -> Result<()> {
-        let world = &self.0.config.world;
-        let now = || millis(since_1970(world.now()));
+        // Both have their places from the beginning: a loop may give up the sleep at any time.
+        let woke = self.0.effects.request(WOKE)?;
+        let now = || millis(since_1970(self.0.config.world.now()));
         let until = async { Ok(now().saturating_add(millis(time))) };
         let until: u64 = self.effect(SLEEP, until).await?;
-        let cancelled = || Error::stream(StreamReason::Cancelled);
-        if self.0.replaying {
-            let was_cancelled =
-                |cursor: &mut ReplayCursor| cursor.upcoming_of(&[Kind::Cancelled]).map(drop);
-            if self.0.journal.records(was_cancelled).is_some() {
-                return Err(cancelled());
-            }
-        }
-        let left = if self.0.replaying { 0 } else { until.saturating_sub(now()) };
-        let left = Duration::from_millis(left);
-        if left > self.0.config.park_after {
-            return Err(self.park(until).await?);
-        }
-        // Its end is no record; that of its run's time is, and comes when other branches are where they were.
-        let is_cut_off =
-            |cursor: &mut ReplayCursor| cursor.cut_off_before(until).then_some(PATIENCE);
-        let left = self.0.journal.records(is_cut_off).unwrap_or(left);
-        let slept = unless_cancelled(self.0.cancelled.subscribe(), tokio::time::sleep(left));
-        match self.in_run(self.while_there_is_time(&[], slept)).await {
-            Ok(slept) => slept.ok_or_else(cancelled),
+        match self.in_run(self.while_there_is_time(&[], self.asleep(until, &woke))).await {
+            Ok(asleep) => match asleep? {
+                Asleep::Woken(true) => Ok(()),
+                Asleep::Woken(false) => Err(Error::stream(StreamReason::Cancelled)),
+                Asleep::Parks(why) => Err(self.park(until, why).await?),
+            },
             Err(breach) => Err(self.exceed(breach, None, Vec::new()).await?),
         }
     }
 
-    /// Suspends the run until a time. Nothing more is recorded by this process.
-    async fn park(&self, until: u64) -> Result<Error> {
-        self.put(Fact::Suspended(End::sleeping(until))).await?;
-        self.flush().await?;
-        let error = Error::engine(EngineReason::Halted)
+    /// Waits until a sleep ends. How it ends is recorded: whether another branch, or a cancellation, came first.
+    async fn asleep(&self, until: u64, woke: &PendingEffect) -> Result<Asleep> {
+        if let Some(is_over) = self.0.effects.recall(woke, true).await? {
+            return Ok(Asleep::Woken(is_over));
+        }
+        let slept = tokio::time::sleep(self.left(until));
+        let slept = unless_cancelled(self.0.cancelled.subscribe(), slept);
+        let is_over = match select(pin!(slept), pin!(self.left_alone(until))).await {
+            Either::Left((slept, _)) => slept.is_some(),
+            Either::Right((why, _)) => return why.map(Asleep::Parks),
+        };
+        self.0.effects.keep(woke, Effect::Done(is_over.into())).await?;
+        Ok(Asleep::Woken(is_over))
+    }
+
+    fn left(&self, until: u64) -> Duration {
+        let now = millis(since_1970(self.0.config.world.now()));
+        Duration::from_millis(until.saturating_sub(now))
+    }
+
+    /// Waits until nothing else happens in the run before a sleep ends that is long. Returns the error with which the run is left.
+    async fn left_alone(&self, until: u64) -> Result<Error> {
+        let is_long = || self.left(until) > self.0.config.park_after;
+        let why = Error::engine(EngineReason::Halted)
             .with_message(format!(
                 "engine error: halted: sleeping: run {} waits for a time; resume it at its wake_at_ms",
                 self.run_id()
             ))
             .with(WAKE_AT, until);
-        self.journal().fail(&error);
-        Ok(error)
+        let _asleep = self.0.in_flight.sleep(until);
+        self.0.in_flight.close_for_sleep(until, is_long, &why).await?;
+        Ok(why)
+    }
+
+    /// Suspends the run until a time. Nothing more is recorded by this process.
+    async fn park(&self, until: u64, why: Error) -> Result<Error> {
+        self.put(Fact::Suspended(End::sleeping(until))).await?;
+        self.flush().await?;
+        Ok(why)
     }
 }
 

@@ -154,6 +154,7 @@ impl Context {
                 return Err(failed(&call.name, ToolReason::InvalidArguments, why));
             }
         }
+        let _in_flight = self.0.in_flight.begin()?;
         let mut ids = Ids::claim(self, &calls)?;
         let count = calls.len();
         let mut begun = Vec::with_capacity(count);
@@ -196,9 +197,8 @@ impl Context {
         if let Err(error) = &results
             && is_uncertain(error)
         {
-            // The outcomes of the others are recorded, and nothing follows.
-            self.flush().await?;
-            self.journal().fail(error);
+            // What other branches do is recorded, and nothing follows: the loop would find another outcome when it is resumed.
+            self.0.in_flight.close(error);
         }
         self.in_run(async { results }).await
     }
@@ -422,9 +422,10 @@ impl<'a> Ids<'a> {
 impl Drop for Ids<'_> {
     /// A call that its caller gives up is recorded as cancelled.
     fn drop(&mut self) {
-        let Shared { called, journal, .. } = &*self.context.0;
+        let Shared { called, journal, in_flight, .. } = &*self.context.0;
+        let is_given_up = !self.are_waited_for && !in_flight.is_closed();
         for id in &self.mine {
-            if !self.are_waited_for {
+            if is_given_up {
                 journal.leave_stopped(id, "its caller gave it up");
             }
             lock(called).remove(id);

@@ -55,6 +55,9 @@ pub(crate) const CHECKPOINT: &str = "checkpoint";
 /// The name under which a loop records until when it sleeps.
 pub(crate) const SLEEP: &str = "sleep";
 
+/// The name under which a loop records how a sleep ended: whether it was over, or the run was cancelled before.
+pub(crate) const WOKE: &str = "woke";
+
 /// The name under which the failure of a model call is kept.
 pub(crate) const MODEL_CALL: &str = "model_call";
 

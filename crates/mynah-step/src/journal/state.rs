@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, ready};
 
-use mynah_data::{Error, Result, ToolReason};
+use mynah_data::{Result, ToolReason};
 use mynah_log::{Fact, Inside, Resolution};
 use tokio::time::Instant;
 
@@ -25,13 +25,6 @@ impl State {
     /// Refuses requests before the run began, or after it ended.
     pub(crate) fn check_open(&mut self) -> Result<()> {
         self.live().map_or(Ok(()), |recorder| recorder.check_open())
-    }
-
-    /// Nothing more is recorded, for this reason.
-    pub(crate) fn fail(&mut self, error: &Error) {
-        if let Some(recorder) = self.live() {
-            recorder.fail(error.clone());
-        }
     }
 
     /// Whether everything recorded was made again, and the run continues.
