@@ -175,12 +175,15 @@ impl Batch {
                 "news AS (INSERT INTO mynah_commits (writer, no, runs) VALUES ({writer}, {no}, {}))",
                 ids.join(" || ")
             ));
-            // One that was silent for long may have been cleared away.
-            checks.push(format!("EXISTS (SELECT 1 FROM mynah_writers WHERE key = {writer})"));
+            // One that was silent for long may have been cleared away, or be so right now.
+            let mut is_known = format!("SELECT 1 FROM mynah_writers WHERE key = {writer}");
             if line.is_sign_due() {
-                let sign = "sign AS (UPDATE mynah_writers SET at = {NOW} WHERE key = {writer})";
-                statement.parts.push(sign.replace("{NOW}", NOW).replace("{writer}", &writer));
+                statement.parts.push(format!(
+                    "sign AS (UPDATE mynah_writers SET at = {NOW} WHERE key = {writer} RETURNING 1)"
+                ));
+                is_known = "SELECT 1 FROM sign".to_owned();
             }
+            checks.push(format!("EXISTS ({is_known})"));
         }
         self.add_consumed(&mut statement);
         self.add_parts(&mut statement);

@@ -1,7 +1,7 @@
 //! Connections: opened when they are needed, and again when they are lost.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     future::poll_fn,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -30,8 +30,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 /// The time of the server, in nanoseconds since 1970.
 pub(crate) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000000)::int8";
 
-/// How long beats and writers are kept after their last sign of life, in nanoseconds.
-pub(crate) const KEPT: i64 = 86_400_000_000_000;
+/// How long commits are kept for readers of changes, and beats after their last sign of life.
+const KEPT: Duration = Duration::from_secs(86_400);
 
 /// Connects. While the server is known to be down, attempts fail at once, so that no caller waits for it. All connections of a log
 /// share what is known of that, and one task finds out when the server is back.
@@ -169,6 +169,31 @@ async fn create(client: &Client) -> Result<()> {
 /// How often a connection that writes shows that it lives.
 const SIGN: Duration = Duration::from_secs(3_600);
 
+/// Whether a row of `mynah_writers` is that of a connection whose commits are all too old for readers of changes.
+fn is_silent() -> String {
+    format!("at < {NOW} - {}", (KEPT + SIGN).as_nanos())
+}
+
+/// Removes the commits of a connection before this one, and those of silent connections. There may be many, so this has a connection
+/// of its own and takes some at a time. What it leaves if it fails is removed by the next one.
+async fn clear(connector: Connector, writer: i64, no: i64) -> Result<()> {
+    let client = connector.connect().await?;
+    let silent = format!("SELECT key FROM mynah_writers WHERE {}", is_silent());
+    let silent = client.query_typed(&silent, &[]).await.map_err(failure)?;
+    let silent = silent.iter().map(|row| (row.get(0), i64::MAX));
+    let part = "DELETE FROM mynah_commits WHERE writer = $1 AND no <= (SELECT max(no) FROM (SELECT no FROM mynah_commits \
+                WHERE writer = $1 AND no < $2 ORDER BY no LIMIT 10000) AS part)";
+    for (writer, no) in silent.chain([(writer, no)]) {
+        let given: [(&(dyn ToSql + Sync), Type); 2] = [(&writer, Type::INT8), (&no, Type::INT8)];
+        while client.execute_typed(part, &given).await.map_err(failure)? > 0 {}
+    }
+    let silent = format!(
+        "DELETE FROM mynah_writers w WHERE {} AND NOT EXISTS (SELECT 1 FROM mynah_commits c WHERE c.writer = w.key)",
+        is_silent()
+    );
+    client.execute_typed(&silent, &[]).await.map(drop).map_err(failure)
+}
+
 /// A connection that writes.
 pub(crate) struct Line {
     pub(crate) client: Client,
@@ -182,6 +207,8 @@ pub(crate) struct Line {
     clock: (i64, Instant),
     /// When it last showed that it lives.
     signed: Instant,
+    /// The numbers of the commits with which it did, and when, but for those that were removed since.
+    signs: VecDeque<(Instant, i64)>,
     /// Statements by their text, prepared if they were sent before. There are few: a text says which tables are written, and not
     /// how many rows.
     statements: HashMap<String, Option<Statement>>,
@@ -203,15 +230,19 @@ impl Line {
             let _ = client.batch_execute(&format!("SET {setting} = {value}")).await;
         }
         let insert = format!(
-            "WITH gone AS (DELETE FROM mynah_writers WHERE at < {NOW} - {KEPT} RETURNING key), \
-             forgotten AS (DELETE FROM mynah_commits c USING gone WHERE c.writer = gone.key), \
-             silent AS (DELETE FROM mynah_beats WHERE until < {NOW} - {KEPT}) \
-             INSERT INTO mynah_writers (at) VALUES ({NOW}) RETURNING key, at, pg_backend_pid()"
+            "WITH old AS (DELETE FROM mynah_beats WHERE until < {NOW} - {}) \
+             INSERT INTO mynah_writers (at) VALUES ({NOW}) \
+             RETURNING key, at, pg_backend_pid(), EXISTS (SELECT 1 FROM mynah_writers WHERE {})",
+            KEPT.as_nanos(),
+            is_silent()
         );
         let row = client.query_typed_one(&insert, &[]).await.map_err(failure)?;
         let (writer, now, session) = (row.get(0), row.get(1), row.get(2));
-        let (signed, statements) = (Instant::now(), HashMap::new());
-        Ok(Self { client, writer, no: 0, session, clock: (now, signed), signed, statements })
+        if row.get(3) {
+            tokio::spawn(clear(connector.another(), writer, 0));
+        }
+        let (signed, signs, statements) = (Instant::now(), VecDeque::new(), HashMap::new());
+        Ok(Self { client, writer, no: 0, session, clock: (now, signed), signed, signs, statements })
     }
 
     /// Whether it must show that it lives, with what it writes now.
@@ -219,8 +250,18 @@ impl Line {
         let is_due = self.signed.elapsed() >= SIGN;
         if is_due {
             self.signed = Instant::now();
+            self.signs.push_back((self.signed, self.no));
         }
         is_due
+    }
+
+    /// Removes its commits that are too old for readers of changes, if there are some since it did this the last time. No write waits
+    /// for that.
+    pub(crate) fn clear(&mut self, connector: &Connector) {
+        let old = self.signs.partition_point(|(at, _)| at.elapsed() >= KEPT);
+        if let Some((_, no)) = self.signs.drain(..old).next_back() {
+            tokio::spawn(clear(connector.another(), self.writer, no));
+        }
     }
 
     /// Sends a statement that returns one row. One that was sent before is prepared, which saves the server most of the work.
@@ -250,6 +291,13 @@ impl Line {
     pub(crate) fn now(&self) -> i64 {
         let (then, moment) = self.clock;
         then.saturating_add(mynah_log::backend::nanos(moment.elapsed()))
+    }
+
+    /// Lets time pass for the signs of life.
+    #[cfg(test)]
+    pub(crate) fn age(&mut self, by: Duration) {
+        self.signed -= by;
+        self.signs.iter_mut().for_each(|(at, _)| *at -= by);
     }
 
     pub(crate) fn set_clock(&mut self, now: i64) {

@@ -60,7 +60,8 @@ CREATE TABLE mynah_writers (
     at  bigint NOT NULL
 );
 
--- The runs that each commit of a connection gave records or messages, for those who follow changes. They go with the connection.
+-- The runs that each commit of a connection gave records or messages, for those who follow changes. They are kept for a
+-- day.
 CREATE TABLE mynah_commits (
     writer bigint NOT NULL,
     no     bigint NOT NULL,

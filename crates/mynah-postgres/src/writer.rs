@@ -326,6 +326,7 @@ impl Writer {
         }
         let Some(line) = &mut self.line else { return Err(Failed::Conflict) };
         batch.write(line, &runs).await?;
+        line.clear(&self.connector);
         for run in touched {
             if let Some(known) = self.known.get_mut(run) {
                 known.wrote();
@@ -642,7 +643,10 @@ impl Round<'_> {
 
 #[cfg(test)]
 mod tests {
+    use mynah_log::conformance::Sample;
+
     use super::*;
+    use crate::{connection::server, target::Target};
 
     fn ask(job: Job) -> Ask {
         Ask { job, reply: None, pending: None }
@@ -667,6 +671,44 @@ mod tests {
         ] {
             assert_eq!(first_group(&asks), count);
         }
+    }
+
+    #[tokio::test]
+    async fn commits_are_removed_when_no_reader_needs_them() -> Result<()> {
+        let Some(server) = server::start() else { return Ok(()) };
+        let connector = Connector::new(Target::parse(&server.fresh())?);
+        let client = connector.connect().await?;
+        // Of a process that ended long ago.
+        let old = "INSERT INTO mynah_writers (key, at) VALUES (-1, 0); \
+                   INSERT INTO mynah_commits (writer, no, runs) SELECT -1, n, '{old}' FROM generate_series(1, 10001) AS n";
+        client.batch_execute(old).await.map_err(failure)?;
+        let mut writer = Writer::new(connector, Arc::default());
+        let mut run = Sample::new("run", 0);
+        for hour in 0..30 {
+            if let Some(line) = &mut writer.line {
+                line.age(Duration::from_secs(3_600));
+            }
+            let checked = Checked::new(run.batch(), || 0)?;
+            writer.perform(vec![ask(Job::Append(Box::new(checked)))]).await;
+            assert_eq!(writer.known.len(), 1, "hour {hour}");
+            run = run.user("more");
+        }
+        // Those of 24 hours ago and later, and the last one.
+        let left = async || {
+            let select = "SELECT min(no), max(no), count(*), min(writer), (SELECT min(key) FROM mynah_writers) FROM mynah_commits";
+            let row = client.query_typed_one(select, &[]).await.map_err(failure)?;
+            Ok::<_, Error>([0, 1, 2, 3, 4].map(|at| row.get::<_, i64>(at)))
+        };
+        let key = writer.line.map_or(0, |line| line.writer);
+        let expected = [6, 30, 25, key, key];
+        for _ in 0..1_000 {
+            if left().await? == expected {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(left().await?, expected);
+        Ok(())
     }
 
     #[test]
