@@ -25,11 +25,12 @@ enum Asleep {
 }
 
 impl Context {
-    /// Sleeps. When it is over is recorded first, so a crash does not begin it anew: a run that is resumed sleeps for the rest. How it ended is recorded too. A
-    /// replay does not sleep.
+    /// Sleeps. When it is over is recorded first, so a crash does not begin it anew: a run that is resumed sleeps for the rest. How it
+    /// ended is recorded too. A replay does not sleep.
     ///
     /// For a time longer than [`Config::park_after`](crate::Config::park_after) the run is suspended instead, and this returns an error
-    /// that the loop must return. Effects, tools and model calls of other branches are done first, and shorter sleeps come before longer ones. The log's index has the time (`wake_at`); [`Config::resume`](crate::Config::resume) continues the run then.
+    /// that the loop must return. Effects, tools and model calls of other branches are done first, and shorter sleeps come before longer
+    /// ones. The log's index has the time (`wake_at`); [`Config::resume`](crate::Config::resume) continues the run then.
     ///
     /// ```
     /// # mod mynah { pub use {mynah_data::*, mynah_log as log, mynah_step as step}; }
