@@ -16,9 +16,10 @@ use mynah::{
         VerifyStatus, verify_run,
     },
     replay_run,
-    step::{Config, Context, LEASE},
+    step::{Config, Context},
     testing::Scripted,
 };
+use mynah_step::LEASE;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
