@@ -416,8 +416,8 @@ impl Journal {
         let mut state = self.lock();
         let before = state.attempts.get(&call.id);
         let may_have_run = runs || before.is_none_or(|before| before.may_have_run);
-        let attempt =
-            Attempt { tool: call.name.clone(), number, may_have_run, ..Attempt::default() };
+        let (tool, is_alone) = (call.name.clone(), !runs);
+        let attempt = Attempt { tool, number, may_have_run, is_alone, ..Attempt::default() };
         state.attempts.insert(call.id.clone(), attempt);
     }
 
@@ -438,8 +438,11 @@ impl Journal {
         }
     }
 
-    /// A standstill that may last long need not any more.
+    /// A standstill that may last long need not any more, unless a call is to be given up.
     fn count_anew(&self, mut state: MutexGuard<'_, State>) {
+        if state.cursor.as_ref().is_some_and(|cursor| cursor.gives_up_next()) {
+            return;
+        }
         if state.standstill.take_if(|standstill| standstill.is_patient).is_some() {
             drop(state);
             Arc::clone(&self.parked).wake();

@@ -4,10 +4,10 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use futures_util::future::{Either, select};
 use mynah_data::{
-    AdapterReason, Budget, Catalog, Error, ErrorKind, Event, FinishReason, HaltReason, Metadata,
-    MismatchClass, ModelInfo, Pricing, StreamReason, ToolCall,
+    AdapterReason, Budget, Catalog, Error, ErrorKind, Event, FinishReason, MismatchClass,
+    ModelInfo, Pricing, StreamReason, ToolCall,
 };
-use mynah_log::{Append, Chain, End, Fact, Log as _, MAX_PAYLOAD, MemoryLog};
+use mynah_log::{Fact, Log as _, MAX_PAYLOAD, MemoryLog};
 use mynah_step::{Config, Context, RunMode};
 use serde_json::json;
 
@@ -285,14 +285,7 @@ async fn a_run_that_is_dropped_in_a_model_call_and_ended_from_outside_replays_an
         replay().await.map_err(|error| error.kind().to_string()).err().as_deref(),
         Some("replay_mismatch / exhausted")
     );
-    let records = read(&log).await;
-    let mut chain = Chain::new(records[0].envelope().run_id.clone());
-    records.iter().for_each(|record| chain.follow(record).expect("a chain"));
-    let end = End::new(HaltReason::Cancelled, Metadata::new());
-    let cancelled = Fact::Cancelled { end, partial: None, cuts: Vec::new() };
-    let head = chain.head();
-    let record = chain.append(1, [7; 16], &cancelled).expect("a record");
-    log.append(Append::new(chain.run_id(), head, vec![record])).await.expect("an append");
+    end_from_outside(&log).await;
     // The call failed as cancelled, and this loop goes on after that.
     let differs = replay().await.map_err(|error| error.to_string()).unwrap_err();
     assert!(differs.ends_with("expected cancelled, got completed: completed"), "{differs}");
