@@ -172,6 +172,11 @@ impl EffectQueue {
         lock(&self.0).push(Arc::clone(&name));
         PendingEffect { name, queue: Arc::clone(self) }
     }
+
+    /// Forgets those that were given up: a run that continues from here does not know of them.
+    pub(crate) fn clear(&self) {
+        lock(&self.0).clear();
+    }
 }
 
 impl PendingEffect {

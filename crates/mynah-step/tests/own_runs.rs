@@ -104,6 +104,34 @@ async fn a_loop_that_says_where_it_is_continues_there_after_any_record() -> Resu
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_effect_that_is_given_up_before_a_checkpoint_does_not_count_after_it() -> Result<()> {
+    let log = Shared::default();
+    let agent = async |config: Config, hangs: bool| {
+        let context = Context::new(config)?;
+        let run = context.run("go", async |cx| {
+            if cx.resume_point::<u32>()?.is_none() {
+                let never = cx.side_effect("fetch", std::future::pending::<Result<u32>>());
+                let moment = Duration::from_millis(20);
+                assert!(tokio::time::timeout(moment, never).await.is_err());
+                cx.checkpoint(1_u32).await?;
+            }
+            let fetched = cx.side_effect("fetch", async { Ok::<_, Error>(7) }).await?;
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            Ok(fetched)
+        });
+        let moment = tokio::time::timeout(LEASE, run).await;
+        moment.unwrap_or_else(|_| Err(Error::tool(ToolReason::Timeout)))
+    };
+    let dropped = agent(plain(&log), true).await;
+    assert_eq!(dropped.map_err(|error| error.reason()), Err("timeout"));
+    assert_eq!(agent(plain(&log).resume().await?, false).await, Ok(7));
+    assert_eq!(agent(plain(&log).replay().await?, false).await, Ok(7));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_its_caller_gives_up_is_recorded_as_cancelled_and_given_up_again() -> Result<()>
 {
     let log = Shared::default();
