@@ -502,18 +502,13 @@ impl Journal {
         self.leave(fact);
     }
 
-    /// The turn without an answer is not given up: it failed, or the loop recorded it itself.
-    pub(crate) fn forget_turn(&self) {
-        self.lock().turn = None;
-    }
-
-    /// Leaves it to be recorded of the turn without an answer, if there is one, that its loop gave it up. Returns the fact.
-    pub(crate) fn leave_turn(&self, lost: impl FnOnce(u32) -> Fact) -> Option<Fact> {
+    /// Leaves it to be recorded of a turn, if it has no answer, that its loop gave it up. Returns the fact.
+    pub(crate) fn leave_turn(&self, turn: u32, lost: impl FnOnce() -> Fact) -> Option<Fact> {
         let mut state = self.lock();
-        let turn = state.turn.take()?;
+        state.turn.take_if(|open| *open == turn)?;
         // A replay takes what the call cost from the record.
         let recorded = state.cursor.as_ref().and_then(|cursor| cursor.lost_ahead(turn));
-        let fact = recorded.cloned().unwrap_or_else(|| lost(turn));
+        let fact = recorded.cloned().unwrap_or_else(lost);
         drop(state);
         self.leave(fact.clone());
         Some(fact)
