@@ -5,6 +5,7 @@ mod facts;
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use mynah_data::{Error, Message, Result, RunId, ToolOutcome, Wait};
@@ -13,7 +14,8 @@ use serde_json::Value;
 
 pub(crate) use self::facts::{CHECKPOINT, MODEL_CALL, SLEEP, WOKE, inner, is_answer, of_tool};
 use self::facts::{
-    as_branch, asks, is_at, is_cut_off, is_given_up, is_named, is_other, is_stopped,
+    as_recorded, asks, is_at, is_cut_off, is_ended_from_outside, is_given_up, is_named, is_other,
+    is_stopped,
 };
 pub use self::facts::{is_fresh_branch, outcome_of};
 use crate::{
@@ -43,6 +45,8 @@ pub struct ReplayCursor {
     answered: HashSet<String>,
     /// Turns that were given up because the run was dropped: not by the loop, which makes the call again.
     dropped: HashSet<u64>,
+    /// With which record each process of the run began, and when.
+    processes: Vec<(u64, i64)>,
     /// The attempts of each call of a user's loop, by its id and how many calls had that id up to it.
     calls: HashMap<(String, u32), Attempts>,
     /// How many calls of each id were announced so far.
@@ -109,10 +113,6 @@ impl Attempts {
     }
 }
 
-fn is_given_up_turn(kept: &RecordedFact) -> bool {
-    matches!(kept.fact(), Fact::TurnLost { given_up: true, .. })
-}
-
 /// The call that a fact is about, and how many had its id up to it.
 fn nth_call(fact: &Fact, ids: &mut HashMap<String, u32>) -> Option<(String, u32)> {
     let id = fact.attempt()?.0.to_owned();
@@ -145,14 +145,19 @@ impl ReplayCursor {
                 dropped.insert(turn.record().seq());
             }));
         };
+        let begun = |kept: &RecordedFact| (kept.record().seq(), kept.record().envelope().ts);
+        let mut processes: Vec<_> = records.first().map(begun).into_iter().collect();
         for kept in records {
             match kept.fact() {
                 Fact::Sealed(_) => {}
                 // A process that resumes the run after that lets it continue.
                 Fact::Suspended(end) if end.awaits_nobody() => {}
-                fact if fact.is_seam() => pop_dropped(&mut facts, true),
-                // It was ended by another process, after its loop was dropped in a model call.
-                Fact::Cancelled { .. } if facts.last().is_some_and(is_given_up_turn) => {
+                fact if fact.is_seam() => {
+                    pop_dropped(&mut facts, true);
+                    processes.push(begun(&kept));
+                }
+                // Its loop was dropped before that.
+                fact if is_ended_from_outside(fact) => {
                     pop_dropped(&mut facts, false);
                     facts.push(kept);
                 }
@@ -168,7 +173,7 @@ impl ReplayCursor {
             let call = nth_call(kept.fact(), &mut ids).and_then(|call| calls.get(&call));
             !call.is_some_and(|call| call.leave_behind(kept.fact()))
         });
-        Self { calls, dropped, resumes, ..Self::from_parts(run, facts.into(), last) }
+        Self { calls, dropped, processes, resumes, ..Self::from_parts(run, facts.into(), last) }
     }
 
     fn from_parts(run: RunId, facts: VecDeque<RecordedFact>, last: u64) -> Self {
@@ -182,6 +187,7 @@ impl ReplayCursor {
             last,
             answered: HashSet::new(),
             dropped: HashSet::new(),
+            processes: Vec::new(),
             calls: HashMap::new(),
             announced: HashMap::new(),
             answer: None,
@@ -390,6 +396,14 @@ impl ReplayCursor {
         next.is_some_and(is_given_up) && !self.dropped.contains(&(self.compared() + 1))
     }
 
+    /// How long the process that gave a call up had the run before that, if the next record says so.
+    pub(crate) fn given_up_after(&self) -> Option<Duration> {
+        let next = self.facts.front().filter(|_| self.gives_up_next())?.record();
+        let began = self.processes.iter().rfind(|(seq, _)| *seq <= next.seq());
+        let nanos = next.envelope().ts.saturating_sub(began.map_or(0, |(_, began)| *began));
+        Some(Duration::from_nanos(nanos.try_into().unwrap_or_default()))
+    }
+
     /// The recorded fact that the answer of a turn was lost.
     pub(crate) fn lost_ahead(&self, lost: u32) -> Option<&Fact> {
         let is_lost = |fact: &&Fact| matches!(fact, Fact::TurnLost { turn, .. } if *turn == lost);
@@ -456,9 +470,8 @@ impl ReplayCursor {
                 if !required && !self.will_recall(place, asked) {
                     return Some(Ok(None));
                 }
-                // Another process ended the run while its loop slept.
-                if let Some(end @ Fact::Cancelled { .. }) = self.upcoming()
-                    && *asked.name == *WOKE
+                if let Some(end) = self.upcoming().filter(|_| is_mine)
+                    && is_ended_from_outside(end)
                 {
                     return Some(Ok(Some(end.clone())));
                 }
@@ -485,11 +498,12 @@ impl ReplayCursor {
                 // A loop that did not wait for the answer does not wait for it now.
                 _ => None,
             },
-            Query::Outcome => {
-                let is_next =
-                    is_mine && self.upcoming().is_some_and(|fact| outcome_of(fact).is_some());
-                is_next.then(|| Ok(self.take()))
-            }
+            Query::Outcome => match self.upcoming() {
+                Some(outcome) if is_mine && outcome_of(outcome).is_some() => Some(Ok(self.take())),
+                // What the loop waited for when it was dropped ends with the run.
+                Some(end) if is_ended_from_outside(end) => Some(Ok(Some(end.clone()))),
+                _ => None,
+            },
         }
     }
 
@@ -576,8 +590,8 @@ impl ReplayCursor {
     /// Takes a fact that must be the recorded one. The order of members in free-form JSON is no difference.
     pub(crate) fn compare(&mut self, fact: &Fact) -> Result<()> {
         let Some(next) = self.facts.front() else { return Err(self.differs_from_next(Some(fact))) };
-        let as_branch = as_branch(fact, next);
-        let produced = as_branch.as_ref().unwrap_or(fact);
+        let as_recorded = as_recorded(fact, next);
+        let produced = as_recorded.as_ref().unwrap_or(fact);
         let bytes = self.writer.encode(produced).unwrap_or_default();
         let is_same = next.record().body().is_some_and(|body| *body.payload == *bytes)
             || next.record().fact().is_ok_and(|recorded| recorded.as_ref() == Some(produced));

@@ -172,6 +172,11 @@ impl EffectQueue {
         lock(&self.0).push(Arc::clone(&name));
         PendingEffect { name, queue: Arc::clone(self) }
     }
+
+    /// Forgets those that were given up: a run that continues from here does not know of them.
+    pub(crate) fn clear(&self) {
+        lock(&self.0).clear();
+    }
 }
 
 impl PendingEffect {
@@ -416,8 +421,8 @@ impl Journal {
         let mut state = self.lock();
         let before = state.attempts.get(&call.id);
         let may_have_run = runs || before.is_none_or(|before| before.may_have_run);
-        let attempt =
-            Attempt { tool: call.name.clone(), number, may_have_run, ..Attempt::default() };
+        let (tool, is_alone) = (call.name.clone(), !runs);
+        let attempt = Attempt { tool, number, may_have_run, is_alone, ..Attempt::default() };
         state.attempts.insert(call.id.clone(), attempt);
     }
 
@@ -438,8 +443,11 @@ impl Journal {
         }
     }
 
-    /// A standstill that may last long need not any more.
+    /// A standstill that may last long need not any more, unless a call is to be given up.
     fn count_anew(&self, mut state: MutexGuard<'_, State>) {
+        if state.cursor.as_ref().is_some_and(|cursor| cursor.gives_up_next()) {
+            return;
+        }
         if state.standstill.take_if(|standstill| standstill.is_patient).is_some() {
             drop(state);
             Arc::clone(&self.parked).wake();
@@ -494,18 +502,13 @@ impl Journal {
         self.leave(fact);
     }
 
-    /// The turn without an answer is not given up: it failed, or the loop recorded it itself.
-    pub(crate) fn forget_turn(&self) {
-        self.lock().turn = None;
-    }
-
-    /// Leaves it to be recorded of the turn without an answer, if there is one, that its loop gave it up. Returns the fact.
-    pub(crate) fn leave_turn(&self, lost: impl FnOnce(u32) -> Fact) -> Option<Fact> {
+    /// Leaves it to be recorded of a turn, if it has no answer, that its loop gave it up. Returns the fact.
+    pub(crate) fn leave_turn(&self, turn: u32, lost: impl FnOnce() -> Fact) -> Option<Fact> {
         let mut state = self.lock();
-        let turn = state.turn.take()?;
+        state.turn.take_if(|open| *open == turn)?;
         // A replay takes what the call cost from the record.
         let recorded = state.cursor.as_ref().and_then(|cursor| cursor.lost_ahead(turn));
-        let fact = recorded.cloned().unwrap_or_else(|| lost(turn));
+        let fact = recorded.cloned().unwrap_or_else(lost);
         drop(state);
         self.leave(fact.clone());
         Some(fact)

@@ -4,10 +4,10 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use futures_util::future::{Either, select};
 use mynah_data::{
-    AdapterReason, Budget, Catalog, Error, ErrorKind, Event, FinishReason, HaltReason, Metadata,
-    MismatchClass, ModelInfo, Pricing, StreamReason, ToolCall,
+    AdapterReason, Budget, Catalog, Error, ErrorKind, Event, FinishReason, MismatchClass,
+    ModelInfo, Pricing, StreamReason, ToolCall,
 };
-use mynah_log::{Append, Chain, End, Fact, Log as _, MAX_PAYLOAD, MemoryLog};
+use mynah_log::{Append, Fact, Log as _, MAX_PAYLOAD, MemoryLog};
 use mynah_step::{Config, Context, RunMode};
 use serde_json::json;
 
@@ -285,32 +285,45 @@ async fn a_run_that_is_dropped_in_a_model_call_and_ended_from_outside_replays_an
         replay().await.map_err(|error| error.kind().to_string()).err().as_deref(),
         Some("replay_mismatch / exhausted")
     );
-    let records = read(&log).await;
-    let mut chain = Chain::new(records[0].envelope().run_id.clone());
-    records.iter().for_each(|record| chain.follow(record).expect("a chain"));
-    let end = End::new(HaltReason::Cancelled, Metadata::new());
-    let cancelled = Fact::Cancelled { end, partial: None, cuts: Vec::new() };
-    let head = chain.head();
-    let record = chain.append(1, [7; 16], &cancelled).expect("a record");
-    log.append(Append::new(chain.run_id(), head, vec![record])).await.expect("an append");
+    end_from_outside(&log).await;
     // The call failed as cancelled, and this loop goes on after that.
     let differs = replay().await.map_err(|error| error.to_string()).unwrap_err();
     assert!(differs.ends_with("expected cancelled, got completed: completed"), "{differs}");
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_large_to_be_recorded_was_not_given_up() {
+async fn an_answer_that_is_too_large_to_be_recorded_is_a_failed_call_after_any_record() {
     let large = "x".repeat(MAX_PAYLOAD);
-    let model = plays([says(&[&large])]);
-    let config = |log: &Arc<MemoryLog>| plain(log).adapter(model.clone());
-    let log = Arc::new(MemoryLog::new());
+    let config = |log: &Arc<MemoryLog>| {
+        plain(log).adapter(plays([says(&[&large]), says(&["hi"])])).budget(Budget::new())
+    };
     let agent = async |context: &Context| {
         let answer = context.call_model(ask("hi")).await;
-        answer.map(drop).map_err(|error| error.reason())
+        let reason = answer.map(drop).map_err(|error| error.reason());
+        context.side_effect("then", async { Ok::<_, Error>(()) }).await.map(|()| reason)
     };
-    assert_eq!(perform(config(&log), agent).await, Ok(Err("too_large")));
-    let recorded = facts(&read(&log).await);
-    assert_eq!(kinds(&recorded)[1..3], ["turn_started", "completed"]);
+    let (done, facts) = twice(config, agent).await;
+    assert_eq!(done, Ok(Err("too_large")));
+    assert_eq!(kinds(&facts)[1..4], ["turn_started", "side_effect", "side_effect"]);
+    let log = Arc::new(MemoryLog::new());
+    assert_eq!(perform(config(&log), agent).await, Ok(done.clone()));
+    let failed = read(&log).await[..3].to_vec();
+    let resumed = Arc::new(MemoryLog::new());
+    assert!(resumed.append(Append::new(RUN, None, failed)).await.is_ok());
+    let resumed = config(&resumed).resume().await.expect("it can go on");
+    assert_eq!(perform(resumed, agent).await, Ok(done));
+}
+
+#[tokio::test]
+async fn a_part_of_an_answer_that_is_too_large_to_be_recorded_is_left_out_where_a_limit_is_passed()
+{
+    let large = "x".repeat(MAX_PAYLOAD);
+    let budget = Budget::new().max_output_tokens(9);
+    let config =
+        |log: &Arc<MemoryLog>| plain(log).adapter(plays([says(&[&large])])).budget(budget.clone());
+    let (answer, facts) = twice(config, async |cx| cx.call_model(ask("hi")).await).await;
+    assert_eq!(answer.map_err(|error| error.reason().to_owned()), Err("budget_exceeded".into()));
+    assert!(matches!(facts[2], Fact::BudgetExceeded { partial: None, .. }), "{:?}", kinds(&facts));
 }
 
 #[tokio::test]

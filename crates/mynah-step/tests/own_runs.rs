@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join;
 use mynah_data::{Error, HaltReason, Result, ToolCall, ToolReason};
 use mynah_log::{Append, Fact, Interruption, Kind, Log, MemoryLog, Resolution};
 use mynah_step::{Config, Context, LEASE, Tool};
@@ -103,6 +104,34 @@ async fn a_loop_that_says_where_it_is_continues_there_after_any_record() -> Resu
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_effect_that_is_given_up_before_a_checkpoint_does_not_count_after_it() -> Result<()> {
+    let log = Shared::default();
+    let agent = async |config: Config, hangs: bool| {
+        let context = Context::new(config)?;
+        let run = context.run("go", async |cx| {
+            if cx.resume_point::<u32>()?.is_none() {
+                let never = cx.side_effect("fetch", std::future::pending::<Result<u32>>());
+                let moment = Duration::from_millis(20);
+                assert!(tokio::time::timeout(moment, never).await.is_err());
+                cx.checkpoint(1_u32).await?;
+            }
+            let fetched = cx.side_effect("fetch", async { Ok::<_, Error>(7) }).await?;
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            Ok(fetched)
+        });
+        let moment = tokio::time::timeout(LEASE, run).await;
+        moment.unwrap_or_else(|_| Err(Error::tool(ToolReason::Timeout)))
+    };
+    let dropped = agent(plain(&log), true).await;
+    assert_eq!(dropped.map_err(|error| error.reason()), Err("timeout"));
+    assert_eq!(agent(plain(&log).resume().await?, false).await, Ok(7));
+    assert_eq!(agent(plain(&log).replay().await?, false).await, Ok(7));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_its_caller_gives_up_is_recorded_as_cancelled_and_given_up_again() -> Result<()>
 {
     let log = Shared::default();
@@ -112,7 +141,7 @@ async fn a_call_that_its_caller_gives_up_is_recorded_as_cancelled_and_given_up_a
             tokio::time::sleep(Duration::from_secs(60)).await;
             Ok::<_, Error>(json!(drawn))
         });
-        plain(&log).tools([wait])
+        plain(&log).world(common::Clock::default()).tools([wait])
     };
     let agent = async |context: &Context| {
         context
@@ -250,6 +279,94 @@ async fn a_loop_that_is_dropped_in_a_tool_is_resumed_and_its_call_made_again() -
     let done = done.expect("it does not hang")?;
     assert_eq!(done.0, mynah_data::ToolOutcome::Ok(json!("done")));
     assert_eq!(agent(&Context::new(config(false).replay().await?)?).await?, done);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_dropped_and_ended_from_outside_replays_as_cancelled() -> Result<()> {
+    let second = Duration::from_secs(1);
+    for dropped_in in ["a tool", "a tool and a model call", "an effect", "a sleep"] {
+        let log = Shared::default();
+        let config = || {
+            let hang = Tool::new("hang", "", json!({}))
+                .handler(async |_, _| std::future::pending::<()>().await);
+            plain(&log).adapter(common::plays([Vec::new()])).tools([hang])
+        };
+        let agent = async |config: Config| {
+            let context = Context::new(config)?;
+            let run = context.run("go", async |cx| {
+                let call = cx.call_tool(ToolCall::new("c0", "hang", "{}"));
+                match dropped_in {
+                    "a tool" => call.await.map(drop),
+                    "an effect" => {
+                        cx.side_effect("hang", std::future::pending::<Result<_>>()).await
+                    }
+                    "a sleep" => cx.sleep(60 * second).await,
+                    _ => join(cx.call_model(common::ask("hi")), call).await.0.map(drop),
+                }
+            });
+            run.await
+        };
+        assert!(tokio::time::timeout(second, agent(config())).await.is_err(), "{dropped_in}");
+        common::end_from_outside(&log).await;
+        let replayed = agent(config().replay().await?).await;
+        assert_eq!(replayed.map_err(|error| error.reason()), Err("cancelled"), "{dropped_in}");
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_given_up_before_its_run_ends_as_cancelled_is_given_up_again() -> Result<()>
+{
+    let log = Shared::default();
+    let agent = async |config: Config| {
+        let hang = Tool::new("hang", "", json!({}))
+            .handler(async |_, _| std::future::pending::<()>().await);
+        let context = Context::new(config.world(common::Clock::default()).tools([hang]))?;
+        let run = context.run("go", async |cx| {
+            let call = cx.call_tool(ToolCall::new("c0", "hang", "{}"));
+            let given_up = tokio::time::timeout(Duration::from_secs(20), call).await;
+            given_up.unwrap_or_else(|_| Err(Error::tool(ToolReason::Cancelled))).map(drop)
+        });
+        run.await
+    };
+    let live = agent(plain(&log)).await;
+    let recorded = kinds(&facts(&read(&log).await)).join(" ");
+    assert_eq!(recorded, "run_started tool_scheduled tool_failed cancelled sealed");
+    assert_eq!(agent(plain(&log).replay().await?).await, live);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_that_does_not_give_up_any_more_what_it_gave_up_is_told() -> Result<()> {
+    let log = Shared::default();
+    let agent = async |config: Config, limit: Option<Duration>| {
+        let hang = Tool::new("hang", "", json!({}))
+            .handler(async |_, _| std::future::pending::<()>().await);
+        let context = Context::new(config.world(common::Clock::default()).tools([hang]))?;
+        let run = context.run("go", async |cx| {
+            // In a replay, the work takes no time, and the limit is reached as late as it was.
+            let both = async {
+                let work = async {
+                    tokio::time::sleep(Duration::from_secs(50)).await;
+                    Ok::<_, Error>(())
+                };
+                cx.side_effect("work", work).await?;
+                cx.call_tool(ToolCall::new("c0", "hang", "{}")).await
+            };
+            let in_time = match limit {
+                Some(limit) => tokio::time::timeout(limit, both).await.is_ok(),
+                None => both.await.is_ok(),
+            };
+            cx.side_effect("then", async { Ok::<_, Error>(in_time) }).await
+        });
+        run.await
+    };
+    let minute = Some(Duration::from_secs(60));
+    assert_eq!(agent(plain(&log), minute).await, Ok(false));
+    assert_eq!(agent(plain(&log).replay().await?, minute).await, Ok(false));
+    let told = agent(plain(&log).replay().await?, None).await.expect_err("it waits on");
+    assert!(told.to_string().contains("call c0 of hang: expected tool_failed"), "{told}");
     Ok(())
 }
 

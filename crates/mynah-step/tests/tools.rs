@@ -692,7 +692,7 @@ fn one_place(log: &Arc<MemoryLog>, hangs: bool, paid: &Arc<AtomicUsize>) -> Conf
         let paid = paid.fetch_add(1, Relaxed) + 1;
         async move { json!(paid) }
     });
-    plain(log).tools([work.idempotent(1), pay]).max_concurrency(1)
+    plain(log).world(Clock::default()).tools([work.idempotent(1), pay]).max_concurrency(1)
 }
 
 fn work_and_pay() -> [ToolCall; 2] {
@@ -760,7 +760,7 @@ async fn a_call_that_was_dropped_before_it_had_a_place_has_not_run_and_runs_once
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_given_up_between_two_attempts_is_given_up_again() {
     let busy = || tool("busy", async |_| ToolOutcome::transient("busy")).idempotent(3);
-    let config = |log: &Arc<MemoryLog>| plain(log).tools([busy()]);
+    let config = |log: &Arc<MemoryLog>| plain(log).world(Clock::default()).tools([busy()]);
     let (done, facts) = twice(config, async |context| {
         let pause = |_| Duration::from_secs(60);
         let called = context.call_tool(CallTool::from(call("c0", "busy")).backoff(pause));

@@ -17,7 +17,10 @@ use std::{
 };
 
 use futures_util::future::{Either, select};
-use mynah_data::{Breach, BreachTime, Budget, Error, Response, Result, RunId, ValidationReason};
+use mynah_data::{
+    Breach, BreachTime, Budget, Error, ErrorKind, LogReason, Response, Result, RunId,
+    ValidationReason,
+};
 use mynah_log::{Corrupt, Cut, Fact, Kind, Record, SUMMARY_STARTED, Verifier};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
@@ -38,7 +41,7 @@ use crate::{
     config::DEFAULT_MAX_CONCURRENCY,
     cursor::{CHECKPOINT, MODEL_CALL, SLEEP, WOKE},
     effects::Effects,
-    journal::{Query, lock},
+    journal::{Query, gone, lock},
     metrics::tell_exceeded,
     millis,
     recorder::{ends, sealed},
@@ -389,6 +392,18 @@ impl Context {
         self.in_run(commit).await
     }
 
+    /// Records a fact, or another in its place if it is too large for a record. Returns what is recorded.
+    async fn put_or(&self, fact: Fact, smaller: impl FnOnce(Error) -> Fact) -> Result<Fact> {
+        match self.put(fact.clone()).await {
+            Ok(()) => Ok(fact),
+            Err(error) if error.kind() == ErrorKind::Log(LogReason::TooLarge) => {
+                let fact = smaller(error);
+                self.put(fact.clone()).await.map(|()| fact)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Announces an action unless the budget forbids it. Returns whether the records have it. If
     /// they do, or it was stopped, the replay does the same.
     async fn announce(
@@ -429,9 +444,13 @@ impl Context {
         if !self.is_replaying() {
             tell_exceeded(Some(self.run_id()), &breach, self.0.config.metrics.as_ref());
         }
-        let error = Error::budget_exceeded(&breach, partial.as_deref());
-        self.put(Fact::BudgetExceeded { breach, partial, cuts }).await?;
-        Ok(error)
+        let exceeded = Fact::BudgetExceeded { breach: breach.clone(), partial, cuts };
+        let smaller =
+            |_| Fact::BudgetExceeded { breach: breach.clone(), partial: None, cuts: Vec::new() };
+        let Fact::BudgetExceeded { partial, .. } = self.put_or(exceeded, smaller).await? else {
+            return Err(gone());
+        };
+        Ok(Error::budget_exceeded(&breach, partial.as_deref()))
     }
 
     /// Waits until everything recorded so far is safe. Answers and outcomes are on their way to the log when the loop has them. While

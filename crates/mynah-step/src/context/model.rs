@@ -90,12 +90,8 @@ impl Context {
             self.ask(Query::Turn(prompt)).await?;
         }
         let mut turns = self.0.turns.lock().await;
-        self.0.journal.forget_turn();
-        let _given_up = GivenUp(self);
-        let answer = self.take_turn(&mut turns, adapter, request, prompt, pricing).await;
-        // Only a call that is dropped was given up.
-        self.0.journal.forget_turn();
-        answer
+        let _given_up = GivenUp { context: self, turn: *turns + 1 };
+        self.take_turn(&mut turns, adapter, request, prompt, pricing).await
     }
 
     async fn take_turn(
@@ -153,6 +149,14 @@ impl Context {
             Err(error) => Some(error.reason()),
         };
         watch.end(failure, Some(&response.usage));
+        let usage = taken_by(&response);
+        let failed = |mut error: Error| {
+            if let Some(usage) = &usage {
+                error = error.with("usage", json!(usage));
+            }
+            let effect = Effect::Failed(error.to_value().to_string());
+            Fact::SideEffect { inside: None, name: MODEL_CALL.to_owned(), ahead: 0, effect }
+        };
         let fact = match heard {
             Ok(None) => {
                 let duration_ms = Some(millis(began.elapsed()));
@@ -164,16 +168,10 @@ impl Context {
                 let partial = started.then(|| Box::new(response));
                 return Err(self.exceed(breach, partial, cuts).await?);
             }
-            Err(mut error) => {
-                if let Some(usage) = taken_by(response) {
-                    error = error.with("usage", json!(usage));
-                }
-                let effect = Effect::Failed(error.to_value().to_string());
-                Fact::SideEffect { inside: None, name: MODEL_CALL.to_owned(), ahead: 0, effect }
-            }
+            Err(error) => failed(error),
         };
-        self.put(fact.clone()).await?;
-        answered(turn, fact)
+        // An answer that no record can hold is a call that failed.
+        answered(turn, self.put_or(fact, failed).await?)
     }
 
     /// Reads an answer to its end, or until it passes a limit. `on_token` is called with each piece of it.
@@ -210,23 +208,27 @@ impl Context {
 }
 
 /// A model call that its caller may give up.
-struct GivenUp<'a>(&'a Context);
+struct GivenUp<'a> {
+    context: &'a Context,
+    turn: u32,
+}
 
 impl Drop for GivenUp<'_> {
     /// A call that is dropped before its answer is recorded as lost.
     fn drop(&mut self) {
-        if self.0.0.in_flight.is_closed() {
+        let Self { context, turn } = *self;
+        if context.0.in_flight.is_closed() {
             return;
         }
-        let lost = |turn| {
-            let mut lost = self.0.spent().lost(turn);
+        let lost = || {
+            let mut lost = context.spent().lost(turn);
             if let Fact::TurnLost { given_up, .. } = &mut lost {
                 *given_up = true;
             }
             lost
         };
-        if let Some(lost) = self.0.0.journal.leave_turn(lost) {
-            self.0.spent().evolve(&lost);
+        if let Some(lost) = context.0.journal.leave_turn(turn, lost) {
+            context.spent().evolve(&lost);
         }
     }
 }
@@ -256,9 +258,9 @@ fn tokens_of(request: &Request) -> u64 {
 }
 
 /// What a call took that failed, as far as it came: counted where it was not reported. Nothing if nothing came.
-fn taken_by(response: Response) -> Option<Usage> {
+fn taken_by(response: &Response) -> Option<Usage> {
     let counted = estimate(response.message.size());
-    let mut usage = response.usage;
+    let mut usage = response.usage.clone();
     if counted == 0 && usage == Usage::default() {
         return None;
     }

@@ -152,6 +152,7 @@ impl Context {
     /// As [`Context::side_effect`].
     pub async fn checkpoint<T: Serialize + DeserializeOwned>(&self, state: T) -> Result<T> {
         let state = self.effect(CHECKPOINT, async { Ok(state) }).await?;
+        self.0.effects.queue.clear();
         self.flush().await?;
         Ok(state)
     }

@@ -240,7 +240,7 @@ impl Context {
     ) -> Result<ToolResult> {
         let CallTool { call, max_attempts, backoff, approved, earlier, .. } = called;
         let (config, call) = (&self.0.config, Arc::new(call));
-        let call_id = call.id.clone();
+        let (call_id, name) = (call.id.clone(), call.name.clone());
         let tool = config.tools.get(&call.name).cloned();
         let tool = tool.map(|tool| match max_attempts {
             Some(max_attempts) => tool.idempotent(max_attempts),
@@ -287,6 +287,7 @@ impl Context {
                 return Err(error);
             }
             Fact::ToolFailed { error, .. } => Err(error),
+            Fact::Cancelled { .. } => Err(failed(&name, ToolReason::Cancelled, RUN_ENDED)),
             _ => Err(gone()),
         };
         Ok(ToolResult { call_id, outcome })

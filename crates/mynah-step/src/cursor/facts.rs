@@ -8,16 +8,24 @@ use crate::{
     journal::{Origin, PendingEffect},
 };
 
-/// What a loop makes that does not know of its run being a branch, as a branch records it.
-pub(super) fn as_branch(produced: &Fact, recorded: &RecordedFact) -> Option<Fact> {
-    let Fact::RunStarted { thread, extent, about: None } = produced else { return None };
-    match recorded.fact() {
-        Fact::RunStarted { about: Some(about), .. } if about.is_bare() => {
+/// What a loop makes that does not know of its run being a branch, or of having been ended from outside, as it is recorded.
+pub(super) fn as_recorded(produced: &Fact, recorded: &RecordedFact) -> Option<Fact> {
+    match (produced, recorded.fact()) {
+        (
+            Fact::RunStarted { thread, extent, about: None },
+            Fact::RunStarted { about: Some(about), .. },
+        ) if about.is_bare() => {
             let (thread, extent) = (thread.clone(), *extent);
             Some(Fact::RunStarted { thread, extent, about: Some(about.clone()) })
         }
+        (Fact::Cancelled { .. }, end) if is_ended_from_outside(end) => Some(end.clone()),
         _ => None,
     }
+}
+
+/// Whether a fact is that another process ended the run, which did not measure how long it was active.
+pub(super) fn is_ended_from_outside(fact: &Fact) -> bool {
+    matches!(fact, Fact::Cancelled { end, .. } if end.duration_ms.is_none())
 }
 
 /// Whether the run is a branch to which nothing was added.

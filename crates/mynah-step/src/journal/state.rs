@@ -129,7 +129,13 @@ impl State {
                 }
             }
             (Query::Recall { asked, .. }, Ok(Some(_))) => asked.leave(),
-            (Query::Outcome, Ok(Some(fact))) => self.came_out(fact),
+            (Query::Outcome, Ok(Some(fact))) => {
+                // If it is the end of the run, the call has no other outcome.
+                if let Some(at) = place {
+                    self.attempts.remove(&at.call_id);
+                }
+                self.came_out(fact);
+            }
             (Query::Answer, Ok(Some(_))) => self.turn = None,
             (Query::Announce(_), Ok(Some(Fact::TurnStarted { turn, .. }))) => {
                 self.turn = Some(*turn);
@@ -180,15 +186,18 @@ impl State {
         }
         let is_patient = standstill.is_patient;
         let running = || self.attempts.iter().filter(|(_, attempt)| !attempt.is_over);
-        let gives_up = self.cursor.as_ref().is_some_and(|cursor| cursor.gives_up_next());
-        if gives_up || !running().all(|(call, _)| self.waits(call)) {
+        if !running().all(|(call, _)| self.waits(call)) {
             self.standstill = None;
             return;
         }
         let is_end = |question: &Question| matches!(&question.want, Query::Commit { fact, .. } if ends(fact));
         let alone = !self.loop_waits_elsewhere && running().all(|(_, attempt)| attempt.is_alone);
-        if !(is_patient || alone || self.questions.iter().any(is_end)) {
-            let mut until = Box::pin(tokio::time::sleep(PATIENCE - GRACE));
+        let is_near = alone || self.questions.iter().any(is_end);
+        // A call is given up by a timer of the loop, or of a task that is not waited for, which began in the same process.
+        let gives_up = self.cursor.as_ref().and_then(|cursor| cursor.given_up_after());
+        if !is_patient && (gives_up.is_some() || !is_near) {
+            let patience = gives_up.unwrap_or_default() + PATIENCE - GRACE;
+            let mut until = Box::pin(tokio::time::sleep(patience));
             // It is polled again when it is over.
             let _ = until.as_mut().poll(cx);
             self.standstill = Some(Stall { since: self.answered, until, is_patient: true });

@@ -21,7 +21,7 @@ use mynah_data::{
     AdapterReason, Breach, Error, Event, FinishReason, HaltReason, LogReason, Metadata, Request,
     Result, Thread, ToolCall, Usage,
 };
-use mynah_log::{Append, End, Extent, Fact, Head, Log, LogFuture, MemoryLog, Record};
+use mynah_log::{Append, Chain, End, Extent, Fact, Head, Log, LogFuture, MemoryLog, Record};
 use mynah_step::{
     Adapter, AppendMetric, BoxFuture, Config, Context, IntoOutcome, LEASE, MetricsSink, ModelCall,
     ModelCallMetric, ModelStream, RetryPolicy, RunMode, Tool, ToolCallMetric, ToolContext, World,
@@ -103,6 +103,18 @@ pub(crate) fn plain<L: Log + Clone>(log: &L) -> Config {
 pub(crate) async fn die(log: &MemoryLog) {
     let held = log.lease(RUN, "dead/1", LEASE).await;
     held.expect("the run has no other holder");
+}
+
+/// Ends the run as cancelled, as another process does.
+pub(crate) async fn end_from_outside(log: &Arc<MemoryLog>) {
+    let records = read(log).await;
+    let mut chain = Chain::new(records[0].envelope().run_id.clone());
+    records.iter().for_each(|record| chain.follow(record).expect("a chain"));
+    let head = chain.head();
+    let end = End::new(HaltReason::Cancelled, Metadata::new());
+    let cancelled = Fact::Cancelled { end, partial: None, cuts: Vec::new() };
+    let record = chain.append(1, [7; 16], &cancelled).expect("a record");
+    log.append(Append::new(chain.run_id(), head, vec![record])).await.expect("an append");
 }
 
 pub(crate) async fn read(log: &Arc<MemoryLog>) -> Vec<Record> {
