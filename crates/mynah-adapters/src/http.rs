@@ -20,6 +20,8 @@ use secrecy::SecretString;
 use serde_json::Value;
 use tokio::time::Instant;
 
+#[doc(hidden)]
+pub use self::address::parsed as parsed_address;
 use self::{
     address::{Address, Addresses},
     answering::Answering,

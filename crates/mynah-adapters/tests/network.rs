@@ -173,7 +173,7 @@ async fn an_error_without_words_names_the_address_without_its_query() {
 async fn the_proxy_that_was_asked_is_named_without_its_password() {
     let proxy = nobody().await;
     let address = proxy.strip_prefix("http://").unwrap();
-    let builder = Http::builder().proxy(format!("http://user:{SECRET}@{address}"));
+    let builder = Http::builder().proxy(format!("http://user:@{SECRET}@{address}"));
     let http = builder.clone().build().unwrap();
     let adapter = vllm("http://models.invalid").with_http(http.clone());
     let shown = format!("{builder:?} {http:?} {adapter:?}");
@@ -196,7 +196,7 @@ async fn calls_go_through_a_socks_proxy() {
 
 #[test]
 fn a_proxy_that_is_none_is_refused_when_the_client_is_made() {
-    for wrong in ["no url", "ht!tp://user:x@", "ftp://proxy:21", "http://", ""] {
+    for wrong in ["no url", "ht!tp://user:x@", "ftp://proxy:21", "http://", "", "http://p:99999"] {
         let error = Http::builder().proxy(wrong).build().unwrap_err();
         assert!(error.is_validation(), "{wrong}");
     }

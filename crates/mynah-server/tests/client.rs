@@ -185,7 +185,11 @@ async fn what_the_server_refuses_is_an_error_with_its_code() {
     assert_eq!(error.to_string().split(':').next(), Some("session_error/invalid_status (409)"));
     let error = client.start("hi").send().await.unwrap_err();
     assert_eq!(error.status, Some(400), "{error}");
-    assert_eq!(Client::new("nowhere").unwrap_err().code, "invalid_url");
+    for wrong in ["nowhere", "http://h:78780", "ftp://h", "http://user:secret@h"] {
+        let error = Client::new(wrong).unwrap_err();
+        assert_eq!(error.code, "invalid_url", "{wrong}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -267,6 +267,42 @@ async fn a_long_sleep_is_over_in_time_if_something_else_runs_for_longer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_two_branches_that_sleep_the_one_whose_time_comes_first_goes_on_first() {
+    for is_short_first in [true, false] {
+        let log = Arc::new(MemoryLog::new());
+        let config = plain(&log).world(Arc::new(common::Clock::default()));
+        let agent = async |config: Config| {
+            let context = Context::new(config)?;
+            let run = context.run("go", async |cx| {
+                let short = async {
+                    cx.sleep(HOUR).await?;
+                    cx.side_effect("short", async { Ok::<_, Error>(1) }).await
+                };
+                let (short, long) = match is_short_first {
+                    true => join(short, cx.sleep(2 * HOUR)).await,
+                    false => {
+                        let (long, short) = join(cx.sleep(2 * HOUR), short).await;
+                        (short, long)
+                    }
+                };
+                long.and(short)
+            });
+            run.await
+        };
+        let left = |done: Result<i32, Error>| done.unwrap_err().metadata()["wake_at_ms"].clone();
+        assert_eq!(left(agent(config.clone()).await), 3_601_000);
+        tokio::time::advance(HOUR).await;
+        let resumed = config.clone().resume().await.unwrap();
+        assert_eq!(left(agent(resumed).await), 7_201_000, "{is_short_first}");
+        let facts = facts(&read(&log).await);
+        assert!(matches!(facts.last(), Some(Fact::Suspended(_))), "{facts:?}");
+        tokio::time::advance(HOUR).await;
+        assert_eq!(agent(config.clone().resume().await.unwrap()).await, Ok(1));
+        verify_run(&*log, common::RUN).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_run_in_which_several_branches_sleep_continues_when_the_first_sleep_is_over() {
     let log = MemoryLog::new();
     let config = Config::new(&log, "run").world(Arc::new(common::Clock::default()));

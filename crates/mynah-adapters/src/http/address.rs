@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use http::Uri;
+use http::{Uri, uri::Authority};
 use mynah_data::{Error, Result};
 
 use super::Http;
@@ -76,7 +76,8 @@ impl Address {
 }
 
 /// The value at this place, if it is the address of a server.
-pub(super) fn parsed(place: &str, url: &str) -> Result<Uri> {
+#[doc(hidden)]
+pub fn parsed(place: &str, url: &str) -> Result<Uri> {
     let refused = |code: &str, why: &str| {
         let message = format!("validation failed: {place}: {why}");
         Error::invalid_option(place, code).with_message(message)
@@ -99,11 +100,18 @@ pub(super) fn parsed(place: &str, url: &str) -> Result<Uri> {
     if authority.as_str().contains('@') {
         return Err(refused("credentials", "a password does not belong in an address"));
     }
-    let after_host = &authority.as_str()[authority.host().len()..];
-    if authority.port_u16().is_none() && !matches!(after_host, "" | ":") {
+    if !is_sound(authority) {
         return Err(refused("malformed", "invalid port number"));
     }
     Ok(uri)
+}
+
+/// Whether there is a host, and the port is a number, if there is one.
+pub(super) fn is_sound(authority: &Authority) -> bool {
+    let host = authority.host();
+    let server = authority.as_str().rsplit('@').next().unwrap_or_default();
+    let has_port = !matches!(server.strip_prefix(host), Some("" | ":"));
+    !host.is_empty() && (authority.port_u16().is_some() || !has_port)
 }
 
 /// Scheme, host and port, if that is not the scheme's own.

@@ -22,7 +22,10 @@ use rustls::{
 };
 use rustls_platform_verifier::Verifier;
 
-use super::connector::{Connector, Proxies};
+use super::{
+    address,
+    connector::{Connector, Proxies},
+};
 
 /// An HTTP client with a pool of connections. Clones share the pool, which belongs to the runtime that uses it first.
 ///
@@ -62,7 +65,9 @@ impl Http {
     /// The proxy for this server, without its secrets.
     pub(super) fn proxy(&self, server: &Uri) -> Option<String> {
         let proxy = self.proxies.of(server)?;
-        Some(format!("{}://{}", proxy.uri().scheme_str()?, proxy.uri().authority()?))
+        let (scheme, host) = (proxy.uri().scheme_str()?, proxy.uri().host()?);
+        let port = proxy.uri().port_u16().map(|port| format!(":{port}")).unwrap_or_default();
+        Some(format!("{scheme}://{host}{port}"))
     }
 
     /// Sends a request, and waits for the head of its answer.
@@ -173,15 +178,17 @@ impl HttpBuilder {
 /// How long a connection is kept that is not used.
 const IDLE: Duration = Duration::from_secs(90);
 
-/// The address of a proxy, which may leave out that it speaks HTTP.
+/// The address of a proxy, which may leave out that it speaks HTTP. An `@` in its password is escaped.
 fn proxy_address(url: &str) -> Option<String> {
     const SCHEMES: [&str; 6] = ["http", "https", "socks4", "socks4a", "socks5", "socks5h"];
-    let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-    let is_known = |uri: Uri| {
-        let has_host = uri.host().is_some_and(|host| !host.is_empty());
-        has_host && uri.scheme_str().is_some_and(|scheme| SCHEMES.contains(&scheme))
-    };
-    url.parse().is_ok_and(is_known).then_some(url)
+    let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+    let (user, host) =
+        rest.rsplit_once('@').map_or((None, rest), |(user, host)| (Some(user), host));
+    let user = user.map(|user| user.replace('@', "%40") + "@").unwrap_or_default();
+    let url = format!("{scheme}://{user}{host}");
+    let uri: Uri = url.parse().ok()?;
+    let is_sound = uri.authority().is_some_and(address::is_sound);
+    (is_sound && SCHEMES.contains(&uri.scheme_str()?)).then_some(url)
 }
 
 /// The servers that are called without a proxy.

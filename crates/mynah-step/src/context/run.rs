@@ -98,7 +98,13 @@ impl Context {
             Ok(_) => Fact::Completed(End::new(HaltReason::Completed, Metadata::new())),
             Err(error) => match self.end_with(error) {
                 Some(end) => end,
-                None => return done,
+                None => {
+                    // The caller knows what happened besides once that is safe.
+                    if is_uncertain(error) {
+                        self.flush().await?;
+                    }
+                    return done;
+                }
             },
         };
         self.emit(end).await?;

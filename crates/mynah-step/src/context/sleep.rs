@@ -81,6 +81,8 @@ impl Context {
 
     /// Waits until a sleep ends. How it ends is recorded: whether another branch, or a cancellation, came first.
     async fn asleep(&self, until: u64, woke: &PendingEffect) -> Result<Asleep> {
+        // From here on no branch that sleeps for longer leaves the run.
+        let _asleep = self.0.in_flight.sleep(until);
         if let Some(is_over) = self.0.effects.recall(woke, true).await? {
             return Ok(Asleep::Woken(is_over));
         }
@@ -90,6 +92,7 @@ impl Context {
             Either::Left((slept, _)) => slept.is_some(),
             Either::Right((why, _)) => return why.map(Asleep::Parks),
         };
+        let _in_flight = self.0.in_flight.begin()?;
         self.0.effects.keep(woke, Effect::Done(is_over.into())).await?;
         Ok(Asleep::Woken(is_over))
     }
@@ -108,7 +111,8 @@ impl Context {
                 self.run_id()
             ))
             .with(WAKE_AT, until);
-        let _asleep = self.0.in_flight.sleep(until);
+        // Branches that were not polled yet begin before that.
+        tokio::task::yield_now().await;
         self.0.in_flight.close_for_sleep(until, is_long, &why).await?;
         Ok(why)
     }

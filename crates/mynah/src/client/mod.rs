@@ -21,10 +21,10 @@ mod runs;
 
 use std::{sync::Arc, time::Duration};
 
-use http::{Method, Request, Uri, header, request::Builder};
+use http::{Method, Request, header, request::Builder};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
-use mynah_adapters::http::Http;
+use mynah_adapters::http::{Http, parsed_address};
 use mynah_data::{Error, HaltReason, Metadata, RunId, ToolCall};
 use mynah_log::{RunStatus, RunSummary};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -175,17 +175,14 @@ impl Client {
     /// A client of the server at this address.
     ///
     /// # Errors
-    /// An address that is no URL, or a system whose trusted certificates cannot be read.
+    /// An address that is no URL or holds a password, or a system whose trusted certificates cannot be read.
     pub fn new(url: &str) -> Result<Self> {
-        let is_server = |uri: &Uri| {
-            matches!(uri.scheme_str(), Some("http" | "https"))
-                && uri.host().is_some_and(|host| !host.is_empty())
-        };
-        let uri = url.parse().ok().filter(is_server).ok_or_else(|| {
-            ClientError::local("invalid_url", format!("{url}: give a URL as http://127.0.0.1:7878"))
+        let uri = parsed_address("url", url).map_err(|error| {
+            let why = format!("{}; give a URL as http://127.0.0.1:7878", error.message());
+            ClientError::local("invalid_url", why)
         })?;
-        let without_query = uri.to_string();
-        let base = without_query.split('?').next().unwrap_or_default().trim_end_matches('/').into();
+        let url = uri.to_string();
+        let base = url.split('?').next().unwrap_or_default().trim_end_matches('/').into();
         let http = Http::new().map_err(|error| ClientError::local("no_client", error))?;
         Ok(Self { http, base, token: None })
     }
