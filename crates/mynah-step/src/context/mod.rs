@@ -283,9 +283,9 @@ impl Context {
     /// # Errors
     /// The effect's own error, live and in a replay; see
     /// [`SideEffectErrors`](crate::SideEffectErrors). A value that cannot be recorded: nested
-    /// deeper than 96 levels, without JSON, or not readable again, such as NaN. The reserved name
-    /// `model_call`, under which [`Context::call_model`] records its failures. A request to the run
-    /// from inside an effect. A new run with the id of another, before anything is done. Also those
+    /// deeper than 96 levels, without JSON, or not readable again, such as NaN. A reserved name, under
+    /// which the run itself records: `model_call`, `checkpoint`, `sleep`, `woke` and
+    /// `summary_started`. A request to the run from inside an effect. A new run with the id of another, before anything is done. Also those
     /// of [`Context::now`].
     #[doc(alias = "SideEffect")]
     pub async fn side_effect<T, E>(
