@@ -194,7 +194,7 @@ async fn a_tool_of_which_nobody_knows_whether_it_ran_is_run_again_only_if_it_may
     let seen = Ok(ToolOutcome::Ok(json!("seen")));
     // Waiting: what can be done is done, and the run stays as it is.
     let (done, log, ran) = resumed(OnUncertain::Suspend).await;
-    let error = done.expect_err("nobody knows");
+    let error = done.expect_err("its outcome is unknown");
     let message = "tool error (pay): the process ended during call pay, and its outcome is unknown; \
                    find out whether it did its work, then resume the run with on_uncertain(OnUncertain::Rerun) to run it again, \
                    or with OnUncertain::Fail to give the loop a failed call";
@@ -268,7 +268,7 @@ async fn what_runs_beside_a_call_whose_outcome_is_unknown_is_done_once() {
         assert_eq!(reason(agent(plain(&log), true).await), Err("timeout"));
         die(&log).await;
         let unknown = agent(plain(&log).resume().await.expect("a run"), false).await;
-        assert!(unknown.expect_err("nobody knows").metadata().contains_key("uncertain"));
+        assert!(unknown.expect_err("its outcome is unknown").metadata().contains_key("uncertain"));
         let rerun = plain(&log).resume().await.expect("a run").on_uncertain(OnUncertain::Rerun);
         let paid = Ok((1, vec![ToolOutcome::Ok(json!("done")); 2]));
         assert_eq!(agent(rerun, false).await, paid);
