@@ -83,14 +83,6 @@ impl Effects {
         journal.busy_since(self.call.as_ref()?)
     }
 
-    /// Asks the records, or the log. Nothing is recorded of a run without a journal.
-    async fn ask(&self, want: Query) -> Result<Option<Fact>> {
-        match &self.journal {
-            Some(journal) => journal.ask(self.place(), want).await,
-            None => Ok(None),
-        }
-    }
-
     fn place(&self) -> Origin {
         let call_id = self.call.as_ref()?.id.clone();
         Some(Inside { call_id, attempt: self.attempt })
@@ -165,11 +157,10 @@ impl Effects {
         asked: &PendingEffect,
         required: bool,
     ) -> Result<Option<T>> {
-        if !self.replaying {
-            return Ok(None);
-        }
+        let (true, Some(journal)) = (self.replaying, &self.journal) else { return Ok(None) };
         let name = &*asked.name;
-        match self.ask(Query::Recall { asked: asked.clone(), required }).await? {
+        let want = Query::Recall { asked: asked.clone(), required };
+        match journal.ask(self.place(), want).await? {
             None => Ok(None),
             Some(Fact::SideEffect { effect: Effect::Failed(why), .. }) => Err(failed(name, &why)),
             Some(Fact::SideEffect { effect: Effect::Done(value), .. }) => T::deserialize(&value)
@@ -191,19 +182,19 @@ impl Effects {
         ))
     }
 
+    /// Records the value of a side effect, or how it failed.
     pub(crate) async fn keep(&self, asked: &PendingEffect, effect: Effect) -> Result<()> {
+        let Some(journal) = &self.journal else { return Ok(()) };
         let (inside, name) = (self.place(), asked.name.to_string());
-        let fact = Fact::SideEffect { inside, name, ahead: 0, effect };
-        let want = Query::Commit { fact, asked: Some(asked.clone()), durable: false };
-        self.ask(want).await.map(drop)
+        let fact = Fact::SideEffect { inside: inside.clone(), name, ahead: 0, effect };
+        journal.keep(inside, fact, Some(asked.clone()), false).await
     }
 
     /// Commits a fact that was made here; waits until it is safe, if it must be.
     pub(crate) async fn commit(&self, fact: Fact, durable: bool) -> Result<()> {
-        if self.is_kept() {
-            self.refuse_nested()?;
-        }
-        self.ask(Query::Commit { fact, asked: None, durable }).await.map(drop)
+        let Some(journal) = &self.journal else { return Ok(()) };
+        self.refuse_nested()?;
+        journal.keep(self.place(), fact, None, durable).await
     }
 }
 

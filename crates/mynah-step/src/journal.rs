@@ -54,8 +54,6 @@ pub struct State {
     /// How many of them, from the first, have no answer until something changes, and when that was
     /// found.
     without_answer: (usize, u64),
-    /// Questions whose facts are committed and not yet durable.
-    undurable: Vec<(u64, Origin, Option<Fact>)>,
     /// Answers that were not taken yet, by the ids of the questions.
     answers: HashMap<u64, Answer>,
     /// The attempts that began and have no outcome, by the ids of their calls. Of a user's loop also calls that are announced and do
@@ -140,8 +138,8 @@ pub(crate) type Origin = Option<Inside>;
 
 /// What a question is about.
 pub(crate) enum Query {
-    /// To commit a fact, if it is of a side effect that of this one; to wait until it is durable, if it must be.
-    Commit { fact: Fact, asked: Option<PendingEffect>, durable: bool },
+    /// Whether a fact is the recorded one, if it is of a side effect that of this one.
+    Commit { fact: Fact, asked: Option<PendingEffect> },
     /// Whether a fact is recorded that announces something; or what stopped the run before it.
     Announce(Fact),
     /// What is recorded of a side effect. If nothing has to be, nothing may be.
@@ -224,7 +222,6 @@ impl Journal {
             cursor: cursor.map(Box::new),
             questions: Vec::new(),
             without_answer: (0, 0),
-            undurable: Vec::new(),
             answers: HashMap::new(),
             attempts: HashMap::new(),
             turn: None,
@@ -310,14 +307,13 @@ impl Journal {
         state.answer_all(cx, &mut answered);
         state.poll_stuck(cx, &mut answered);
         drop(state);
-        self.wake_answered(&answered);
+        if !answered.is_empty() {
+            self.wake(&answered);
+        }
     }
 
     /// Wakes the tasks that wait for these answers, or for any change.
-    fn wake_answered(&self, answered: &[u64]) {
-        if answered.is_empty() {
-            return;
-        }
+    fn wake(&self, answered: &[u64]) {
         let mut parked = lock(&self.parked.0);
         let mut wakers = std::mem::take(&mut parked.others);
         wakers.extend(answered.iter().filter_map(|id| parked.for_answers.remove(id)));
@@ -342,6 +338,40 @@ impl Journal {
             self.lock().answers.remove(&id).map_or(Poll::Pending, Poll::Ready)
         })
         .await
+    }
+
+    /// Records a fact that was made at a place, of this side effect if it is of one; waits until it is safe, if it must be. If records
+    /// answer, it must be the recorded one. Otherwise its own task adds it: one that gives up the wait for that has recorded nothing.
+    pub(crate) async fn keep(
+        &self,
+        place: Origin,
+        mut fact: Fact,
+        asked: Option<PendingEffect>,
+        durable: bool,
+    ) -> Result<()> {
+        let replays = self.lock().cursor.is_some();
+        let mut is_recorded = false;
+        if replays {
+            let want = Query::Commit { fact: fact.clone(), asked: asked.clone() };
+            is_recorded = self.ask(place.clone(), want).await?.is_some();
+        }
+        if !is_recorded {
+            poll_fn(|cx| {
+                loop {
+                    let added = self.lock().add(&place, &mut fact, asked.as_ref());
+                    if let Some(added) = added {
+                        self.wake(&[]);
+                        return Poll::Ready(added);
+                    }
+                    ready!(self.poll(cx, Recorder::poll_room))?;
+                }
+            })
+            .await?;
+        }
+        if durable {
+            poll_fn(|cx| self.poll_durable(cx)).await?;
+        }
+        Ok(())
     }
 
     /// Works while calls of the engine's loop run, and wakes the task when anything changes. Returns whether anything was answered
@@ -378,9 +408,13 @@ impl Journal {
     ) -> Poll<Result<()>> {
         let mut state = self.lock();
         let Some(recorder) = state.live() else { return Poll::Ready(Ok(())) };
+        poll(recorder, &mut Context::from_waker(&self.parked(cx)))
+    }
+
+    /// A waker for what the journal waits for, which wakes this task and all others: any of them may poll it last.
+    fn parked(&self, cx: &mut Context<'_>) -> Waker {
         self.park(cx);
-        let waker = Waker::from(Arc::clone(&self.parked));
-        poll(recorder, &mut Context::from_waker(&waker))
+        Waker::from(Arc::clone(&self.parked))
     }
 
     /// Whether something must be [on its way to the log](Recorder::poll_sent) before more is
@@ -396,6 +430,8 @@ impl Journal {
         poll_fn(|cx| {
             let mut state = self.lock();
             let Some(recorder) = &mut state.recorder else { return Poll::Ready(Ok(())) };
+            let waker = self.parked(cx);
+            let cx = &mut Context::from_waker(&waker);
             ready!(recorder.poll_take(cx))?;
             if !waits && recorder.owes_seam() {
                 seam = seam.take().or(recorder.commit_seam()?);
@@ -408,12 +444,14 @@ impl Journal {
 
     /// Waits until every fact is durable.
     pub fn poll_durable(&self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        if self.lock().must_take_over() {
-            self.park(cx);
-            let waker = Waker::from(Arc::clone(&self.parked));
-            ready!(self.lock().poll_take_over(&mut Context::from_waker(&waker)));
+        let mut state = self.lock();
+        if state.is_behind() {
+            return Poll::Ready(Ok(()));
         }
-        self.poll(cx, Recorder::poll_flush)
+        let waker = self.parked(cx);
+        let cx = &mut Context::from_waker(&waker);
+        ready!(state.poll_take_over(cx));
+        state.live().map_or(Poll::Ready(Ok(())), |recorder| recorder.poll_flush(cx))
     }
 
     /// An attempt of a call begins: it runs, or its record is waited for.
@@ -465,13 +503,12 @@ impl Journal {
         let is_of = |place: &Origin| {
             place.as_ref().is_some_and(|at| at.call_id == call.id && at.attempt == number)
         };
-        let mut over = state.withdraw(|question| is_of(&question.place));
-        over.extend(
-            state.undurable.extract_if(.., |(_, place, _)| is_of(place)).map(|(id, ..)| id),
-        );
+        let over = state.withdraw(|question| is_of(&question.place));
         state.answers.extend(over.iter().map(|id| (*id, Err(call_is_over()))));
         drop(state);
-        self.wake_answered(&over);
+        if !over.is_empty() {
+            self.wake(&over);
+        }
     }
 
     /// Since when an attempt of a call has not waited for an answer; none if it never did.
@@ -518,7 +555,7 @@ impl Journal {
     fn leave(&self, fact: Fact) {
         let place = of_tool(&fact)
             .map(|(call_id, attempt)| Inside { call_id: call_id.to_owned(), attempt });
-        let want = Query::Commit { fact, asked: None, durable: false };
+        let want = Query::Commit { fact, asked: None };
         self.lock().questions.push(Question { id: None, place, want });
         self.work();
     }

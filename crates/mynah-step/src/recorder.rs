@@ -159,12 +159,6 @@ impl Recorder {
         self
     }
 
-    /// The same, whose next record is committed together with the removal of these messages from the run's inbox.
-    pub fn consuming(mut self, messages: Vec<String>) -> Self {
-        messages.into_iter().for_each(|message| self.consume(message));
-        self
-    }
-
     /// Removes a message from the run's inbox in the commit of the next record.
     pub fn consume(&mut self, message: String) {
         let next = self.chain.head().map_or(0, |head| head.seq) + 1;
@@ -301,15 +295,10 @@ impl Recorder {
     }
 
     /// Whether so much waits to be written that nothing should be added to it.
-    fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         let (records, bytes) = MAX_WAITING;
         let in_flight = self.sent.iter().map(|sent| sent.batch.records.len()).sum::<usize>();
         self.pending.len() + in_flight >= records || self.waiting >= bytes
-    }
-
-    /// Whether something may be added now. Otherwise the task is woken when it may.
-    pub(crate) fn has_room(&mut self, cx: &mut Context<'_>) -> bool {
-        !self.is_full() || self.poll_flush(cx).is_ready() || !self.is_full()
     }
 
     /// Refuses requests before the run began, or after it ended.
@@ -405,9 +394,8 @@ impl Recorder {
 
     /// Starts to write what waits, and waits for it only if it is so much that nothing should be added.
     pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let was_full = self.is_full();
         let flushed = self.poll_flush(cx);
-        if was_full { flushed } else { Poll::Ready(Ok(())) }
+        if self.is_full() { flushed } else { Poll::Ready(Ok(())) }
     }
 
     /// Whether the log was not given what it must be given, or failed to take it.

@@ -11,13 +11,13 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::join;
+use futures_util::future::{join, join_all};
 use mynah_data::{Error, HaltReason, Result, ToolCall, ToolReason};
 use mynah_log::{Append, Fact, Interruption, Kind, Log, MemoryLog, Resolution};
 use mynah_step::{Config, Context, LEASE, Tool};
 use serde_json::json;
 
-use crate::common::{self, RUN, Slow, die, facts, kinds, plain, read};
+use crate::common::{self, RUN, Slow, begin, die, facts, kinds, plain, read};
 
 type Shared = Arc<MemoryLog>;
 
@@ -700,4 +700,23 @@ async fn a_limit_of_no_crash_at_all_is_refused() {
     let refused = Context::new(plain(&Shared::default()).max_crashes(0)).map(drop);
     let error = refused.expect_err("no run could be resumed").to_string();
     assert!(error.contains("max_crashes: must_be_positive"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_loops_of_a_run_that_is_taken_over_do_not_wait_for_each_other() -> Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let context = Context::new(plain(&log))?;
+    begin(&context).await?;
+    context.flush().await?;
+    drop(context);
+    die(&log).await;
+    let context = Context::new(plain(&log).resume().await?)?;
+    // Each is polled with a waker of its own.
+    let run =
+        |context: Context| tokio::spawn(async move { context.run("go", async |_| Ok(())).await });
+    let runs = [run(context.clone()), run(context)];
+    let runs = tokio::time::timeout(LEASE * 9, join_all(runs)).await.expect("both end");
+    let done = runs.into_iter().map(|run| run.expect("no panic")).filter(Result::is_ok);
+    assert_eq!(done.count(), 1, "a run is performed once");
+    Ok(())
 }

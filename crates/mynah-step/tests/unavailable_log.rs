@@ -1,16 +1,19 @@
 //! A loop that gives something up while its log is unavailable finds the same in its records.
 
 use std::{
+    future::poll_fn,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    task::Poll,
     time::Duration,
 };
 
 use futures_util::future::join;
 use mynah_data::{Error, LogReason, Request, Result};
-use mynah_log::{Append, Head, Log, LogFuture, MemoryLog};
+use mynah_log::{Append, Fact, Head, Log, LogFuture, MemoryLog};
 use mynah_step::{
     Adapter, BoxFuture, Config, Context, ModelCall, ModelStream, OnUncertain, RunMode,
 };
@@ -194,4 +197,36 @@ async fn an_effect_that_no_room_was_left_for_is_not_recorded_when_it_is_given_up
         Ok((large.is_ok(), small.is_ok()))
     };
     assert_eq!(in_an_outage(agent).await, (true, false));
+}
+
+/// Makes the log leave with so much to write that nothing is added to it.
+async fn fill(context: &Context, away: &Away) -> Result<()> {
+    let large = async {
+        away.leave();
+        Ok::<_, Error>("x".repeat(5 << 20))
+    };
+    context.side_effect("large", large).await.map(drop)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_room_is_recorded_by_its_own_task_alone() {
+    let away = Away::default();
+    let context = Context::new(Config::new(&away, RUN)).expect("a run");
+    assert_eq!(begin(&context).await, Ok(()));
+    assert_eq!(fill(&context, &away).await, Ok(()));
+    let given_up = {
+        let mut given_up = pin!(context.random());
+        let polled = poll_fn(|cx| Poll::Ready(given_up.as_mut().poll(cx))).await;
+        assert!(polled.is_pending(), "there is no room");
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        context.now().await
+    };
+    assert!(given_up.is_ok(), "the log is back, and the other task makes room");
+    assert_eq!(context.flush().await, Ok(()));
+    let facts = facts(&read(&away.log).await);
+    let names = facts.iter().filter_map(|fact| match fact {
+        Fact::SideEffect { name, .. } => Some(name.as_str()),
+        _ => None,
+    });
+    assert_eq!(names.collect::<Vec<_>>(), ["large", "now"]);
 }

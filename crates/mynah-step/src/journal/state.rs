@@ -7,7 +7,8 @@ use mynah_log::{Fact, Inside, Resolution};
 use tokio::time::Instant;
 
 use super::{
-    Answer, Attempt, GRACE, Origin, PATIENCE, Query, Question, Stall, State, call_is_over, gone,
+    Answer, Attempt, GRACE, Origin, PATIENCE, PendingEffect, Query, Question, Stall, State,
+    call_is_over, gone,
 };
 use crate::{Recorder, cursor::is_answer, recorder::ends, settle::failed, uncertain::not_begun};
 
@@ -27,14 +28,9 @@ impl State {
         self.live().map_or(Ok(()), |recorder| recorder.check_open())
     }
 
-    /// Whether everything recorded was made again, and the run continues.
-    pub(super) fn must_take_over(&self) -> bool {
-        self.cursor.as_ref().is_some_and(|cursor| !cursor.is_behind())
-    }
-
     /// Continues in the world once everything recorded was made again: takes the lease first.
     pub(super) fn poll_take_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.must_take_over() {
+        if self.cursor.as_ref().is_some_and(|cursor| !cursor.is_behind()) {
             if let Some(recorder) = &mut self.recorder
                 && let Err(error) = ready!(recorder.poll_take(cx))
             {
@@ -49,41 +45,19 @@ impl State {
     pub(super) fn answer_all(&mut self, cx: &mut Context<'_>, answered: &mut Vec<u64>) {
         while !self.questions.is_empty()
             && self.poll_take_over(cx).is_ready()
-            && let Some((Question { id, place, want }, answer)) = self.next_answer(cx)
+            && let Some((id, answer)) = self.next_answer()
         {
             let Some(id) = id else { continue };
-            match (want, answer) {
-                (Query::Commit { durable: true, .. }, Ok(kept)) if !self.is_behind() => {
-                    self.undurable.push((id, place, kept));
-                }
-                (_, answer) => {
-                    self.answers.insert(id, answer);
-                    answered.push(id);
-                }
-            }
-        }
-        if !self.undurable.is_empty()
-            && self.poll_take_over(cx).is_ready()
-            && let Some(recorder) = &mut self.recorder
-            && let Poll::Ready(safe) = recorder.poll_flush(cx)
-        {
-            for (id, _, kept) in self.undurable.drain(..) {
-                self.answers.insert(id, safe.clone().map(|()| kept));
-                answered.push(id);
-            }
+            self.answers.insert(id, answer);
+            answered.push(id);
         }
     }
 
-    fn next_answer(&mut self, cx: &mut Context<'_>) -> Option<(Question, Answer)> {
+    fn next_answer(&mut self) -> Option<(Option<u64>, Answer)> {
         let mut found = None;
         let now = self.cursor.as_ref().map_or(u64::MAX, |cursor| cursor.taken());
         let (passed, then) = self.without_answer;
-        let has_room = match (&self.cursor, &mut self.recorder) {
-            (None, Some(recorder)) => recorder.has_room(cx),
-            _ => true,
-        };
-        // What waits for room in the log is asked again.
-        let passed = if then == now && self.cursor.is_some() { passed } else { 0 };
+        let passed = if then == now { passed } else { 0 };
         for (index, Question { id, place, want }) in
             self.questions.iter_mut().enumerate().skip(passed)
         {
@@ -95,12 +69,10 @@ impl State {
             }
             let answer = match (&mut self.cursor, &mut self.recorder, &*want) {
                 (Some(cursor), _, _) => cursor.answer(place, want),
-                (None, Some(recorder), Query::Commit { fact, .. }) => {
-                    // A fact is in the records once its loop has it, and not before.
-                    let may_be_added = has_room || id.is_none();
-                    may_be_added.then(|| recorder.commit(fact).map(|()| None))
+                (None, Some(recorder), Query::Commit { fact, .. }) if id.is_none() => {
+                    Some(recorder.commit(fact).map(|()| Some(fact.clone())))
                 }
-                // Requests without a record go to the world, while the run is ours.
+                // What has no record is left to its task, while the run is ours.
                 (None, Some(recorder), _) => Some(recorder.is_ours().map(|()| None)),
                 (None, None, _) => Some(Err(gone())),
             };
@@ -121,12 +93,8 @@ impl State {
             attempt.answered = Some(Instant::now());
         }
         match (want, &answer) {
-            (Query::Commit { fact, asked: Some(asked), .. }, Ok(_)) => {
-                asked.leave();
-                // What a run spent that a tool started counts in the budget at once.
-                if let Some(noted) = self.noted.as_mut().filter(|_| fact.sub_run().is_some()) {
-                    noted.push_back(fact.clone());
-                }
+            (Query::Commit { fact, asked }, Ok(Some(_))) => {
+                self.committed(place, fact, asked.as_ref());
             }
             (Query::Recall { asked, .. }, Ok(Some(_))) => asked.leave(),
             (Query::Outcome, Ok(Some(fact))) => {
@@ -150,23 +118,58 @@ impl State {
                 let number = attempt.map_or(1, |attempt| attempt.number);
                 self.announced(call_id, &call.name, number, may_have_run);
             }
-            (Query::Commit { fact, .. }, Ok(_)) => {
-                self.came_out(fact);
-                // The process ended between the end and its seal.
-                if let (Some(cursor), Some(recorder)) = (&self.cursor, &mut self.recorder)
-                    && ends(fact)
-                    && !cursor.is_behind()
-                    && let Err(error) = recorder.seal()
-                {
-                    recorder.fail(error);
-                }
-                if let (Some(noted), Some(_)) = (&mut self.noted, place) {
-                    noted.push_back(fact.clone());
-                }
-            }
             _ => {}
         }
-        Some((question, answer))
+        Some((question.id, answer))
+    }
+
+    /// Adds a fact to the records of a run, if there is room for it.
+    pub(super) fn add(
+        &mut self,
+        place: &Origin,
+        fact: &mut Fact,
+        asked: Option<&PendingEffect>,
+    ) -> Option<Result<()>> {
+        if asked.is_some() && !self.may_ask(place) {
+            return Some(Err(call_is_over()));
+        }
+        if let Fact::SideEffect { ahead, .. } = fact
+            && let Some(asked) = asked
+        {
+            *ahead = asked.ahead();
+        }
+        let Some(recorder) = self.live() else { return Some(Err(gone())) };
+        if recorder.is_full() {
+            return None;
+        }
+        let added = recorder.commit(fact);
+        if added.is_ok() {
+            self.answered += 1;
+            self.committed(place, fact, asked);
+        }
+        Some(added)
+    }
+
+    /// A fact that was made at a place is in the records.
+    fn committed(&mut self, place: &Origin, fact: &Fact, asked: Option<&PendingEffect>) {
+        if let Some(asked) = asked {
+            asked.leave();
+        } else {
+            self.came_out(fact);
+        }
+        // The process ended between the end and its seal.
+        if let (Some(cursor), Some(recorder)) = (&self.cursor, &mut self.recorder)
+            && ends(fact)
+            && !cursor.is_behind()
+            && let Err(error) = recorder.seal()
+        {
+            recorder.fail(error);
+        }
+        // Of side effects, what a run spent that a tool started counts in the budget at once.
+        let is_noted = place.is_some() && (asked.is_none() || fact.sub_run().is_some());
+        if let Some(noted) = self.noted.as_mut().filter(|_| is_noted) {
+            noted.push_back(fact.clone());
+        }
     }
 
     /// Waits for something to happen in a replay in which every question waits for its turn. If nothing does, the first of
@@ -219,15 +222,19 @@ impl State {
     /// Adds a question. A call that is over gets no answer.
     pub(super) fn question(&mut self, id: u64, place: Origin, want: Query) {
         let of_effect = matches!(want, Query::Recall { .. } | Query::Commit { asked: Some(_), .. });
-        let runs = |Inside { call_id, attempt: number }: &Inside| {
-            let attempt = self.attempts.get(call_id);
-            attempt.is_some_and(|attempt| attempt.number == *number && !attempt.is_over)
-        };
-        if !of_effect || place.as_ref().is_none_or(runs) {
+        if !of_effect || self.may_ask(&place) {
             self.questions.push(Question { id: Some(id), place, want });
         } else {
             self.answers.insert(id, Err(call_is_over()));
         }
+    }
+
+    /// Whether side effects of a place may be asked for: the attempt of the call that does it runs.
+    fn may_ask(&self, place: &Origin) -> bool {
+        place.as_ref().is_none_or(|Inside { call_id, attempt: number }| {
+            let attempt = self.attempts.get(call_id);
+            attempt.is_some_and(|attempt| attempt.number == *number && !attempt.is_over)
+        })
     }
 
     /// Takes questions back, and returns their ids.

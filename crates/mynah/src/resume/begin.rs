@@ -72,8 +72,8 @@ impl Resume {
             .with_durability(self.options.durability)
             .with_emit_timeout(self.options.log_timeout(&self.engine.0.options))
             .metered(self.engine.0.metrics.clone())
-            .consuming(consumed)
             .with_lease(lease);
+        consumed.into_iter().for_each(|message| recorder.consume(message));
         if ended {
             recorder.seal()?;
         }
