@@ -58,6 +58,8 @@ pub use kind::Kind;
 pub use log::{Append, Durability, Hold, Lease, Log, LogFuture, MAX_RUN_ID, SealedRun};
 pub use memory::MemoryLog;
 pub use queue::{AnswerPart, Changes, InboxMessage, Limits, Queue, RunChange};
+#[doc(hidden)]
+pub use record::payload_of;
 pub use record::{Body, Chain, Envelope, FORMAT, Head, MAX_PAYLOAD, Record};
 pub use removal::{
     MAINTENANCE, Prune, PruneReport, Pruned, Redact, Redactable, Removals, Removed, Stripped,

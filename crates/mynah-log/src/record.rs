@@ -319,6 +319,22 @@ impl Record {
     }
 }
 
+/// The payload of a record of this fact.
+///
+/// # Errors
+/// A fact that has no deterministic encoding, or is larger than [`MAX_PAYLOAD`] (`too_large`).
+#[doc(hidden)]
+pub fn payload_of<'a>(writer: &'a mut Writer, fact: &Fact) -> Result<&'a [u8]> {
+    let payload = writer.encode(fact).map_err(|error| {
+        Error::log(LogReason::Corrupt)
+            .with_message(format!("a fact that cannot be recorded: {error}"))
+    })?;
+    match payload.len() {
+        ..=MAX_PAYLOAD => Ok(payload),
+        size => Err(too_large(fact.kind().as_str(), size)),
+    }
+}
+
 fn too_large(kind: &str, size: usize) -> Error {
     let why = format!("a {kind} of {size} bytes; a record holds at most {MAX_PAYLOAD}");
     Error::log(LogReason::TooLarge)
@@ -377,16 +393,8 @@ impl Chain {
     /// # Errors
     /// A fact that has no deterministic encoding, or is larger than [`MAX_PAYLOAD`] (`too_large`): the chain stays as it was.
     pub fn append(&mut self, ts: i64, salt: [u8; 16], fact: &Fact) -> Result<Record> {
-        let unencodable = |error: cbor::CborError| {
-            Error::log(LogReason::Corrupt)
-                .with_message(format!("a fact that cannot be recorded: {error}"))
-        };
+        let payload = Arc::from(payload_of(&mut self.writer, fact)?);
         let writer = &mut self.writer;
-        let payload = writer.encode(fact).map_err(unencodable)?;
-        if payload.len() > MAX_PAYLOAD {
-            return Err(too_large(fact.kind().as_str(), payload.len()));
-        }
-        let payload = Arc::from(payload);
         let body = Body { salt, payload };
         let envelope = Envelope {
             v: FORMAT,

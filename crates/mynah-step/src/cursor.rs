@@ -9,7 +9,7 @@ use std::{
 };
 
 use mynah_data::{Error, Message, Result, RunId, ToolOutcome, Wait};
-use mynah_log::{DirectCall, Effect, Fact, Kind, Record, Resolution, cbor};
+use mynah_log::{DirectCall, Effect, Fact, Kind, Record, Resolution, cbor, payload_of};
 use serde_json::Value;
 
 pub(crate) use self::facts::{CHECKPOINT, MODEL_CALL, SLEEP, WOKE, inner, is_answer, of_tool};
@@ -408,6 +408,11 @@ impl ReplayCursor {
     pub(crate) fn lost_ahead(&self, lost: u32) -> Option<&Fact> {
         let is_lost = |fact: &&Fact| matches!(fact, Fact::TurnLost { turn, .. } if *turn == lost);
         self.to_come().find(is_lost)
+    }
+
+    /// Why no record can hold a fact, if none can: it is refused as it was when the records were made.
+    pub(crate) fn unrecordable(&mut self, fact: &Fact) -> Option<Error> {
+        payload_of(&mut self.writer, fact).err()
     }
 
     /// Sets the durations of the next record, if it is of the same kind: no two runs take the same time.

@@ -12,12 +12,14 @@ use std::{
 };
 
 use futures_util::future::{join, join_all};
-use mynah_data::{Error, HaltReason, Result, ToolCall, ToolReason};
-use mynah_log::{Append, Fact, Interruption, Kind, Log, MemoryLog, Resolution};
+use mynah_data::{Error, HaltReason, Message, Result, ToolCall, ToolReason};
+use mynah_log::{Append, Fact, Interruption, Kind, Log, MAX_PAYLOAD, MemoryLog, Resolution};
 use mynah_step::{Config, Context, LEASE, Tool};
 use serde_json::json;
 
-use crate::common::{self, RUN, Slow, begin, die, facts, kinds, plain, read};
+use crate::common::{
+    self, RUN, Slow, begin, call, die, everywhere, facts, kinds, plain, read, tool, twice,
+};
 
 type Shared = Arc<MemoryLog>;
 
@@ -700,6 +702,35 @@ async fn a_limit_of_no_crash_at_all_is_refused() {
     let refused = Context::new(plain(&Shared::default()).max_crashes(0)).map(drop);
     let error = refused.expect_err("no run could be resumed").to_string();
     assert!(error.contains("max_crashes: must_be_positive"), "{error}");
+}
+
+#[tokio::test]
+async fn a_fact_that_is_too_large_to_be_recorded_is_refused_live_and_again() -> Result<()> {
+    let agent = async |context: &Context| {
+        let say = async |length: usize| {
+            let message = Arc::new(Message::user("x".repeat(length)));
+            context
+                .emit(Fact::UserMessage { message })
+                .await
+                .map_err(|error| error.reason().to_owned())
+        };
+        let large = call(&"c".repeat(MAX_PAYLOAD), "work");
+        let called = context.call_tools([call("c0", "work"), large]).await;
+        [
+            say(MAX_PAYLOAD).await,
+            called.map(drop).map_err(|error| error.reason().to_owned()),
+            say(1).await,
+        ]
+    };
+    let config = |log: &Arc<MemoryLog>| plain(log).tools([tool("work", |_| async { "worked" })]);
+    let (done, facts) = twice(config, agent).await;
+    let refused = || Err("too_large".to_owned());
+    assert_eq!(done, [refused(), refused(), Ok(())]);
+    let expected =
+        ["run_started", "tool_scheduled", "tool_failed", "user_message", "completed", "sealed"];
+    assert_eq!(kinds(&facts), expected);
+    everywhere(config, agent).await;
+    Ok(())
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,8 +12,8 @@ use std::{
 };
 
 use futures_util::future::join;
-use mynah_data::{Error, LogReason, Request, Result};
-use mynah_log::{Append, Fact, Head, Log, LogFuture, MemoryLog};
+use mynah_data::{Budget, Error, LogReason, Request, Result, ToolCall};
+use mynah_log::{Append, Fact, Head, Log, LogFuture, MemoryLog, Resolution};
 use mynah_step::{
     Adapter, BoxFuture, Config, Context, ModelCall, ModelStream, OnUncertain, RunMode,
 };
@@ -229,4 +229,42 @@ async fn what_waits_for_room_is_recorded_by_its_own_task_alone() {
         _ => None,
     });
     assert_eq!(names.collect::<Vec<_>>(), ["large", "now"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_whose_time_runs_out_while_they_are_announced_have_not_begun() {
+    let agent = async |context: &Context, away: &Away| {
+        let leave = async {
+            away.leave();
+            Ok::<_, Error>(())
+        };
+        context.side_effect("leave", leave).await?;
+        let large = ToolCall::new("c0", "work", format!("\"{}\"", "x".repeat(5 << 20)));
+        let calls = [large, call("c1", "work"), call("c2", "work")];
+        Ok::<_, Error>(context.call_tools(calls).await.map_err(|error| error.reason().to_owned()))
+    };
+    let away = Away::default();
+    let config = |log: &Away| {
+        let budget = Budget::new().max_wall_clock_ms(1_000);
+        Config::new(log, RUN).tools([tool("work", |_| async { "worked" })]).budget(budget)
+    };
+    let told = Ok(Err("budget_exceeded".to_owned()));
+    let live = perform(config(&away), async |context: &Context| agent(context, &away).await).await;
+    let records = read(&away.log).await;
+    assert_eq!(live.expect("the run goes well"), told);
+    let facts = facts(&records);
+    let kinds = kinds(&facts);
+    let expected = [["tool_scheduled"; 3], ["tool_failed"; 3]].concat();
+    assert_eq!(kinds[2..8], expected);
+    assert_eq!(kinds[8..], ["budget_exceeded", "completed", "sealed"]);
+    for fact in &facts[5..8] {
+        let Fact::ToolFailed { error, resolution, .. } = fact else {
+            unreachable!("it is its kind")
+        };
+        assert_eq!(*resolution, Resolution::CutOff);
+        assert_eq!(error.metadata().get("not_begun"), Some(&true.into()), "{error:?}");
+    }
+    let again = config(&away).mode(RunMode::Replay(records));
+    let again = perform(again, async |context: &Context| agent(context, &away).await).await;
+    assert_eq!(again.expect("the replay is equal"), told);
 }

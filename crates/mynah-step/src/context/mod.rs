@@ -375,6 +375,7 @@ impl Context {
 
     /// Records a fact.
     async fn put(&self, mut fact: Fact) -> Result<()> {
+        self.check_recordable(&fact)?;
         match &self.journal().cursor {
             Some(cursor) if cursor.is_behind() => cursor.set_durations(&mut fact),
             _ if fact.end().is_some_and(|end| end.duration_ms.is_none()) => {
@@ -404,13 +405,20 @@ impl Context {
         }
     }
 
+    /// Refuses a fact that no record can hold also while the records answer, where nothing is added to them.
+    fn check_recordable(&self, fact: &Fact) -> Result<()> {
+        let refused = self.0.journal.records(|cursor| cursor.unrecordable(fact));
+        refused.map_or(Ok(()), Err)
+    }
+
     /// Announces an action unless the budget forbids it. Returns whether the records have it. If
     /// they do, or it was stopped, the replay does the same.
     async fn announce(
         &self,
         fact: Fact,
-        passed: impl FnOnce(&Spent, &Budget) -> Option<Breach>,
+        passed: Option<impl FnOnce(&Spent, &Budget) -> Option<Breach>>,
     ) -> Result<bool> {
+        self.check_recordable(&fact)?;
         if self.is_replaying() {
             match self.ask(Query::Announce(fact.clone())).await? {
                 Some(Fact::BudgetExceeded { breach, .. }) => {
@@ -423,12 +431,15 @@ impl Context {
                 None => {}
             }
         }
-        let budget = self.0.config.budget.as_ref();
-        let breach = budget.and_then(|budget| passed(&self.spent(), budget));
-        let late =
-            || self.out_of_time(&mut task::Context::from_waker(Waker::noop()), BreachTime::PreCall);
-        if let Some(breach) = breach.or_else(late) {
-            return Err(self.exceed(breach, None, Vec::new()).await?);
+        if let Some(passed) = passed {
+            let budget = self.0.config.budget.as_ref();
+            let breach = budget.and_then(|budget| passed(&self.spent(), budget));
+            let late = || {
+                self.out_of_time(&mut task::Context::from_waker(Waker::noop()), BreachTime::PreCall)
+            };
+            if let Some(breach) = breach.or_else(late) {
+                return Err(self.exceed(breach, None, Vec::new()).await?);
+            }
         }
         self.put(fact).await?;
         Ok(false)

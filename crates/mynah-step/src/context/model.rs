@@ -114,7 +114,7 @@ impl Context {
         let passed = |spent: &Spent, to: &Budget| spent.passed_by_calling(to, input_tokens);
         let begun = Fact::TurnStarted { turn, prompt: Some(prompt), input_tokens };
         *turns = turn;
-        while self.announce(begun.clone(), passed).await? {
+        while self.announce(begun.clone(), Some(passed)).await? {
             let recorded = self.ask(Query::Answer).await?;
             recorded.iter().for_each(|answer| self.spent().evolve(answer));
             match recorded {

@@ -160,11 +160,8 @@ impl Context {
         let mut begun = Vec::with_capacity(count);
         for call in &mut calls {
             // The budget allows all of them, or none.
-            let more = if begun.is_empty() { count } else { 0 };
-            let announced = self.announce_tool(call, more, &mut ids).await;
-            // Only calls that are dropped were given up.
-            ids.are_waited_for = announced.is_err();
-            begun.push(announced?);
+            let more = begun.is_empty().then_some(count);
+            begun.push(self.announce_tool(call, more, &mut ids).await?);
         }
         if begun.contains(&None) {
             // No call runs before all are announced. A call that is recorded as not begun is announced again.
@@ -203,12 +200,12 @@ impl Context {
         self.in_run(async { results }).await
     }
 
-    /// Announces a call, if the budget allows so many more; one without an id gets one. A call that a process announced which ended may
-    /// have run: then this returns what is known of it.
+    /// Announces a call, if the budget allows so many more: that is asked with the first of a batch. One without an id gets one. A call
+    /// that a process announced which ended may have run: then this returns what is known of it.
     async fn announce_tool(
         &self,
         tool: &mut CallTool,
-        more: usize,
+        more: Option<usize>,
         ids: &mut Ids<'_>,
     ) -> Result<Option<Before>> {
         let ToolCall { id, name, raw_arguments, .. } = &mut tool.call;
@@ -228,7 +225,8 @@ impl Context {
         let (next, may_have_run) = next.unwrap_or((Try { number: 2, failed: 0 }, true));
         let before = Before { next, may_have_run };
         let fact = Fact::ToolScheduled { call_id: id.clone(), attempt: 1, call };
-        let passed = |spent: &Spent, budget: &Budget| spent.passed_by_tools(budget, more);
+        let passed = more
+            .map(|more| move |spent: &Spent, budget: &Budget| spent.passed_by_tools(budget, more));
         Ok(self.announce(fact, passed).await?.then_some(before))
     }
 
@@ -390,14 +388,11 @@ fn unapproved(call: &ToolCall) -> Error {
 struct Ids<'a> {
     context: &'a Context,
     mine: Vec<String>,
-    /// Whether their caller did not drop them.
-    are_waited_for: bool,
 }
 
 impl<'a> Ids<'a> {
     fn claim(context: &'a Context, calls: &[CallTool]) -> Result<Self> {
-        let mut claimed =
-            Self { context, mine: Vec::with_capacity(calls.len()), are_waited_for: false };
+        let mut claimed = Self { context, mine: Vec::with_capacity(calls.len()) };
         // A call without an id gets an unused one.
         for CallTool { call, .. } in calls.iter().filter(|tool| !tool.call.id.is_empty()) {
             if !claimed.take(&call.id) {
@@ -421,10 +416,10 @@ impl<'a> Ids<'a> {
 }
 
 impl Drop for Ids<'_> {
-    /// A call that its caller gives up is recorded as cancelled.
+    /// A call that was announced and has no outcome was given up, which is recorded.
     fn drop(&mut self) {
         let Shared { called, journal, in_flight, .. } = &*self.context.0;
-        let is_given_up = !self.are_waited_for && !in_flight.is_closed();
+        let is_given_up = !in_flight.is_closed();
         for id in &self.mine {
             if is_given_up {
                 journal.leave_stopped(id, "its caller gave it up");
