@@ -30,6 +30,7 @@ use crate::{
 ///
 /// Records that a loop does not make again are left out: the seal, the seams where another process
 /// continued, and records of tool attempts whose process died.
+#[derive(Default)]
 pub struct ReplayCursor {
     run: RunId,
     facts: VecDeque<RecordedFact>,
@@ -177,23 +178,8 @@ impl ReplayCursor {
     }
 
     fn from_parts(run: RunId, facts: VecDeque<RecordedFact>, last: u64) -> Self {
-        let mut cursor = Self {
-            run,
-            facts,
-            resumes: false,
-            writer: cbor::Writer::new(),
-            taken: 0,
-            ahead: Ahead::default(),
-            last,
-            answered: HashSet::new(),
-            dropped: HashSet::new(),
-            processes: Vec::new(),
-            calls: HashMap::new(),
-            announced: HashMap::new(),
-            answer: None,
-            tools: HashMap::new(),
-            differs: None,
-        };
+        let writer = cbor::Writer::new();
+        let mut cursor = Self { run, facts, last, writer, ..Self::default() };
         cursor.ahead.look(0, &cursor.facts);
         cursor
     }

@@ -45,11 +45,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_millis(100);
 
 /// What the journal holds behind its lock.
-pub struct State {
+#[derive(Default)]
+pub(crate) struct State {
     /// Writes the run. In a run that is resumed, what follows its records.
     pub(crate) recorder: Option<Box<Recorder>>,
     /// The records that answer first.
-    pub cursor: Option<Box<ReplayCursor>>,
+    pub(crate) cursor: Option<Box<ReplayCursor>>,
     questions: Vec<Question>,
     /// How many of them, from the first, have no answer until something changes, and when that was
     /// found.
@@ -220,16 +221,9 @@ impl Journal {
         let state = State {
             recorder: recorder.map(Box::new),
             cursor: cursor.map(Box::new),
-            questions: Vec::new(),
-            without_answer: (0, 0),
-            answers: HashMap::new(),
-            attempts: HashMap::new(),
-            turn: None,
             loop_waits_elsewhere: noted.is_none(),
             noted,
-            answered: 0,
-            seen: 0,
-            standstill: None,
+            ..State::default()
         };
         Arc::new(Self { run, state: Mutex::new(state), parked: Arc::default() })
     }
@@ -250,7 +244,7 @@ impl Journal {
     }
 
     /// What is recorded, while nothing else changes it.
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
@@ -417,10 +411,9 @@ impl Journal {
         Waker::from(Arc::clone(&self.parked))
     }
 
-    /// Whether something must be [on its way to the log](Recorder::poll_sent) before more is
-    /// emitted.
-    pub fn has_debts(&self) -> bool {
-        self.lock().recorder.as_ref().is_some_and(|recorder| recorder.has_debts())
+    /// Whether every fact is [on its way to the log](Recorder::poll_given).
+    pub fn is_given(&self) -> bool {
+        self.lock().recorder.as_ref().is_none_or(|recorder| recorder.is_given())
     }
 
     /// Takes a run that is resumed before its records are asked. If its process died in it, that is recorded at once unless the run

@@ -86,7 +86,7 @@ pub use self::{
     difference::{differences, mismatch, recorded_error},
     heartbeat::{KeptLease, Moment},
     incoming_answer::IncomingAnswer,
-    journal::{Journal, State as JournalState},
+    journal::Journal,
     lease::{LEASE, take_over},
     metrics::{Watch, tell_exceeded},
     recorded_fact::RecordedFact,
@@ -103,5 +103,5 @@ pub use self::{
 pub use misfits::misfits;
 
 mynah_data::partial_debug! {
-    IncomingAnswer {} Journal {} JournalState {} Opened {} Recorder {} ReplayCursor {} WallClock {} Watch {}
+    IncomingAnswer {} Journal {} Opened {} Recorder {} ReplayCursor {} WallClock {} Watch {}
 }

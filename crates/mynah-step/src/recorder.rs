@@ -10,8 +10,8 @@ use std::{
 
 use mynah_data::{Error, ErrorKind, LogReason, Result, RunId};
 use mynah_log::{
-    Append, Chain, Durability, Fact, Head, Interruption, Kind, Lease, Log, Queue, Record, Seal,
-    Totals, backend::nanos,
+    Append, Chain, Durability, Fact, Head, Interruption, Lease, Log, Queue, Record, Seal, Totals,
+    backend::nanos,
 };
 use tokio::{
     task::coop::unconstrained,
@@ -383,25 +383,15 @@ impl Recorder {
         self.over && self.pending.is_empty() && self.sent.is_empty() && self.failed.is_none()
     }
 
-    /// Waits until outcomes of tools, decisions of people, and requests and answers of models are
-    /// on their way to the log. A caller that sees their events may pause for any time.
-    /// [`poll_flush`](Self::poll_flush) reports failures.
-    pub fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        // What was owed may be given to it by that.
-        let is_sent = !self.has_debts() || self.poll_flush(cx).is_ready() || !self.has_debts();
-        if is_sent { Poll::Ready(Ok(())) } else { Poll::Pending }
-    }
-
     /// Starts to write what waits, and waits for it only if it is so much that nothing should be added.
     pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let flushed = self.poll_flush(cx);
         if self.is_full() { flushed } else { Poll::Ready(Ok(())) }
     }
 
-    /// Whether the log was not given what it must be given, or failed to take it.
-    pub(crate) fn has_debts(&self) -> bool {
-        let sent = self.sent.iter().filter(|sent| !sent.is_given());
-        sent.flat_map(|sent| &sent.batch.records).chain(&self.pending).any(is_owed)
+    /// Whether the log was given every record, and failed to take none.
+    pub(crate) fn is_given(&self) -> bool {
+        self.pending.is_empty() && self.sent.iter().all(SentBatch::is_given)
     }
 
     /// Waits until the log was given every record, so that each is kept even if this process dies now. It does not wait until
@@ -410,8 +400,7 @@ impl Recorder {
     /// It is ready at once, unless several earlier appends are in flight or the log is unavailable.
     pub fn poll_given(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let is_flushed = self.poll_flush(cx).is_ready();
-        let is_given = self.pending.is_empty() && self.sent.iter().all(SentBatch::is_given);
-        if is_flushed || is_given { Poll::Ready(Ok(())) } else { Poll::Pending }
+        if is_flushed || self.is_given() { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
     /// Waits until nothing is left to write. An unavailable log is retried, with pauses of up to
@@ -551,16 +540,6 @@ pub fn new_owner(log: &dyn Log, world: &dyn World) -> String {
 /// The time, as logs count it.
 pub(crate) fn time_of(world: &dyn World) -> i64 {
     nanos(since_1970(world.now()))
-}
-
-/// Whether a record must be on its way to the log before anything more is emitted: outcomes of tools
-/// and decisions of people, which cannot be repeated, and requests and answers of models.
-fn is_owed(record: &Record) -> bool {
-    use Kind::{AssistantCompleted, Resumed, ToolCompleted, ToolFailed, TurnStarted, UserMessage};
-    matches!(
-        record.kind(),
-        ToolCompleted | ToolFailed | TurnStarted | AssistantCompleted | Resumed | UserMessage
-    )
 }
 
 /// Whether nothing but the seal can follow.

@@ -36,12 +36,12 @@ pub use self::{
     tools::{CallTool, ToolResult},
 };
 use crate::{
-    Config, Crashes, Journal, JournalState, MetricsSink, RecordedFact, Recorder, ReplayCursor,
-    RunMode, Spent, WallClock, active,
+    Config, Crashes, Journal, MetricsSink, RecordedFact, Recorder, ReplayCursor, RunMode, Spent,
+    WallClock, active,
     config::DEFAULT_MAX_CONCURRENCY,
     cursor::{CHECKPOINT, MODEL_CALL, SLEEP, WOKE},
     effects::Effects,
-    journal::{Query, gone, lock},
+    journal::{Query, State as JournalState, gone, lock},
     metrics::tell_exceeded,
     millis,
     recorder::{ends, sealed},
@@ -361,8 +361,8 @@ impl Context {
     /// One that ends the run is safe when this is done, and has the seal after it.
     ///
     /// # Errors
-    /// A fact that something else records, as [`Context::call_tool`] does calls and [`Context::side_effect`] side effects: it is not
-    /// recorded. `replay_mismatch`, or a log that cannot be written.
+    /// A fact that something else records, as [`Context::call_tool`] does calls and [`Context::side_effect`] side effects, or that is too
+    /// large for a record (`too_large`, live and in a replay): it is not recorded. `replay_mismatch`, or a log that cannot be written.
     #[doc(alias = "Emit")]
     pub async fn emit(&self, fact: Fact) -> Result<()> {
         if let Some((code, why)) = misplaced(&fact) {

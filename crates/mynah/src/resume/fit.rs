@@ -83,31 +83,12 @@ impl Resume {
         let Some(message) = self.message.as_ref().filter(|_| !is_answer) else { return Ok(None) };
         match loaded.last() {
             Some(Fact::Suspended(end)) if !end.awaits_nobody() => return Ok(None),
-            Some(
-                Fact::BudgetExceeded { .. }
-                | Fact::Completed(_)
-                | Fact::Failed(_)
-                | Fact::Cancelled { .. }
-                | Fact::Sealed(_),
-            ) => return Err(self.has_ended(loaded)),
-            None
-            | Some(
-                Fact::RunStarted { .. }
-                | Fact::Resumed { .. }
-                | Fact::UserMessage { .. }
-                | Fact::TurnStarted { .. }
-                | Fact::TurnLost { .. }
-                | Fact::FinalizeStarted { .. }
-                | Fact::FinalizeFailed { .. }
-                | Fact::AssistantCompleted { .. }
-                | Fact::ToolScheduled { .. }
-                | Fact::ToolCompleted { .. }
-                | Fact::ToolFailed { .. }
-                | Fact::SideEffect { .. }
-                | Fact::ContextTruncated { .. }
-                | Fact::Suspended(_)
-                | Fact::Removed(_),
-            ) => {}
+            // Nothing follows but its end and its seal.
+            Some(Fact::BudgetExceeded { .. } | Fact::Sealed(_)) => {
+                return Err(self.has_ended(loaded));
+            }
+            Some(last) if last.kind().is_end() => return Err(self.has_ended(loaded)),
+            _ => {}
         }
         let refused = |why| Err(self.refused(RunStatus::Running, why));
         if message.role() != Role::User {

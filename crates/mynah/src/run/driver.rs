@@ -246,8 +246,8 @@ impl Driver {
             // Facts are on their way to the log before their events are emitted. Tools continue
             // meanwhile.
             let tells = !self.machine.events.is_empty() || self.machine.is_hearing();
-            let journal = self.journal.as_ref().filter(|journal| tells && journal.has_debts());
-            if journal.is_some_and(|journal| journal.poll(cx, Recorder::poll_sent).is_pending()) {
+            let journal = self.journal.as_ref().filter(|journal| tells && !journal.is_given());
+            if journal.is_some_and(|journal| journal.poll(cx, Recorder::poll_given).is_pending()) {
                 if !self.machine.is_running() {
                     return Poll::Pending;
                 }
