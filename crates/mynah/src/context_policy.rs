@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mynah_data::{Message, Messages, Metadata, Response, Result, Role};
-use mynah_log::{Fact, LeftOut, Log};
+use mynah_log::{Fact, Kind, LeftOut, Log, Record};
 use serde::{Deserialize, Serialize};
 
 /// What the model reads in place of an old tool result.
@@ -284,7 +284,12 @@ pub(crate) async fn left_out(
     let (mut left_out, mut seq, mut prompted) = (None, 1, false);
     loop {
         let page = log.read(run, seq, PAGE).await?;
-        for record in page.iter().filter(|record| record.seq() <= until) {
+        let tells = |record: &&Record| {
+            use Kind::{ContextTruncated, Resumed, RunStarted};
+            matches!(record.kind(), RunStarted | Resumed | ContextTruncated)
+        };
+        // Only what says it is decoded.
+        for record in page.iter().filter(|record| record.seq() <= until).filter(tells) {
             let Some(fact) = record.fact().ok().flatten() else { continue };
             match fact {
                 Fact::RunStarted { about: Some(about), .. } => {
@@ -309,25 +314,7 @@ pub(crate) async fn left_out(
                     let before = left_out.and_then(|before: LeftOut| before.summary);
                     left_out = Some(LeftOut { dropped, cleared, summary: summary.or(before) });
                 }
-                Fact::RunStarted { about: None, .. }
-                | Fact::Resumed { .. }
-                | Fact::UserMessage { .. }
-                | Fact::TurnStarted { .. }
-                | Fact::TurnLost { .. }
-                | Fact::FinalizeStarted { .. }
-                | Fact::FinalizeFailed { .. }
-                | Fact::AssistantCompleted { .. }
-                | Fact::ToolScheduled { .. }
-                | Fact::ToolCompleted { .. }
-                | Fact::ToolFailed { .. }
-                | Fact::SideEffect { .. }
-                | Fact::BudgetExceeded { .. }
-                | Fact::Suspended(_)
-                | Fact::Completed(_)
-                | Fact::Failed(_)
-                | Fact::Cancelled { .. }
-                | Fact::Sealed(_)
-                | Fact::Removed(_) => {}
+                _ => {}
             }
         }
         seq += page.len() as u64;

@@ -213,26 +213,8 @@ impl Context {
             match fact {
                 Fact::TurnStarted { turn, .. } => *turns = *turn,
                 Fact::ToolScheduled { call_id, attempt: 1, .. } => _ = self.count_call(call_id),
-                // Nothing but what was spent is known of them.
-                Fact::RunStarted { .. }
-                | Fact::Resumed { .. }
-                | Fact::UserMessage { .. }
-                | Fact::TurnLost { .. }
-                | Fact::FinalizeStarted { .. }
-                | Fact::FinalizeFailed { .. }
-                | Fact::AssistantCompleted { .. }
-                | Fact::ToolScheduled { .. }
-                | Fact::ToolCompleted { .. }
-                | Fact::ToolFailed { .. }
-                | Fact::SideEffect { .. }
-                | Fact::ContextTruncated { .. }
-                | Fact::BudgetExceeded { .. }
-                | Fact::Suspended(_)
-                | Fact::Completed(_)
-                | Fact::Failed(_)
-                | Fact::Cancelled { .. }
-                | Fact::Sealed(_)
-                | Fact::Removed(_) => {}
+                // Nothing but what was spent is known of others.
+                _ => {}
             }
         }
         Ok(Some(state))

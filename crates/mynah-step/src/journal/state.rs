@@ -61,9 +61,7 @@ impl State {
         for (index, Question { id, place, want }) in
             self.questions.iter_mut().enumerate().skip(passed)
         {
-            if let Query::Commit {
-                fact: Fact::SideEffect { ahead, .. }, asked: Some(asked), ..
-            } = want
+            if let Query::Commit { fact: Fact::SideEffect { ahead, .. }, asked: Some(asked) } = want
             {
                 *ahead = asked.ahead();
             }
@@ -88,30 +86,29 @@ impl State {
         self.answered += 1;
         self.without_answer = (index, now);
         let question = self.questions.remove(index);
-        let Question { place, want, .. } = &question;
+        self.take_in(&question, &answer);
+        Some((question.id, answer))
+    }
+
+    /// A question has its answer.
+    fn take_in(&mut self, Question { place, want, .. }: &Question, answer: &Answer) {
         if let Some(attempt) = place.as_ref().and_then(|at| self.attempts.get_mut(&at.call_id)) {
             attempt.answered = Some(Instant::now());
         }
-        match (want, &answer) {
-            (Query::Commit { fact, asked }, Ok(Some(_))) => {
-                self.committed(place, fact, asked.as_ref());
-            }
-            (Query::Recall { asked, .. }, Ok(Some(_))) => asked.leave(),
-            (Query::Outcome, Ok(Some(fact))) => {
+        let Ok(Some(recorded)) = answer else { return };
+        match (want, recorded) {
+            (Query::Commit { fact, asked }, _) => self.committed(place, fact, asked.as_ref()),
+            (Query::Recall { asked, .. }, _) => asked.leave(),
+            (Query::Outcome, fact) => {
                 // If it is the end of the run, the call has no other outcome.
                 if let Some(at) = place {
                     self.attempts.remove(&at.call_id);
                 }
                 self.came_out(fact);
             }
-            (Query::Answer, Ok(Some(_))) => self.turn = None,
-            (Query::Announce(_), Ok(Some(Fact::TurnStarted { turn, .. }))) => {
-                self.turn = Some(*turn);
-            }
-            (
-                Query::Announce(_),
-                Ok(Some(Fact::ToolScheduled { call_id, call: Some(call), .. })),
-            ) => {
+            (Query::Answer, _) => self.turn = None,
+            (Query::Announce(_), Fact::TurnStarted { turn, .. }) => self.turn = Some(*turn),
+            (Query::Announce(_), Fact::ToolScheduled { call_id, call: Some(call), .. }) => {
                 let cursor = self.cursor.as_ref();
                 let may_have_run = cursor.is_none_or(|cursor| cursor.may_have_run(call_id));
                 let attempt = cursor.and_then(|cursor| cursor.attempt_of(call_id));
@@ -120,7 +117,6 @@ impl State {
             }
             _ => {}
         }
-        Some((question.id, answer))
     }
 
     /// Adds a fact to the records of a run, if there is room for it.
