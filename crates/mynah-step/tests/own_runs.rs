@@ -3,6 +3,7 @@
 
 use std::{
     future::poll_fn,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
@@ -749,5 +750,29 @@ async fn two_loops_of_a_run_that_is_taken_over_do_not_wait_for_each_other() -> R
     let runs = tokio::time::timeout(LEASE * 9, join_all(runs)).await.expect("both end");
     let done = runs.into_iter().map(|run| run.expect("no panic")).filter(Result::is_ok);
     assert_eq!(done.count(), 1, "a run is performed once");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_given_up_behind_the_records_is_not_recorded_when_they_end() -> Result<()> {
+    let log = Arc::new(MemoryLog::new());
+    let context = Context::new(plain(&log))?;
+    begin(&context).await?;
+    context.random().await?;
+    context.flush().await?;
+    drop(context);
+    let context = Context::new(plain(&log).resume().await?)?;
+    begin(&context).await?;
+    {
+        let message = Arc::new(Message::user("too early"));
+        let mut given_up = pin!(context.emit(Fact::UserMessage { message }));
+        let polled = poll_fn(|cx| Poll::Ready(given_up.as_mut().poll(cx))).await;
+        assert!(polled.is_pending(), "what is recorded comes first");
+        context.random().await?;
+    }
+    context.now().await?;
+    context.flush().await?;
+    let expected = ["run_started", "side_effect", "resumed", "side_effect"];
+    assert_eq!(kinds(&facts(&read(&log).await)), expected);
     Ok(())
 }
