@@ -83,6 +83,12 @@ impl Kind {
         matches!(self.status(), Some(status) if status.is_ended())
     }
 
+    /// Whether a run continues only when its records of this kind are safe: what they announce cannot be taken back, or the caller
+    /// is told of the end.
+    pub const fn is_waited_for(self) -> bool {
+        matches!(self, Self::RunStarted | Self::ToolScheduled | Self::Suspended | Self::Sealed)
+    }
+
     /// Whether records of this kind name a model or a session.
     pub(crate) const fn names(self) -> bool {
         matches!(self, Self::RunStarted | Self::AssistantCompleted)

@@ -321,6 +321,8 @@ pub struct Append {
     pub wake_at: Option<i64>,
     /// The messages that are removed with this append; see [`consume`](Self::consume).
     pub consumed: Vec<String>,
+    /// Whether nothing waits for this append; see [`deferrable`](Self::deferrable).
+    pub deferrable: bool,
 }
 
 /// Who holds a run, and for how long from the append on, by the log's time.
@@ -346,6 +348,7 @@ impl Append {
             queue: None,
             wake_at: None,
             consumed: Vec::new(),
+            deferrable: false,
         }
     }
 
@@ -365,6 +368,10 @@ impl Append {
         /// The same, and the run is parked: it has no owner afterwards, and it can continue at this time, in nanoseconds since 1970, or as
         /// soon as it gets a message. The next append ends that.
         wake_at(time: impl Into<Option<i64>>) = time.into();
+
+        /// The same, for which nothing waits yet. A log may keep it back for as long as a commit takes, so that it shares the commit of
+        /// what comes next.
+        deferrable(deferrable: bool) = deferrable;
     }
 
     /// The same, and this owner holds the run for this long.

@@ -17,6 +17,7 @@ use rusqlite::{
 
 use crate::{
     Answer,
+    ahead::Ahead,
     place::{self, Identity},
     row::is_unsound,
 };
@@ -89,6 +90,11 @@ impl File {
         self.prepare(&connection, durability)?;
         self.make_tables(&mut connection)?;
         Ok(connection)
+    }
+
+    /// The write-ahead log beside it.
+    pub(crate) fn ahead(&self) -> Ahead {
+        Ahead::of(&self.0, u64::from(AHEAD) * u64::from(PAGE))
     }
 
     /// Which file the path leads to.

@@ -12,6 +12,7 @@
 //! # Ok(()) }
 //! ```
 
+mod ahead;
 mod file;
 mod heads;
 mod inbox;
@@ -39,7 +40,12 @@ use mynah_log::{
 };
 
 use crate::{
-    file::File, readers::Readers, row::attempt, store::Work, watcher::Watcher, writer::Writer,
+    file::File,
+    readers::Readers,
+    row::attempt,
+    store::Work,
+    watcher::Watcher,
+    writer::{Terms, Writer},
 };
 
 /// What SQLite gives: its own failure outside, which undoes what was done so far, and a log's
@@ -188,8 +194,9 @@ impl Log for SqliteLog {
         Box::pin(async move {
             let writer = self.writer()?;
             let checked = Checked::new(batch, || self.1.now())?;
-            let (run, durability) = (checked.batch.run_id.clone(), checked.batch.durability);
-            writer.perform(run, durability, move |work| work.append(&checked)).await
+            let Append { run_id, durability, deferrable, .. } = &checked.batch;
+            let (run, terms) = (run_id.clone(), Terms::new(*durability, *deferrable));
+            writer.perform(run, terms, move |work| work.append(&checked)).await
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    hint, iter,
+    iter,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -10,7 +10,7 @@ use std::{
         mpsc,
     },
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use mynah_data::{Error, Result, RunId};
@@ -23,6 +23,7 @@ use tokio::sync::{
 
 use crate::{
     Answer,
+    ahead::Ahead,
     file::{File, unavailable, unusable},
     place::Identity,
     store::{Store, Work},
@@ -31,13 +32,33 @@ use crate::{
 /// How many jobs go into one commit at most.
 const GROUP: usize = 256;
 
-/// How long a commit waits for one more job where there were more the last time: little, against what
+/// How long a commit waits for one more job if more runs shared the last one: little, against what
 /// the commit itself takes.
 const PATIENCE: Duration = Duration::from_micros(50);
 
-/// Within what time a job comes soon after a commit. Who waits for it may as well stay awake for half of that: to be woken takes as
-/// long.
-const SOON: Duration = Duration::from_micros(100);
+/// How long jobs wait for one that cannot: about as long as a commit takes.
+const COMPANY: Duration = Duration::from_micros(250);
+
+/// What the caller of a job asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    /// How safe its commit must be; none leaves it to the log.
+    durability: Option<Durability>,
+    /// Whether it may wait for other jobs.
+    deferrable: bool,
+}
+
+impl Terms {
+    pub(crate) fn new(durability: Option<Durability>, deferrable: bool) -> Self {
+        Self { durability, deferrable }
+    }
+}
+
+impl From<Option<Durability>> for Terms {
+    fn from(durability: Option<Durability>) -> Self {
+        Self::new(durability, false)
+    }
+}
 
 pub(crate) struct Writer {
     /// None once it is closed.
@@ -68,7 +89,9 @@ impl Jobs {
         self.left.add(&run);
         let (reply, left) = (Some(oneshot::channel().0), Some(Arc::clone(&self.left)));
         let (durability, result, unclaimed) = (Durability::Relaxed, None, drop);
-        let job = Task { run, durability, job, result, reply, unclaimed, left, is_owed: true };
+        let (deferrable, is_owed) = (false, true);
+        let job =
+            Task { run, durability, deferrable, job, result, reply, unclaimed, left, is_owed };
         // Where the thread has stopped, there is nothing to be done about it.
         let _ = self.sender.send(Box::new(job));
     }
@@ -153,7 +176,9 @@ impl Writer {
         // Data that could not be erased before. If it still cannot be, the next commit retries.
         let _ = store.wipe();
         let (owed, commits_here) = (Vec::new(), Arc::clone(&commits));
-        let state = WriterThread { owed, store, file, opened, waiters, commits: commits_here };
+        let ahead = file.ahead();
+        let state =
+            WriterThread { owed, ahead, store, file, opened, waiters, commits: commits_here };
         let thread = thread::Builder::new().name("mynah-log-writer".to_owned());
         let thread = thread.spawn(move || state.serve(&jobs));
         let thread = thread
@@ -172,21 +197,22 @@ impl Writer {
     pub(crate) async fn perform<T: Send + 'static>(
         &self,
         run: RunId,
-        durability: Option<Durability>,
+        terms: impl Into<Terms>,
         job: impl FnMut(&mut Work<'_>) -> Answer<T> + Send + 'static,
     ) -> Result<T> {
-        self.perform_or(run, durability, job, drop).await
+        self.perform_or(run, terms, job, drop).await
     }
 
     /// Does some work as `perform` does. If the caller is gone by then, `unclaimed` gets the result.
     pub(crate) async fn perform_or<T: Send + 'static>(
         &self,
         run: RunId,
-        durability: Option<Durability>,
+        terms: impl Into<Terms>,
         job: impl FnMut(&mut Work<'_>) -> Answer<T> + Send + 'static,
         unclaimed: impl Fn(T) + Clone + Send + 'static,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
+        let Terms { durability, deferrable } = terms.into();
         let durability = durability.unwrap_or(self.durability);
         let (reply, left) = (Some(reply), Some(Arc::clone(&self.left)));
         let mut asking = PendingJob {
@@ -197,7 +223,9 @@ impl Writer {
             is_over: false,
         };
         let (result, is_owed) = (None, false);
-        let job = Box::new(Task { run, durability, job, result, reply, unclaimed, left, is_owed });
+        let task =
+            Task { run, durability, deferrable, job, result, reply, unclaimed, left, is_owed };
+        let job = Box::new(task);
         self.jobs()?.sender.send(job).map_err(|_| stopped())?;
         let answer = (&mut asking.answer).await;
         asking.is_over = true;
@@ -240,6 +268,8 @@ trait Job: Send {
     fn perform(&mut self, work: &mut Work<'_>) -> rusqlite::Result<()>;
     fn run(&self) -> &str;
     fn durability(&self) -> Durability;
+    /// Whether it may wait for other jobs.
+    fn is_deferrable(&self) -> bool;
     fn finish(&mut self, committed: Result<()>);
     /// The commit failed. Returns whether the next one retries it; that may not come soon, so readers no longer wait for it.
     fn postpone(&mut self) -> bool;
@@ -248,6 +278,7 @@ trait Job: Send {
 struct Task<J, T, U> {
     run: RunId,
     durability: Durability,
+    deferrable: bool,
     job: J,
     result: Option<Result<T>>,
     reply: Option<oneshot::Sender<Result<T>>>,
@@ -293,6 +324,10 @@ where
         self.durability
     }
 
+    fn is_deferrable(&self) -> bool {
+        self.deferrable
+    }
+
     fn finish(&mut self, committed: Result<()>) {
         let result = self.result.take().unwrap_or_else(|| Err(unavailable("it was not done")));
         if let Some(reply) = self.reply.take()
@@ -315,6 +350,8 @@ where
 struct WriterThread {
     /// Jobs that are part of the next commit, because the last one failed.
     owed: Vec<Box<dyn Job>>,
+    // Closed before SQLite removes it.
+    ahead: Ahead,
     store: Store,
     file: File,
     /// The file as it was when it was opened.
@@ -326,12 +363,17 @@ struct WriterThread {
 impl WriterThread {
     fn serve(mut self, jobs: &mpsc::Receiver<Box<dyn Job>>) {
         let (mut usual, mut safer) = (1, None);
-        let mut came_soon = false;
-        while let Some(first) = safer.take().or_else(|| next(jobs, &mut came_soon)) {
+        while let Some(first) = safer.take().or_else(|| jobs.recv().ok()) {
             let mut group = std::mem::take(&mut self.owed);
             group.push(first);
             // Jobs that wait already go into this commit, which is as safe as the safest of them.
             group.extend(jobs.try_iter().take(GROUP - 1));
+            while group.len() < GROUP
+                && group.iter().all(|job| job.is_deferrable())
+                && let Ok(next) = jobs.recv_timeout(COMPANY)
+            {
+                group.push(next);
+            }
             let durability = safest(&group);
             let mut count = group.len();
             let coming = iter::from_fn(|| {
@@ -352,9 +394,9 @@ impl WriterThread {
                 }
             });
             let committed = self.commit(&mut group, coming);
-            usual = group.len();
             // One run alone has something else to do in between: its model answers, its tools run.
-            came_soon &= usual > 1;
+            let is_shared = group.iter().any(|job| job.run() != group[0].run());
+            usual = if is_shared { group.len() } else { 1 };
             match committed {
                 // One of them made it fail: each alone, so that the others do not suffer for it.
                 Err(Failed::AtWork(_) | Failed::Panicked) if group.len() > 1 => {
@@ -396,6 +438,10 @@ impl WriterThread {
             done.map_err(Failed::AtWork)?;
         }
         self.file.is_still(self.opened).map_err(Failed::Elsewhere)?;
+        if safest(group) > Durability::Relaxed {
+            // What keeps the file from growing, SQLite will find out if it matters.
+            let _ = self.ahead.enlarge();
+        }
         work.commit().map_err(Failed::AtWork)?;
         self.commits.fetch_add(1, Ordering::Relaxed);
         // It is committed, regardless of this: the next commit retries.
@@ -431,24 +477,6 @@ impl WriterThread {
 /// How safe a commit of these jobs has to be.
 fn safest(group: &[Box<dyn Job>]) -> Durability {
     group.iter().map(|job| job.durability()).max().unwrap_or_default()
-}
-
-/// The next job; none if there will be none. A caller often returns right after a commit: if the
-/// last one did, this thread spins for a moment before it sleeps.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "says how long a thread stays awake, and nothing else"
-)]
-fn next(jobs: &mpsc::Receiver<Box<dyn Job>>, came_soon: &mut bool) -> Option<Box<dyn Job>> {
-    let began = Instant::now();
-    let mut job = jobs.try_recv().ok();
-    while job.is_none() && *came_soon && began.elapsed() < SOON / 2 {
-        hint::spin_loop();
-        job = jobs.try_recv().ok();
-    }
-    let job = job.or_else(|| jobs.recv().ok());
-    *came_soon = began.elapsed() < SOON;
-    job
 }
 
 /// When a commit failed.

@@ -448,7 +448,10 @@ impl Recorder {
         let batch = Append::new(self.chain.run_id().clone(), expected, records);
         let batch = batch.consume(consumed.map(|(_, message)| message));
         let batch = batch.wake_at(self.wake_at.filter(|_| self.pending.is_empty()));
-        let mut batch = batch.durability(self.durability).queue(self.queue.take());
+        let batch = batch.durability(self.durability).queue(self.queue.take());
+        let mut is_waited_for = batch.records.iter().map(|record| record.kind().is_waited_for());
+        let is_waited_for = is_waited_for.any(|is_waited_for| is_waited_for);
+        let mut batch = batch.deferrable(!is_waited_for);
         if let Some(held) = &self.lease {
             batch.fence = expected.map(|_| held.lease.token);
             if expected.is_none() {

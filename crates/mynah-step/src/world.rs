@@ -2,6 +2,7 @@
 
 use mynah_data::RunId;
 use std::{
+    cell::RefCell,
     hash::{BuildHasher as _, RandomState},
     sync::Arc,
     time::{Duration, SystemTime},
@@ -98,11 +99,30 @@ impl World for SystemWorld {
         SystemTime::now()
     }
 
-    #[expect(clippy::disallowed_methods, reason = "this is where chance enters")]
     fn random(&self) -> u64 {
+        let number = NUMBERS.try_with(|numbers| {
+            let mut numbers = numbers.borrow_mut();
+            if numbers.is_empty() {
+                numbers.extend(drawn());
+            }
+            numbers.pop()
+        });
         // Without the system's source, the seeds of the standard library's maps are as random as it gets.
-        getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(0))
+        number.ok().flatten().unwrap_or_else(|| RandomState::new().hash_one(0))
     }
+}
+
+thread_local! {
+    /// Numbers for this thread. A system call for each would be a noticeable part of what a record costs.
+    static NUMBERS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Numbers of the system's source; none if it has failed.
+#[expect(clippy::disallowed_methods, reason = "this is where chance enters")]
+fn drawn() -> impl Iterator<Item = u64> {
+    let mut bytes = [[0; 8]; 32];
+    let is_drawn = getrandom::fill(bytes.as_flattened_mut()).is_ok();
+    bytes.into_iter().filter(move |_| is_drawn).map(u64::from_ne_bytes)
 }
 
 /// The time since 1970.
