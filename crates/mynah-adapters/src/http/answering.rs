@@ -9,14 +9,16 @@ use std::{
 
 use futures_util::Stream;
 use http::Response;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use mynah_data::{Error, Event, Metadata, Request, ResponseBuilder, Result};
 use mynah_step::ModelCall;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, Sleep};
 
-use super::{ErrorContext, HttpAdapter, header_of, longest_silence, origin, secrets::Watch};
+use super::{
+    AnswerBody, ErrorContext, HttpAdapter, header_of, longest_silence, origin, secrets::Watch,
+};
 use crate::{
     failure,
     format::{Delivery, Reader},
@@ -25,20 +27,15 @@ use crate::{
 /// How long an answer that said its end mark is given to end its body, so that the connection can be used again.
 const LINGER: Duration = Duration::from_millis(250);
 
-/// How often the connection is given the chance to end the body before that time begins.
-const MAX_YIELDS: u8 = 3;
-
 /// The longest that a server may send nothing but keep-alives where the call does not say: some do for a model that is gone.
 const MAX_WORDLESS: Duration = Duration::from_secs(1800);
 
 /// An answer as it comes in.
 pub(super) struct Answering {
     /// None once it has ended.
-    body: Option<Incoming>,
+    body: Option<AnswerBody>,
     reader: Reader,
     hash: Sha256,
-    /// How often the end of the body was looked for without a timer.
-    yields: u8,
     linger: Option<Pin<Box<Sleep>>>,
     max_silence: Duration,
     max_wordless: Duration,
@@ -64,7 +61,7 @@ impl Answering {
         adapter: &HttpAdapter,
         request: &Request,
         call: &ModelCall,
-        response: Response<Incoming>,
+        response: Response<AnswerBody>,
         mut context: ErrorContext,
         origin: Arc<str>,
     ) -> Self {
@@ -78,7 +75,6 @@ impl Answering {
             watch: Watch::default(),
             body: Some(response.into_body()),
             hash: Sha256::new(),
-            yields: 0,
             linger: None,
             max_silence: longest_silence(call),
             // The caller enforces the limits of the call.
@@ -100,12 +96,6 @@ impl Answering {
         };
         let Poll::Ready(next) = Pin::new(body).poll_frame(cx) else {
             if self.reader.has_ended() {
-                // The end of the body is usually there when the connection is polled next: a timer would cost more than all that.
-                if self.yields < MAX_YIELDS {
-                    self.yields += 1;
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
                 let linger =
                     self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
                 ready!(linger.as_mut().poll(cx));
