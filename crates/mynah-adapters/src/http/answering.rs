@@ -3,13 +3,14 @@
 use std::{
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures_util::Stream;
 use http::Response;
-use hyper::body::Body as _;
+use hyper::body::{Body as _, Frame};
 use mynah_data::{Error, Event, Metadata, Request, ResponseBuilder, Result};
 use mynah_step::ModelCall;
 use serde_json::json;
@@ -26,6 +27,10 @@ use crate::{
 
 /// How long an answer that said its end mark is given to end its body, so that the connection can be used again.
 const LINGER: Duration = Duration::from_millis(250);
+
+/// How many pieces are read before their events are handled, if they have come. The code of connections and that of events do not fit
+/// into a cache of instructions together.
+const BURST: usize = 16;
 
 /// The longest that a server may send nothing but keep-alives where the call does not say: some do for a model that is gone.
 const MAX_WORDLESS: Duration = Duration::from_secs(1800);
@@ -89,7 +94,7 @@ impl Answering {
         }
     }
 
-    /// Reads on until there is an event; `None` once the body has ended.
+    /// Reads what has come of the body.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let Some(body) = &mut self.body else {
             return Poll::Ready(Ok(()));
@@ -104,7 +109,19 @@ impl Answering {
             return self.poll_silence(cx).map(Err);
         };
         self.silent_since = None;
-        Poll::Ready(match next {
+        let mut read = self.take(next);
+        for _ in 1..BURST {
+            let Some(body) = self.body.as_mut().filter(|_| read.is_ok()) else { break };
+            let next = Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop()));
+            let Poll::Ready(next) = next else { break };
+            read = self.take(next);
+        }
+        Poll::Ready(read)
+    }
+
+    /// Takes a piece of the body, or its end.
+    fn take(&mut self, next: Option<hyper::Result<Frame<Bytes>>>) -> Result<()> {
+        match next {
             Some(Ok(frame)) => match frame.data_ref() {
                 Some(bytes) => {
                     self.hash.update(bytes);
@@ -118,7 +135,7 @@ impl Answering {
                 Err(self.context.transport_error(error))
             }
             _ => self.finish(),
-        })
+        }
     }
 
     /// Fails when nothing, or nothing but keep-alives, came for too long.
