@@ -13,7 +13,6 @@ use http::{
     header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE},
 };
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use mynah_data::{Error, Metadata, ModelRef, Request, Result};
 use mynah_step::{Adapter, BoxFuture, ModelCall, ModelStream, SystemWorld, World as _};
 use secrecy::SecretString;
@@ -21,7 +20,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 #[doc(hidden)]
-pub use self::address::parsed as parsed_address;
+pub use self::{address::parsed as parsed_address, connection::AnswerBody};
 use self::{
     address::{Address, Addresses},
     answering::Answering,
@@ -44,6 +43,7 @@ use crate::{
 mod address;
 mod answering;
 mod client;
+mod connection;
 mod connector;
 mod context;
 mod embed;
@@ -350,7 +350,7 @@ impl HttpAdapter {
         call: &ModelCall,
         key: Option<&FoundKey>,
         context: &mut ErrorContext,
-    ) -> Result<Response<Incoming>> {
+    ) -> Result<Response<AnswerBody>> {
         let address = self.address(path, call)?;
         let headers = self.headers(&address.url, &body, call, key, context)?;
         let is_keyless = key.is_none() && !headers.contains_key(AUTHORIZATION);
@@ -608,7 +608,7 @@ const MAX_ERROR_BODY: usize = 64 << 10;
 const MAX_ERROR_WAIT: Duration = Duration::from_secs(10);
 
 /// The error of a response whose status is not success.
-async fn refusal(response: Response<Incoming>, address: &Address, wait: Duration) -> Error {
+async fn refusal(response: Response<AnswerBody>, address: &Address, wait: Duration) -> Error {
     let packed = packing(&response).map(str::to_owned);
     let (head, mut answer) = response.into_parts();
     let mut body = Vec::new();
@@ -636,7 +636,7 @@ async fn refusal(response: Response<Incoming>, address: &Address, wait: Duration
 }
 
 /// The unrequested encoding of a body. Nothing is decompressed here.
-fn packing(response: &Response<Incoming>) -> Option<&str> {
+fn packing(response: &Response<AnswerBody>) -> Option<&str> {
     let packing = response.headers().get(CONTENT_ENCODING)?.to_str().ok()?;
     (!matches!(packing.trim(), "" | "identity")).then_some(packing)
 }

@@ -1,6 +1,13 @@
 //! Which server is called, through which proxy, and what errors report.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::StreamExt as _;
 use mynah_adapters::{
@@ -93,15 +100,95 @@ async fn a_server_that_cannot_be_reached_is_named_and_nothing_else_of_its_addres
 }
 
 #[tokio::test]
-async fn a_failed_connection_has_the_http_error_as_its_source() {
-    use std::error::Error as _;
-
-    use hyper_util::client::legacy;
+async fn a_failed_connection_has_the_error_of_the_system_among_its_sources() {
+    use std::{error::Error as _, io};
 
     let error = hear(vllm(&nobody().await), ModelCall::default()).await.unwrap_err();
-    let source = error.source().and_then(|source| source.downcast_ref::<legacy::Error>());
-    assert!(source.is_some_and(legacy::Error::is_connect), "{error:#?}");
+    let mut sources = std::iter::successors(error.source(), |&source| source.source());
+    let found = sources.find_map(|source| source.downcast_ref::<io::Error>());
+    assert_eq!(found.map(io::Error::kind), Some(io::ErrorKind::ConnectionRefused), "{error:#?}");
     assert!(error.is_unreachable());
+}
+
+#[tokio::test]
+async fn a_connection_that_the_server_closed_is_replaced() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let adapter = vllm(&format!("http://{}", listener.local_addr().unwrap()));
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            asked(&mut client).await;
+            answer(&mut client).await;
+        }
+    });
+    for _ in 0..3 {
+        hear(adapter.clone(), ModelCall::default()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_not_used_is_closed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let adapter = vllm(&format!("http://{}", listener.local_addr().unwrap()));
+    let closed = tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        asked(&mut client).await;
+        answer(&mut client).await;
+        client.read(&mut [0; 1]).await.unwrap()
+    });
+    hear(adapter.clone(), ModelCall::default()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!closed.is_finished());
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(80)).await;
+    assert!(!closed.is_finished());
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    tokio::time::resume();
+    assert_eq!(closed.await.unwrap(), 0);
+    drop(adapter);
+}
+
+#[tokio::test]
+async fn an_answer_that_never_pauses_leaves_others_their_turn() {
+    let word = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"on and \"}}]}\n\n";
+    let words = format!("{:x}\r\n{word}\r\n", word.len()).repeat(1_000);
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked";
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let adapter = vllm(&format!("http://{}", listener.local_addr().unwrap()));
+    let server = tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        asked(&mut client).await;
+        client.write_all(format!("{head}\r\n\r\n{words}").as_bytes()).await.unwrap();
+        client
+    });
+    let request = Request::from("hi").with_model("m");
+    let stream = Arc::new(adapter).open(request, ModelCall::default()).await.unwrap();
+    let _open = server.await.unwrap();
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&turns);
+    tokio::spawn(async move {
+        loop {
+            counted.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    });
+    assert_eq!(stream.take(1_000).count().await, 1_000);
+    let turns = turns.load(Ordering::Relaxed);
+    assert!(turns >= 5, "{turns}");
+}
+
+/// Reads a request.
+async fn asked(client: &mut TcpStream) {
+    let mut read = Vec::new();
+    while !read.ends_with(b"}") {
+        client.read_buf(&mut read).await.unwrap();
+    }
+}
+
+async fn answer(client: &mut TcpStream) {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n";
+    let answer = format!("{head}content-length: {}\r\n\r\n{ANSWER}", ANSWER.len());
+    client.write_all(answer.as_bytes()).await.unwrap();
 }
 
 #[tokio::test]

@@ -238,7 +238,9 @@ impl ResponseBuilder {
         if let Some(message) = &self.sealed {
             return Arc::clone(message);
         }
-        let parts = std::mem::take(&mut self.parts);
+        let mut parts = std::mem::take(&mut self.parts);
+        // The message keeps the room of the list, and lives as long as the conversation.
+        parts.shrink_to_fit();
         let message = Arc::new(self.message(parts));
         self.sealed = Some(Arc::clone(&message));
         message

@@ -15,18 +15,25 @@ use crate::{FieldError, Message, Metadata, Part, Role};
 #[derive(Clone, Debug, Default)]
 pub struct Messages {
     /// Full chunks, shared by every list that grew from the same beginning.
-    chunks: Arc<Vec<Chunk>>,
+    chunks: Shared<Chunk>,
     /// The newest messages, fewer than a chunk. Only these are copied, when a shared list grows.
-    tail: Chunk,
+    tail: Option<Chunk>,
     /// Characters of text and bytes of tool arguments, all together.
     size: u64,
-    unanswered: Arc<Vec<String>>,
+    unanswered: Shared<String>,
     /// The index of the message that made those calls.
     asked_at: usize,
     defect: Option<Box<FieldError>>,
 }
 
 type Chunk = Arc<Vec<Arc<Message>>>;
+
+/// A list of which several have one copy; none for an empty one, as a run has many of them.
+type Shared<T> = Option<Arc<Vec<T>>>;
+
+fn items<T>(shared: &Shared<T>) -> &[T] {
+    shared.as_ref().map_or(&[], |list| list)
+}
 
 const CHUNK: usize = 32;
 
@@ -41,21 +48,21 @@ impl Messages {
         let message = message.into();
         match message.tool_call_id() {
             Some(answered) if message.role() == Role::Tool => {
-                Arc::make_mut(&mut self.unanswered).retain(|id| id != answered)
+                if let Some(open) = &mut self.unanswered {
+                    Arc::make_mut(open).retain(|id| id != answered);
+                }
             }
             _ => {
-                if let (Some(id), None) = (self.unanswered.first(), &self.defect) {
+                if let (Some(id), None) = (self.unanswered().first(), &self.defect) {
                     self.defect = Some(Box::new(unanswered(self.asked_at, id)));
                 }
-                if !self.unanswered.is_empty() {
-                    self.unanswered = Arc::default();
-                }
+                self.unanswered = None;
                 match message.role() {
                     Role::Assistant => {
                         self.asked_at = self.len();
                         let mut asked = message.tool_calls().map(|call| call.id.clone()).peekable();
                         if asked.peek().is_some() {
-                            self.unanswered = Arc::new(asked.collect());
+                            self.unanswered = Some(Arc::new(asked.collect()));
                         }
                     }
                     Role::System if self.defect.is_none() && has_image(&message) => {
@@ -72,23 +79,24 @@ impl Messages {
 
     fn append(&mut self, message: Arc<Message>) {
         self.size = self.size.saturating_add(message.size());
-        match Arc::get_mut(&mut self.tail) {
+        let tail = self.tail.get_or_insert_default();
+        match Arc::get_mut(tail) {
             Some(tail) => tail.push(message),
             None => {
-                let mut tail = Vec::with_capacity(CHUNK);
-                tail.extend_from_slice(&self.tail);
-                tail.push(message);
-                self.tail = Arc::new(tail);
+                let mut grown = Vec::with_capacity(CHUNK);
+                grown.extend_from_slice(tail);
+                grown.push(message);
+                *tail = Arc::new(grown);
             }
         }
-        if self.tail.len() == CHUNK {
-            Arc::make_mut(&mut self.chunks).push(std::mem::take(&mut self.tail));
+        if let Some(full) = self.tail.take_if(|tail| tail.len() == CHUNK) {
+            Arc::make_mut(self.chunks.get_or_insert_default()).push(full);
         }
     }
 
     /// The number of messages.
     pub fn len(&self) -> usize {
-        self.chunks.len() * CHUNK + self.tail.len()
+        items(&self.chunks).len() * CHUNK + items(&self.tail).len()
     }
 
     /// Whether the list is empty.
@@ -98,13 +106,16 @@ impl Messages {
 
     /// The message at an index.
     pub fn get(&self, index: usize) -> Option<&Arc<Message>> {
-        let chunk = self.chunks.get(index / CHUNK).unwrap_or(&self.tail);
-        chunk.get(index.checked_sub(self.chunks.len() * CHUNK).unwrap_or(index % CHUNK))
+        let chunks = items(&self.chunks);
+        match chunks.get(index / CHUNK) {
+            Some(chunk) => chunk.get(index % CHUNK),
+            None => items(&self.tail).get(index - chunks.len() * CHUNK),
+        }
     }
 
     /// The newest message.
     pub fn last(&self) -> Option<&Arc<Message>> {
-        self.tail.last().or_else(|| self.chunks.last()?.last())
+        items(&self.tail).last().or_else(|| items(&self.chunks).last()?.last())
     }
 
     /// The [size](Message::size) of all messages together, without visiting them.
@@ -114,8 +125,9 @@ impl Messages {
 
     /// The messages from an index on. The cost is independent of the messages before it.
     pub fn since(&self, index: usize) -> impl Iterator<Item = &Arc<Message>> {
-        let first = (index / CHUNK).min(self.chunks.len());
-        let rest = self.chunks[first..].iter().chain([&self.tail]).flat_map(|chunk| chunk.iter());
+        let chunks = items(&self.chunks);
+        let first = (index / CHUNK).min(chunks.len());
+        let rest = chunks[first..].iter().chain(&self.tail).flat_map(|chunk| chunk.iter());
         rest.skip(index - first * CHUNK)
     }
 
@@ -126,7 +138,7 @@ impl Messages {
 
     /// The number of messages that both begin with.
     pub(crate) fn common_prefix(&self, other: &Self) -> usize {
-        let chunks = self.chunks.iter().zip(other.chunks.iter());
+        let chunks = items(&self.chunks).iter().zip(items(&other.chunks));
         let shared = chunks.take_while(|(a, b)| Arc::ptr_eq(a, b)).count() * CHUNK;
         let same = |(a, b): &(&Arc<Message>, &Arc<Message>)| Arc::ptr_eq(a, b) || a == b;
         shared + self.since(shared).zip(other.since(shared)).take_while(same).count()
@@ -134,17 +146,17 @@ impl Messages {
 
     /// All messages, oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Message>> {
-        self.chunks.iter().chain([&self.tail]).flat_map(|chunk| chunk.iter())
+        items(&self.chunks).iter().chain(&self.tail).flat_map(|chunk| chunk.iter())
     }
 
     /// The calls of the newest assistant message that have no result yet.
     pub fn unanswered(&self) -> &[String] {
-        &self.unanswered
+        items(&self.unanswered)
     }
 
     /// The first call without a result that is followed by another message, or is at the end.
     pub(crate) fn pairing_error(&self) -> Option<FieldError> {
-        let open = || Some(unanswered(self.asked_at, self.unanswered.first()?));
+        let open = || Some(unanswered(self.asked_at, self.unanswered().first()?));
         self.defect.as_deref().cloned().or_else(open)
     }
 
@@ -156,7 +168,7 @@ impl Messages {
     /// The same, with a text for each call.
     #[doc(hidden)]
     pub fn repair_with(&mut self, why: impl Fn(&str) -> String) -> Vec<String> {
-        let ids = Arc::unwrap_or_clone(std::mem::take(&mut self.unanswered));
+        let ids = self.unanswered.take().map(Arc::unwrap_or_clone).unwrap_or_default();
         for id in &ids {
             self.append(Arc::new(Message::tool_error(id, json!({"error": why(id)}))));
         }

@@ -3,7 +3,9 @@
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{Stream, StreamExt as _, stream};
-use mynah_data::{AdapterReason, Error, Event, Metadata, Request, Result, RunId, ToolSpec};
+use mynah_data::{
+    AdapterReason, Error, Event, Messages, Metadata, Request, Result, RunId, ToolSpec,
+};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{RetryPolicy, World};
@@ -198,7 +200,10 @@ pub async fn open_model(
     retry: Arc<RetryPolicy>,
     world: Arc<dyn World>,
 ) -> Result<ModelStream> {
-    match open_or_park(adapter, request, call, retry, world, Parking::default()).await? {
+    let (mut request, parking) = (request, Parking::default());
+    let messages = std::mem::take(&mut request.messages);
+    let asked = Arc::new((request, call));
+    match open_or_park(adapter, asked, messages, retry, world, parking).await? {
         Opened::Stream(stream) => Ok(stream),
         Opened::Later { error, .. } => Err(error),
     }
@@ -236,50 +241,50 @@ impl Parking {
     }
 }
 
-/// The same as [`open_model`], for a call that does not wait for long: it returns when it would.
-pub fn open_or_park(
+/// The same as [`open_model`], for a call that does not wait for long: it returns when it would. The request has these messages instead
+/// of its own, so that the calls of a run share the rest of it.
+pub async fn open_or_park(
     adapter: Arc<dyn Adapter>,
-    request: Request,
-    call: ModelCall,
+    asked: Arc<(Request, ModelCall)>,
+    messages: Messages,
     retry: Arc<RetryPolicy>,
     world: Arc<dyn World>,
     parking: Parking,
-) -> impl Future<Output = Result<Opened>> + Send {
-    // Thousands of runs may wait here: what each needs for another attempt is not part of the future.
-    let asked = Box::new((request, call));
-    async move {
-        let begun_at = tokio::time::Instant::now();
-        let elapsed = retry.max_elapsed_ms.map(Duration::from_millis);
-        let limit = elapsed.into_iter().chain(asked.1.request_timeout).min();
-        for attempt in parking.attempts.saturating_add(1)..retry.max_attempts {
-            let (request, call) = asked.as_ref().clone();
-            let error = match open_once(&adapter, request, call, None).await {
-                Ok(stream) => return Ok(Opened::Stream(stream)),
-                Err(error) => error,
-            };
-            let Some(delay) = retry.delay(attempt, &error, world.as_ref()) else {
-                return Err(error);
-            };
-            if limit.is_some_and(|limit| begun_at.elapsed() + delay > limit) {
-                return Err(error);
-            }
-            if parking.after.is_some_and(|longest| delay > longest) {
-                return Ok(Opened::Later { delay, attempts: attempt, error });
-            }
-            tracing::info!(
-                attempt,
-                delay_ms = delay.as_millis() as u64,
-                reason = error.reason(),
-                provider = adapter.name(),
-                request_id = asked.1.request_id,
-                run_id = asked.1.run_id.as_deref(),
-                "model call failed; retrying"
-            );
-            tokio::time::sleep(delay).await;
+) -> Result<Opened> {
+    let begun_at = tokio::time::Instant::now();
+    let elapsed = retry.max_elapsed_ms.map(Duration::from_millis);
+    let limit = elapsed.into_iter().chain(asked.1.request_timeout).min();
+    let request = || {
+        let mut request = asked.0.clone();
+        request.messages = messages.clone();
+        request
+    };
+    for attempt in parking.attempts.saturating_add(1)..retry.max_attempts {
+        let error = match open_once(&adapter, request(), asked.1.clone(), None).await {
+            Ok(stream) => return Ok(Opened::Stream(stream)),
+            Err(error) => error,
+        };
+        let Some(delay) = retry.delay(attempt, &error, world.as_ref()) else {
+            return Err(error);
+        };
+        if limit.is_some_and(|limit| begun_at.elapsed() + delay > limit) {
+            return Err(error);
         }
-        let (request, call) = *asked;
-        open_once(&adapter, request, call, None).await.map(Opened::Stream)
+        if parking.after.is_some_and(|longest| delay > longest) {
+            return Ok(Opened::Later { delay, attempts: attempt, error });
+        }
+        tracing::info!(
+            attempt,
+            delay_ms = delay.as_millis() as u64,
+            reason = error.reason(),
+            provider = adapter.name(),
+            request_id = asked.1.request_id,
+            run_id = asked.1.run_id.as_deref(),
+            "model call failed; retrying"
+        );
+        tokio::time::sleep(delay).await;
     }
+    open_once(&adapter, request(), asked.1.clone(), None).await.map(Opened::Stream)
 }
 
 /// A stream with its first event. Some providers accept a call and refuse it with their first

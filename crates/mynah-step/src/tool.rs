@@ -96,8 +96,8 @@ impl Tool {
         M: 'static,
     {
         self.with_handler(Arc::new(move |arguments, context| -> BoxFuture<ToolOutcome> {
-            let returned = run(arguments, context);
-            Box::pin(async move { returned.await.into_outcome() })
+            // An async block would hold the future twice.
+            Box::pin(run(arguments, context).map(IntoOutcome::into_outcome))
         }))
     }
 
@@ -376,7 +376,7 @@ impl ToolExecutor for HandlerExecutor {
         match tool.get_handler() {
             Some(handler) => {
                 let outcome = handler.call(arguments, context);
-                Box::pin(async move { Ok(outcome.await) })
+                Box::pin(outcome.map(Ok))
             }
             None => {
                 let error = failed(tool.name(), ToolReason::NotFound, "the tool has no handler");

@@ -85,8 +85,8 @@ pub struct ToolContext {
     conversation: Messages,
     /// The receiver of its progress.
     on_progress: Option<OnProgress>,
-    /// Whether the run is cancelled, where that ends its tools; a run of an engine drops them.
-    pub(crate) cancelled: watch::Receiver<bool>,
+    /// Whether the run is cancelled, where that ends its tools. None in a run of an engine, which drops them.
+    pub(crate) cancelled: Option<watch::Receiver<bool>>,
 }
 
 /// How far a call has come.
@@ -183,7 +183,7 @@ impl ToolContext {
             budget_left: None,
             conversation: Messages::new(),
             on_progress: None,
-            cancelled: watch::channel(false).1,
+            cancelled: None,
         }
     }
 

@@ -772,3 +772,16 @@ async fn a_call_that_is_given_up_between_two_attempts_is_given_up_again() {
     let expected = ["tool_scheduled", "tool_failed", "tool_failed", "side_effect"];
     assert_eq!(kinds(&facts)[1..5], expected);
 }
+
+#[test]
+fn the_future_of_a_tools_function_is_held_once() {
+    const ROOM: usize = 4 << 10;
+    let tool = Tool::new("wait", "", json!({})).handler(async |_, _| {
+        let room = [0_u8; ROOM];
+        std::future::pending::<()>().await;
+        room.len()
+    });
+    let context = ToolContext::new(ToolCall::new("c1", "wait", "{}"), Arc::new(SystemWorld));
+    let running = tool.get_handler().unwrap().call(Value::Null, context);
+    assert!(size_of_val(&*running) < 2 * ROOM, "{} bytes", size_of_val(&*running));
+}

@@ -1,6 +1,9 @@
 //! From an engine and what a call asks of it to a run: everything that can be refused is refused here.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use mynah_data::{
     Approval, EngineReason, Error, FieldError, Message, Messages, Metadata, Part as ContentPart,
@@ -293,7 +296,7 @@ impl CallPlan<'_> {
         let setup = self.setup(options, adapter, requests, tools, request_id);
         // A replayed run may have its answers in its records.
         if let Some(request) = first {
-            setup.adapter.preflight(&request, &setup.call)?;
+            setup.adapter.preflight(&request, setup.call())?;
         }
         Ok(Part { setup, about: about.map(Box::new) })
     }
@@ -453,10 +456,8 @@ impl CallPlan<'_> {
         call.api_key = options.api_key;
         call.request_timeout = values.request_timeout.map(Duration::from_millis);
         call.stream_timeout = values.stream_timeout.map(Duration::from_millis);
-        // Each tool gets its own call.
-        let mut tool_context =
-            ToolContext::new(ToolCall::new("", "", ""), Arc::clone(&parts.world))
-                .side_effect_errors(values.side_effect_errors.unwrap_or_default());
+        let mut tool_context = ToolContext::new(Arc::clone(&NO_CALL), Arc::clone(&parts.world))
+            .side_effect_errors(values.side_effect_errors.unwrap_or_default());
         tool_context.context = values.context.map_or_else(|| Arc::clone(&parts.context), Arc::new);
         tool_context.session_id = values.session_id.map(Arc::from);
         tool_context.request_id = Arc::from(request_id);
@@ -487,9 +488,12 @@ impl CallPlan<'_> {
             },
             retry: Arc::new(values.retry.unwrap_or_else(|| adapter.default_retry())),
             adapter,
-            request,
-            final_request: final_request.map(Box::new),
-            call,
+            asked_last: final_request.map(|last| {
+                let mut call = call.clone();
+                call.former_tools.clone_from(&request.tools);
+                Arc::new((last, call))
+            }),
+            asked: Arc::new((request, call)),
             world: Arc::clone(&parts.world),
             metrics: parts.metrics.clone(),
             executor: options.tool_executor.unwrap_or_else(|| Arc::new(HandlerExecutor)),
@@ -520,6 +524,9 @@ impl CallPlan<'_> {
         }
     }
 }
+
+/// Each tool gets its own call.
+static NO_CALL: LazyLock<Arc<ToolCall>> = LazyLock::new(|| Arc::new(ToolCall::new("", "", "")));
 
 pub(crate) fn joined(before: &Messages, thread: &Thread) -> Thread {
     let mut conversation = thread.clone();

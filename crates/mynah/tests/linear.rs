@@ -1,8 +1,16 @@
-//! What it costs to continue, replay and show a run grows with the run, and no faster.
+//! What it costs to continue, replay and show a run grows with the run, and no faster. A run that waits is small.
 
-use std::{future::IntoFuture as _, sync::Arc};
+use std::{
+    future::IntoFuture as _,
+    sync::Arc,
+    task::{Context, Waker},
+};
 
-use mynah::{Engine, Result, Tool, log::MemoryLog, recorded_call, replay_run, testing::Scripted};
+use futures_util::StreamExt as _;
+use mynah::{
+    Adapter, BoxFuture, Engine, ModelCall, ModelStream, Request, Result, Tool, log::MemoryLog,
+    recorded_call, replay_run, testing::Scripted,
+};
 use serde_json::{Value, json};
 
 use crate::kept::{copy, says};
@@ -49,4 +57,33 @@ fn resuming_replaying_and_showing_a_run_costs_what_it_is_long() -> Result<()> {
         assert!(longer < shorter * 5, "{what}: {shorter} bytes for 250 turns, {longer} for 1000");
     }
     Ok(())
+}
+
+/// A model that never answers.
+struct Silent;
+
+impl Adapter for Silent {
+    fn name(&self) -> &str {
+        "silent"
+    }
+
+    fn open(self: Arc<Self>, _: Request, _: ModelCall) -> BoxFuture<Result<ModelStream>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_waits_for_its_model_keeps_less_than_seven_kilobytes() {
+    let wait = Tool::new("wait", "Never returns.", json!({"type": "object"}));
+    let engine = Engine::new(Silent).tool(wait.handler(async |_, _| "done"));
+    let waiting = || {
+        let mut run = engine.chat("hi").stream();
+        assert!(run.poll_next_unpin(&mut Context::from_waker(Waker::noop())).is_pending());
+        run
+    };
+    // What the first run sets up for all.
+    let mut runs = vec![waiting()];
+    runs.reserve(1);
+    let kept = allocation_counter::measure(|| runs.push(waiting())).bytes_current;
+    assert!(kept < 7 << 10, "{kept} bytes");
 }

@@ -3,20 +3,23 @@
 use std::{
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures_util::Stream;
 use http::Response;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::{Body as _, Frame};
 use mynah_data::{Error, Event, Metadata, Request, ResponseBuilder, Result};
 use mynah_step::ModelCall;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, Sleep};
 
-use super::{ErrorContext, HttpAdapter, header_of, longest_silence, origin, secrets::Watch};
+use super::{
+    AnswerBody, ErrorContext, HttpAdapter, header_of, longest_silence, origin, secrets::Watch,
+};
 use crate::{
     failure,
     format::{Delivery, Reader},
@@ -25,8 +28,9 @@ use crate::{
 /// How long an answer that said its end mark is given to end its body, so that the connection can be used again.
 const LINGER: Duration = Duration::from_millis(250);
 
-/// How often the connection is given the chance to end the body before that time begins.
-const MAX_YIELDS: u8 = 3;
+/// How many pieces are read before their events are handled, if they have come. The code of connections and that of events do not fit
+/// into a cache of instructions together.
+const BURST: usize = 16;
 
 /// The longest that a server may send nothing but keep-alives where the call does not say: some do for a model that is gone.
 const MAX_WORDLESS: Duration = Duration::from_secs(1800);
@@ -34,11 +38,9 @@ const MAX_WORDLESS: Duration = Duration::from_secs(1800);
 /// An answer as it comes in.
 pub(super) struct Answering {
     /// None once it has ended.
-    body: Option<Incoming>,
+    body: Option<AnswerBody>,
     reader: Reader,
     hash: Sha256,
-    /// How often the end of the body was looked for without a timer.
-    yields: u8,
     linger: Option<Pin<Box<Sleep>>>,
     max_silence: Duration,
     max_wordless: Duration,
@@ -64,7 +66,7 @@ impl Answering {
         adapter: &HttpAdapter,
         request: &Request,
         call: &ModelCall,
-        response: Response<Incoming>,
+        response: Response<AnswerBody>,
         mut context: ErrorContext,
         origin: Arc<str>,
     ) -> Self {
@@ -78,7 +80,6 @@ impl Answering {
             watch: Watch::default(),
             body: Some(response.into_body()),
             hash: Sha256::new(),
-            yields: 0,
             linger: None,
             max_silence: longest_silence(call),
             // The caller enforces the limits of the call.
@@ -93,19 +94,13 @@ impl Answering {
         }
     }
 
-    /// Reads on until there is an event; `None` once the body has ended.
+    /// Reads what has come of the body.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let Some(body) = &mut self.body else {
             return Poll::Ready(Ok(()));
         };
         let Poll::Ready(next) = Pin::new(body).poll_frame(cx) else {
             if self.reader.has_ended() {
-                // The end of the body is usually there when the connection is polled next: a timer would cost more than all that.
-                if self.yields < MAX_YIELDS {
-                    self.yields += 1;
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
                 let linger =
                     self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
                 ready!(linger.as_mut().poll(cx));
@@ -114,7 +109,19 @@ impl Answering {
             return self.poll_silence(cx).map(Err);
         };
         self.silent_since = None;
-        Poll::Ready(match next {
+        let mut read = self.take(next);
+        for _ in 1..BURST {
+            let Some(body) = self.body.as_mut().filter(|_| read.is_ok()) else { break };
+            let next = Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop()));
+            let Poll::Ready(next) = next else { break };
+            read = self.take(next);
+        }
+        Poll::Ready(read)
+    }
+
+    /// Takes a piece of the body, or its end.
+    fn take(&mut self, next: Option<hyper::Result<Frame<Bytes>>>) -> Result<()> {
+        match next {
             Some(Ok(frame)) => match frame.data_ref() {
                 Some(bytes) => {
                     self.hash.update(bytes);
@@ -128,7 +135,7 @@ impl Answering {
                 Err(self.context.transport_error(error))
             }
             _ => self.finish(),
-        })
+        }
     }
 
     /// Fails when nothing, or nothing but keep-alives, came for too long.

@@ -9,11 +9,6 @@ use http::{
     uri::Scheme,
 };
 use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper_util::{
-    client::legacy::{self, Client},
-    rt::{TokioExecutor, TokioTimer},
-};
 use mynah_data::{AdapterReason, Error, Result};
 use rustls::{
     ClientConfig,
@@ -24,6 +19,7 @@ use rustls_platform_verifier::Verifier;
 
 use super::{
     address,
+    connection::{AnswerBody, Pool, SendError},
     connector::{Connector, Proxies},
 };
 
@@ -44,8 +40,8 @@ use super::{
 /// ```
 #[derive(Clone)]
 pub struct Http {
-    client: Client<Connector, Full<Bytes>>,
-    proxies: Arc<Proxies>,
+    pool: Arc<Pool>,
+    connector: Connector,
 }
 
 impl Http {
@@ -64,7 +60,7 @@ impl Http {
 
     /// The proxy for this server, without its secrets.
     pub(super) fn proxy(&self, server: &Uri) -> Option<String> {
-        let proxy = self.proxies.of(server)?;
+        let proxy = self.connector.proxies.of(server)?;
         let (scheme, host) = (proxy.uri().scheme_str()?, proxy.uri().host()?);
         let port = proxy.uri().port_u16().map(|port| format!(":{port}")).unwrap_or_default();
         Some(format!("{scheme}://{host}{port}"))
@@ -75,18 +71,18 @@ impl Http {
     pub fn send(
         &self,
         mut request: Request<Full<Bytes>>,
-    ) -> impl Future<Output = Result<Response<Incoming>, legacy::Error>> + use<> {
+    ) -> impl Future<Output = Result<Response<AnswerBody>, SendError>> + use<> {
         const AGENT: &str = concat!("mynah/", env!("CARGO_PKG_VERSION"));
         // To a server with TLS, the connector opens a tunnel.
         let is_read_by_proxy = request.uri().scheme() == Some(&Scheme::HTTP);
-        let proxy = is_read_by_proxy.then(|| self.proxies.of(request.uri())).flatten();
+        let proxy = is_read_by_proxy.then(|| self.connector.proxies.of(request.uri())).flatten();
         let headers = request.headers_mut();
         headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
         headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
         if let Some(auth) = proxy.as_ref().and_then(|proxy| proxy.basic_auth()) {
             headers.insert(PROXY_AUTHORIZATION, auth.clone());
         }
-        self.client.request(request)
+        Arc::clone(&self.pool).send(self.connector.clone(), request)
     }
 }
 
@@ -147,12 +143,7 @@ impl HttpBuilder {
             None => Proxies::of_system(),
         });
         let (tls, limit) = (Arc::new(self.tls()?), self.connect_timeout);
-        let connector = Connector { tls, proxies: Arc::clone(&proxies), limit };
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
-            .build(connector);
-        Ok(Http { client, proxies })
+        Ok(Http { pool: Arc::default(), connector: Connector { tls, proxies, limit } })
     }
 
     fn tls(&self) -> Result<ClientConfig> {
@@ -174,9 +165,6 @@ impl HttpBuilder {
             .with_no_client_auth())
     }
 }
-
-/// How long a connection is kept that is not used.
-const IDLE: Duration = Duration::from_secs(90);
 
 /// The address of a proxy, which may leave out that it speaks HTTP. An `@` in its password is escaped.
 fn proxy_address(url: &str) -> Option<String> {

@@ -16,19 +16,18 @@ use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_util::{
     client::{
         legacy::connect::{
-            Connected, Connection, HttpConnector,
+            HttpConnector,
             proxy::{SocksV4, SocksV5, Tunnel},
         },
         proxy::matcher::{Intercept, Matcher},
     },
     rt::TokioIo,
 };
-use mynah_step::BoxFuture;
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-type BoxError = Box<dyn StdError + Send + Sync>;
+pub(super) type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// Which server is called through which proxy.
 pub(super) struct Proxies {
@@ -72,8 +71,17 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    async fn connect(self, server: Uri) -> Result<Wire, BoxError> {
-        let (tcp, tls) = (self.tcp(), self.tls);
+    /// Connects to a server within the time limit.
+    pub(super) async fn connect(&self, server: Uri) -> Result<Wire, BoxError> {
+        let limit = self.limit;
+        tokio::time::timeout(limit, self.wire(server)).await.unwrap_or_else(|_| {
+            let why = format!("no connection within {} s", limit.as_secs_f64());
+            Err(io::Error::new(io::ErrorKind::TimedOut, why).into())
+        })
+    }
+
+    async fn wire(&self, server: Uri) -> Result<Wire, BoxError> {
+        let (tcp, tls) = (self.tcp(), Arc::clone(&self.tls));
         let mut direct = HttpsConnector::from((tcp.clone(), Arc::clone(&tls)));
         let Some(proxy) = self.proxies.of(&server) else {
             return Ok(Wire::from(direct.call(server).await?));
@@ -139,28 +147,6 @@ fn with_port(uri: &Uri, default: u16) -> Result<Uri, http::Error> {
     Ok(Uri::from_parts(parts)?)
 }
 
-impl Service<Uri> for Connector {
-    type Response = Wire;
-    type Error = BoxError;
-    type Future = BoxFuture<Result<Wire, BoxError>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, server: Uri) -> Self::Future {
-        let connector = self.clone();
-        Box::pin(async move {
-            let limit = connector.limit;
-            let connected = tokio::time::timeout(limit, connector.connect(server)).await;
-            connected.unwrap_or_else(|_| {
-                let why = format!("no connection within {} s", limit.as_secs_f64());
-                Err(io::Error::new(io::ErrorKind::TimedOut, why).into())
-            })
-        })
-    }
-}
-
 /// TCP, with TLS to a proxy, to a server, or to both.
 type Layers = MaybeHttpsStream<MaybeHttpsStream<TokioIo<TcpStream>>>;
 
@@ -168,18 +154,12 @@ type Layers = MaybeHttpsStream<MaybeHttpsStream<TokioIo<TcpStream>>>;
 pub(super) struct Wire {
     stream: Layers,
     /// Whether a proxy reads the requests, and needs the whole address in each.
-    is_proxied: bool,
+    pub(super) is_proxied: bool,
 }
 
 impl From<MaybeHttpsStream<TokioIo<TcpStream>>> for Wire {
     fn from(stream: MaybeHttpsStream<TokioIo<TcpStream>>) -> Self {
         Self { stream: MaybeHttpsStream::Http(stream), is_proxied: false }
-    }
-}
-
-impl Connection for Wire {
-    fn connected(&self) -> Connected {
-        self.stream.connected().proxy(self.is_proxied)
     }
 }
 

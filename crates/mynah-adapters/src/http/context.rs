@@ -2,11 +2,10 @@
 
 use std::{error::Error as StdError, io, sync::Arc, time::Duration};
 
-use hyper_util::client::legacy;
 use mynah_data::{AdapterReason, Error, Result};
 use rustls::InvalidMessage;
 
-use super::{address::Address, secrets::Secrets};
+use super::{address::Address, connection::SendError, secrets::Secrets};
 use crate::failure;
 
 /// What to do about a server that cannot be reached.
@@ -128,9 +127,9 @@ pub(super) trait TransportError: StdError + Send + Sync + 'static {
     fn connected(&self) -> bool;
 }
 
-impl TransportError for legacy::Error {
+impl TransportError for SendError {
     fn connected(&self) -> bool {
-        !self.is_connect()
+        matches!(self, Self::Send(_))
     }
 }
 

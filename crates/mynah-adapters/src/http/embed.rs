@@ -5,13 +5,12 @@ use std::{fmt, sync::Arc, time::Duration};
 use futures_util::FutureExt as _;
 use http::Response;
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use mynah_data::{Metadata, Result, Usage};
 use mynah_step::{BoxFuture, ModelCall, RetryPolicy, SystemWorld};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{ErrorContext, HttpAdapter, MAX_SILENCE};
+use super::{AnswerBody, ErrorContext, HttpAdapter, MAX_SILENCE};
 use crate::{
     embed::{Embedder, Embeddings},
     failure,
@@ -394,7 +393,7 @@ fn batches(texts: &[String], most: Batch) -> impl Iterator<Item = &[String]> {
     })
 }
 
-async fn read(response: Response<Incoming>, context: &ErrorContext) -> Result<Vec<u8>> {
+async fn read(response: Response<AnswerBody>, context: &ErrorContext) -> Result<Vec<u8>> {
     let (mut answer, mut body) = (response.into_body(), Vec::new());
     while let Some(frame) =
         context.unless_silent(MAX_SILENCE, answer.frame().map(Option::transpose)).await?

@@ -16,7 +16,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use futures_util::future::{Either, select};
 use mynah_data::{
     Breach, BreachTime, Budget, Error, ErrorKind, LogReason, Response, Result, RunId,
     ValidationReason,
@@ -598,21 +597,26 @@ impl fmt::Debug for Context {
     }
 }
 
-/// Performs something until its run is cancelled; nothing is there then.
+/// Performs something until its run is cancelled, if it can be; nothing is there then.
 pub(crate) async fn unless_cancelled<T>(
-    mut cancelled: watch::Receiver<bool>,
+    cancelled: impl Into<Option<watch::Receiver<bool>>>,
     future: impl Future<Output = T>,
 ) -> Option<T> {
-    let cancelled = async {
-        // All other handles are gone.
-        if cancelled.wait_for(|cancelled| *cancelled).await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    };
-    match select(pin!(cancelled), pin!(future)).await {
-        Either::Left(_) => None,
-        Either::Right((done, _)) => Some(done),
-    }
+    // The tools of an engine's runs, which may be many, cannot be and need no room for it.
+    let mut cancelled = cancelled.into().map(|mut cancelled| {
+        Box::pin(async move {
+            // All other handles are gone.
+            if cancelled.wait_for(|cancelled| *cancelled).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        })
+    });
+    let mut future = pin!(future);
+    poll_fn(|cx| match cancelled.as_mut().map(|cancelled| cancelled.as_mut().poll(cx)) {
+        Some(Poll::Ready(())) => Poll::Ready(None),
+        _ => future.as_mut().poll(cx).map(Some),
+    })
+    .await
 }
 
 /// Why a loop cannot emit a fact: a replay would not take it for the recorded one.

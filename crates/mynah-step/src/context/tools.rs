@@ -265,7 +265,7 @@ impl Context {
                     .kept(Arc::clone(&self.0.journal), attempt, self.0.replaying);
                 context.context = Arc::clone(&config.context);
                 context.request_id = Arc::from(self.0.journal.run_id().as_str());
-                context.cancelled = self.0.cancelled.subscribe();
+                context.cancelled = Some(self.0.cancelled.subscribe());
                 match &tool {
                     // None of its processes ran it.
                     Some(tool) if tool.needs_decision() && !approved => {

@@ -4,8 +4,10 @@ use std::{collections::VecDeque, time::Duration};
 
 use http::{Method, StatusCode, header};
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
-use mynah_adapters::sse::{Framer as _, SseFramer};
+use mynah_adapters::{
+    http::AnswerBody,
+    sse::{Framer as _, SseFramer},
+};
 use mynah_data::RunId;
 use tokio::time::{Instant, sleep};
 
@@ -36,7 +38,7 @@ pub struct Events {
 }
 
 struct Open {
-    body: Incoming,
+    body: AnswerBody,
     framer: SseFramer,
 }
 

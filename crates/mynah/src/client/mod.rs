@@ -23,8 +23,8 @@ use std::{sync::Arc, time::Duration};
 
 use http::{Method, Request, header, request::Builder};
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
-use mynah_adapters::http::{Http, parsed_address};
+use hyper::body::Bytes;
+use mynah_adapters::http::{AnswerBody, Http, parsed_address};
 use mynah_data::{Error, HaltReason, Metadata, RunId, ToolCall};
 use mynah_log::{RunStatus, RunSummary};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -41,7 +41,7 @@ use crate::{EventId, Signal, Waiting};
 
 type Result<T> = std::result::Result<T, ClientError>;
 
-type Response = http::Response<Incoming>;
+type Response = http::Response<AnswerBody>;
 
 /// A client of one server. Clones share its connections.
 #[derive(Clone, Debug)]

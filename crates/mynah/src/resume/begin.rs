@@ -46,7 +46,7 @@ impl Resume {
         let Fitting { message, fact, part, changed } = self.fit(&loaded)?;
         let mut setup = part.setup;
         if let Some(id) = loaded.request_id() {
-            setup.set_request_id(id);
+            setup.set_request_id(&id);
         }
         let (run, head) = (loaded.run.clone(), loaded.chain.head());
         let Claimed { lease, consumed, mailbox } = match self.claimed.take() {
@@ -63,7 +63,7 @@ impl Resume {
                 (*about, *on_uncertain) = (changed, self.on_uncertain);
                 *after = lease.interruption(is_fresh_branch(&loaded.records));
             }
-            fact
+            Box::new(fact)
         });
         let active = active(&loaded.records);
         let (before, state) = (loaded.before.len(), loaded.take_state());

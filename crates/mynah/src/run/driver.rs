@@ -53,7 +53,7 @@ pub(crate) struct Driver {
 enum Phase {
     Running,
     /// The end is emitted when its records are durable.
-    Closing(Option<Event>),
+    Closing(Option<Box<Event>>),
     Done,
 }
 
@@ -95,6 +95,9 @@ impl Driver {
         recorder: Option<Recorder>,
     ) -> Self {
         let journal = recorder.map(Journal::recording);
+        if let Some(journal) = &journal {
+            machine.setup.set_run_id(journal.run_id());
+        }
         let parts = machine.share(journal.as_ref());
         let door = Live::new(journal.clone(), resumption, &machine);
         Self { parts, ..Self::with(machine, Box::new(door), journal, cancel, extent) }
@@ -138,8 +141,8 @@ impl Driver {
             "mynah.run",
             run_id = journal.as_ref().map(|journal| &**journal.run_id()),
             ?extent,
-            request_id = setup.call.request_id,
-            model = setup.request.model.as_ref().map(tracing::field::display),
+            request_id = setup.call().request_id,
+            model = setup.request().model.as_ref().map(tracing::field::display),
             halted_reason = tracing::field::Empty,
             finish_reason = tracing::field::Empty,
             turns = tracing::field::Empty,
@@ -182,7 +185,7 @@ impl Driver {
     }
 
     pub(crate) fn request_id(&self) -> &str {
-        &self.machine.setup.call.request_id
+        &self.machine.setup.call().request_id
     }
 
     /// Whether anyone sees the events of steps and tools.
@@ -407,13 +410,13 @@ impl Driver {
             false => self.machine.completed(run_id.as_ref()),
         };
         self.refusal.take_if(|_| self.is_past);
-        self.phase = Phase::Closing(event);
+        self.phase = Phase::Closing(event.map(Box::new));
     }
 
     fn poll_close(
         &mut self,
         cx: &mut Context<'_>,
-        event: Option<Event>,
+        event: Option<Box<Event>>,
     ) -> Poll<Result<Option<Event>>> {
         let closed = match self.poll_durable(cx) {
             Poll::Ready(Ok(())) => self.door.poll_ended(cx, &self.machine).map(Ok),
@@ -431,7 +434,7 @@ impl Driver {
                     Some(error) => Poll::Ready(Err(error)),
                     None => {
                         self.told = true;
-                        Poll::Ready(Ok(event))
+                        Poll::Ready(Ok(event.map(|event| *event)))
                     }
                 }
             }

@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use mynah_data::{
-    AdapterReason, BreachTime, Error, Event, HaltReason, Message, Response, Result, RunId, ToolCall,
+    AdapterReason, BreachTime, Error, Event, HaltReason, Message, Response, Result, ToolCall,
 };
 use mynah_log::{End, Fact, RunStatus};
 use mynah_step::{
@@ -278,14 +278,9 @@ impl Door for Live {
     fn call_model(&mut self, machine: &Machine) {
         self.resumption.woken = false;
         let (setup, state) = (&machine.setup, &machine.state);
-        let mut call = setup.call.clone();
-        call.run_id = self.journal.as_ref().map(|journal| journal.run_id().clone());
-        let template = match (&setup.final_request, &state.conversation) {
-            (Some(request), Some(_)) => {
-                call.former_tools.clone_from(&setup.request.tools);
-                request
-            }
-            _ => &setup.request,
+        let asked = match (&setup.asked_last, &state.conversation) {
+            (Some(last), Some(_)) => Arc::clone(last),
+            _ => Arc::clone(&setup.asked),
         };
         let mut messages = state.view.of(&state.thread.messages);
         if state.conversation.is_none()
@@ -293,15 +288,14 @@ impl Door for Live {
         {
             messages.push(note);
         }
-        let mut request = template.clone();
-        request.messages = messages;
+        let (request, call) = asked.as_ref();
         self.watch = Watch::model(setup.metrics.as_ref(), request.model.as_ref());
         self.clock.model_called();
         self.limits = CallLimits::begin(call.request_timeout, call.stream_timeout);
         let (adapter, retry) = (Arc::clone(&setup.adapter), Arc::clone(&setup.retry));
         let world = Arc::clone(&setup.world);
         let parking = Parking::new(state.attempts, machine.park_after());
-        let opening = open_or_park(adapter, request, call, retry, world, parking);
+        let opening = open_or_park(adapter, asked, messages, retry, world, parking);
         self.model = Model::Opening(Box::pin(opening));
         self.is_settled = false;
     }
@@ -371,8 +365,7 @@ impl Door for Live {
         {
             return Poll::Ready(Err(error));
         }
-        let run_id = self.journal.as_ref().map(|journal| journal.run_id());
-        let summary = self.summary.get_or_insert_with(|| summarise(machine, &view, run_id));
+        let summary = self.summary.get_or_insert_with(|| summarise(machine, &view));
         let summary = ready!(summary.poll_unpin(cx));
         self.summary = None;
         Poll::Ready(Ok(Input::Summarised { view, summary }))
@@ -472,7 +465,7 @@ impl Door for Live {
     }
 
     fn after_end(&mut self) -> Option<Input> {
-        self.resumption.fact.take().map(|fact| Input::Resumed(Box::new(fact)))
+        self.resumption.fact.take().map(Input::Resumed)
     }
 }
 
@@ -490,19 +483,14 @@ fn park_call(machine: &Machine, delay: Duration, attempts: u32, error: &Error) -
 }
 
 /// Asks the model for a summary of what a view leaves out. The run continues without one if the call fails.
-fn summarise(
-    machine: &Machine,
-    view: &ContextView,
-    run_id: Option<&RunId>,
-) -> BoxFuture<Option<Box<Response>>> {
+fn summarise(machine: &Machine, view: &ContextView) -> BoxFuture<Option<Box<Response>>> {
     let (setup, state) = (&machine.setup, &machine.state);
     let Some(messages) = state.summary_request(view, &setup.policy) else {
         return Box::pin(std::future::ready(None));
     };
-    let mut request = without_tools(&setup.request);
+    let mut request = without_tools(setup.request());
     request.messages = messages;
-    let mut call = setup.call.clone();
-    call.run_id = run_id.cloned();
+    let call = setup.call().clone();
     let mut watch = Watch::model(setup.metrics.as_ref(), request.model.as_ref());
     let mut hearing = IncomingAnswer::new(state.spent.pricing().copied(), false);
     let (adapter, retry) = (Arc::clone(&setup.adapter), Arc::clone(&setup.retry));

@@ -47,9 +47,9 @@ pub(super) struct Machine {
     /// Where to look for the next call to start.
     next_call: usize,
     /// Why the run ends, where no fact says it.
-    stop: Option<Stop>,
+    stop: Option<Box<Stop>>,
     /// The result of a single step, until its records are durable.
-    held: Option<Event>,
+    held: Option<Box<Event>>,
 }
 
 /// A reason to end a run that no fact holds.
@@ -112,7 +112,7 @@ impl Machine {
 
     pub(super) fn decide(&self) -> Action {
         let policy = &self.setup.policy;
-        match &self.stop {
+        match self.stop.as_deref() {
             None => self.state.decide(policy),
             Some(Stop::NotOpened(why)) => {
                 let end = failed(why.to_value());
@@ -230,7 +230,8 @@ impl Machine {
                 if let Some((_, false)) = &end {
                     self.hearing = None;
                 }
-                self.stop = Some(Stop::Interrupted(reason, end.map(|(end, _)| end)));
+                let stop = Stop::Interrupted(reason, end.map(|(end, _)| end));
+                self.stop = Some(Box::new(stop));
                 self.lost_summary().into_iter().collect()
             }
             Input::LimitReached(breach) => {
@@ -249,7 +250,7 @@ impl Machine {
             Input::Parked(end) => {
                 self.hearing = None;
                 self.flight.iter().for_each(Flight::end);
-                self.stop = Some(Stop::Parked(end));
+                self.stop = Some(Box::new(Stop::Parked(end)));
                 Vec::new()
             }
             Input::Summarised { view, summary } => vec![self.shorten(view, summary)],
@@ -282,7 +283,7 @@ impl Machine {
                     self.hand_over(next);
                 }
                 if let Some(id) = id {
-                    self.setup.set_request_id(id);
+                    self.setup.set_request_id(&id);
                 }
             }
             Fact::ToolFailed { resolution: Resolution::Retried, .. } => {}
@@ -319,7 +320,7 @@ impl Machine {
                 _ if !self.watched => {}
                 Extent::Generate => {}
                 // A step's last event is its result.
-                Extent::Step => self.held = self.step_completed(),
+                Extent::Step => self.held = self.step_completed().map(Box::new),
                 Extent::Chat => self.events.extend(self.step_completed()),
             }
         }
@@ -328,8 +329,7 @@ impl Machine {
     /// Continues with what another engine has. The call keeps its id.
     fn hand_over(&mut self, next: Setup) {
         let before = std::mem::replace(&mut *self.setup, next);
-        self.setup.call.request_id = before.call.request_id;
-        self.setup.tool_context.request_id = before.tool_context.request_id;
+        self.setup.set_request_id(&before.call().request_id);
     }
 
     /// The number of the next model call, or of the one in flight.
@@ -361,7 +361,7 @@ impl Machine {
     /// Takes in an event of the model. Returns it as the caller sees it, and the fact that it passed a limit.
     pub(super) fn hear(&mut self, event: Event) -> (Event, Vec<Fact>) {
         let Some(hearing) = &mut self.hearing else { return (event, Vec::new()) };
-        let mut event = hearing.hear(event, Some(&self.setup.call.request_id));
+        let mut event = hearing.hear(event, Some(&self.setup.call().request_id));
         if let Event::MessageStarted { finalizing, .. } = &mut event {
             *finalizing = self.state.conversation.is_some();
         }
@@ -394,7 +394,7 @@ impl Machine {
         }
         if self.state.extent != Extent::Chat || self.state.steps_of_call().is_empty() {
             self.hearing = None;
-            self.stop = Some(Stop::NotOpened(error));
+            self.stop = Some(Box::new(Stop::NotOpened(error)));
             return Vec::new();
         }
         self.break_off(error);
@@ -404,7 +404,7 @@ impl Machine {
     fn break_off(&mut self, error: Error) {
         self.flight.iter().for_each(Flight::end);
         let Some(hearing) = &mut self.hearing else { return };
-        let event = hearing.hear(Event::Error { error }, Some(&self.setup.call.request_id));
+        let event = hearing.hear(Event::Error { error }, Some(&self.setup.call().request_id));
         if let Some(on_event) = &self.setup.on_event {
             on_event(&event);
         }
@@ -422,7 +422,7 @@ impl Machine {
         self.flight.iter().for_each(Flight::end);
         let paused = hearing.is_paused();
         let (mut response, cuts) = hearing.into_answer();
-        response.request_id.get_or_insert_with(|| self.setup.call.request_id.clone());
+        response.request_id.get_or_insert_with(|| self.setup.call().request_id.clone());
         let plan = self.setup.policy.plan(&self.state, &response, paused);
         if let Plan::Unknown { tool_name } = &plan {
             self.events.push_back(Event::Error { error: Error::unknown_tool(tool_name) });
@@ -530,7 +530,7 @@ impl Machine {
             // A run whose end was recorded by another process has its result in the state.
             let is_step = self.state.extent == Extent::Step && self.state.last_step().is_some();
             let completed = || self.step_completed().filter(|_| is_step && self.watched);
-            return self.held.clone().or_else(completed);
+            return self.held.as_deref().cloned().or_else(completed);
         }
         Some(Event::ChatCompleted { result: Box::new(self.result(run_id)) })
     }

@@ -19,7 +19,7 @@ pub(super) struct LatestProgress(Arc<Mutex<Calls>>);
 #[derive(Default)]
 struct Calls {
     /// The calls in flight, and what they reported last.
-    running: Vec<(Arc<ToolCall>, Option<Event>)>,
+    running: Vec<(Arc<ToolCall>, Option<Box<Event>>)>,
     /// The driver, if it waits for a report.
     waker: Option<Waker>,
     /// Readers in this process.
@@ -60,7 +60,7 @@ impl LatestProgress {
         if let Some(readers) = &calls.readers {
             readers.report(&call.id, &event);
         }
-        calls.running[place].1 = Some(event);
+        calls.running[place].1 = Some(Box::new(event));
         let waker = calls.waker.take();
         drop(calls);
         waker.into_iter().for_each(Waker::wake);
@@ -72,7 +72,7 @@ impl LatestProgress {
         for place in 0..calls.running.len() {
             if let Some(event) = calls.running[place].1.take() {
                 calls.running.rotate_left(place + 1);
-                return Poll::Ready(event);
+                return Poll::Ready(*event);
             }
         }
         calls.waker = Some(cx.waker().clone());

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use mynah_data::{Event, Message, Messages, Request, Thread};
+use mynah_data::{Event, Message, Messages, Request, RunId, Thread};
 use mynah_log::{About, Extent, Fact};
 use mynah_step::{
     Adapter, MetricsSink, ModelCall, RetryPolicy, ToolContext, ToolExecutor, ToolLimits,
@@ -19,11 +19,10 @@ pub(crate) type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
 pub(crate) struct Setup {
     pub(crate) policy: Policy,
     pub(crate) adapter: Arc<dyn Adapter>,
-    /// The request, without the messages.
-    pub(crate) request: Request,
+    /// The request without its messages, as all model calls share it.
+    pub(crate) asked: Arc<(Request, ModelCall)>,
     /// The same for the call that formats the answer.
-    pub(crate) final_request: Option<Box<Request>>,
-    pub(crate) call: ModelCall,
+    pub(crate) asked_last: Option<Arc<(Request, ModelCall)>>,
     pub(crate) retry: Arc<RetryPolicy>,
     pub(crate) world: Arc<dyn World>,
     pub(crate) executor: Arc<dyn ToolExecutor>,
@@ -49,9 +48,27 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    pub(crate) fn set_request_id(&mut self, id: String) {
-        self.tool_context.request_id = Arc::from(id.as_str());
-        self.call.request_id = id;
+    pub(crate) fn request(&self) -> &Request {
+        &self.asked.0
+    }
+
+    pub(crate) fn call(&self) -> &ModelCall {
+        &self.asked.1
+    }
+
+    pub(crate) fn set_request_id(&mut self, id: &str) {
+        self.tool_context.request_id = Arc::from(id);
+        self.change_calls(|call| id.clone_into(&mut call.request_id));
+    }
+
+    /// The run is recorded under this id.
+    pub(crate) fn set_run_id(&mut self, id: &RunId) {
+        self.change_calls(|call| call.run_id = Some(id.clone()));
+    }
+
+    fn change_calls(&mut self, change: impl Fn(&mut ModelCall)) {
+        let asked = [Some(&mut self.asked), self.asked_last.as_mut()];
+        asked.into_iter().flatten().for_each(|asked| change(&mut Arc::make_mut(asked).1));
     }
 }
 
@@ -71,7 +88,7 @@ pub(crate) struct RunStart {
 #[derive(Default)]
 pub(crate) struct Resumption {
     /// The `resumed` fact with which it continues; none if its end is recorded already.
-    pub(crate) fact: Option<Fact>,
+    pub(crate) fact: Option<Box<Fact>>,
     /// What the user says to a run that does not wait.
     pub(crate) message: Option<Arc<Message>>,
     /// How long earlier processes of the run were active.

@@ -27,7 +27,7 @@ pub(crate) struct RunState {
     pub(crate) thread: Thread,
     pub(super) steps: Vec<StepResult>,
     /// The result of the conversation, while the answer is being formatted.
-    pub(super) conversation: Option<Conversation>,
+    pub(super) conversation: Option<Box<Conversation>>,
     /// A model call that was started and has no answer yet.
     pub(super) calling: Option<PendingModelCall>,
     /// A call for a summary that was started and has no answer yet.
@@ -35,7 +35,7 @@ pub(crate) struct RunState {
     /// The turn whose tools are not all done.
     pub(super) open: Option<Box<OpenTurn>>,
     /// How the last completed step went, beyond what its result says.
-    pub(super) last: Option<ClosedTurn>,
+    pub(super) last: Option<Box<ClosedTurn>>,
     pub(super) end: Option<End>,
     /// The limit that was passed, and the error for the caller of a single call.
     pub(super) exceeded: Option<(Breach, Error)>,
@@ -270,7 +270,8 @@ impl RunState {
     fn finalize(&mut self, end: End, nudge: Option<Arc<Message>>) {
         self.repaired = self.repair(CUT_SHORT);
         let (thread, steps) = (self.thread.clone(), self.steps.len());
-        self.conversation = Some(Conversation { end, thread, steps, failure: None });
+        let conversation = Conversation { end, thread, steps, failure: None };
+        self.conversation = Some(Box::new(conversation));
         self.thread.extend(nudge);
     }
 
@@ -350,7 +351,7 @@ impl RunState {
                 .take_if(|last| last.halt.as_ref().is_some_and(|halt| halt.continues().is_some()))
         {
             self.begin_anew();
-            return self.continue_call(last, answer.text().into_owned());
+            return self.continue_call(*last, answer.text().into_owned());
         }
         if waited.is_some_and(|end| !end.is_in_a_turn()) {
             self.begin_anew();

@@ -86,7 +86,7 @@ impl RunState {
                 .cloned();
         if approved {
             // Its step was emitted when it was handed to the caller.
-            self.last = Some(ClosedTurn { plan, halt, halted });
+            self.last = Some(Box::new(ClosedTurn { plan, halt, halted }));
             return;
         }
         // A chat answers what is left unanswered at its end; a step that failed has no other end.
@@ -104,7 +104,7 @@ impl RunState {
         );
         step.done &= plan != Plan::Continue;
         self.steps.push(step);
-        self.last = Some(ClosedTurn { plan, halt, halted });
+        self.last = Some(Box::new(ClosedTurn { plan, halt, halted }));
     }
 
     pub(super) fn finish(&mut self, mut end: End) {
@@ -117,7 +117,10 @@ impl RunState {
                 .and_then(Value::as_str)
             {
                 Some(message)
-                    if matches!(self.last, Some(ClosedTurn { plan: Plan::Unknown { .. }, .. })) =>
+                    if matches!(
+                        self.last.as_deref(),
+                        Some(ClosedTurn { plan: Plan::Unknown { .. }, .. })
+                    ) =>
                 {
                     message.to_owned()
                 }
