@@ -169,7 +169,8 @@ pub trait Log: Send + Sync + 'static {
 
     /// The runs that got records or messages after a cursor, about this many, and the next cursor.
     /// Without a cursor, what comes from now on is meant, and no run is returned. A run may be
-    /// returned although nothing changed since; none is left out.
+    /// returned although nothing changed since; none is left out, unless [`Changes::missed`] says so: a
+    /// log need not remember what changed more than 23 hours ago.
     fn changes(&self, cursor: Option<&str>, limit: usize) -> LogFuture<'_, Changes>;
 
     /// The largest record and batch that this log takes.

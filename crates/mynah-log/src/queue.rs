@@ -125,12 +125,20 @@ pub struct Changes {
     pub runs: Vec<RunChange>,
     /// What to give to [`Log::changes`](crate::Log::changes) for what comes after them.
     pub cursor: String,
+    /// Whether changes before these may be missing, because the given cursor is older than what the log
+    /// remembers. The reader looks at all runs that it follows.
+    pub missed: bool,
 }
 
 impl Changes {
     /// These runs, up to this cursor.
     pub fn new(runs: Vec<RunChange>, cursor: impl Into<String>) -> Self {
-        Self { runs, cursor: cursor.into() }
+        Self { runs, cursor: cursor.into(), missed: false }
+    }
+
+    /// No runs, for a cursor that is too old: what comes from now on is after this one.
+    pub fn expired(cursor: impl Into<String>) -> Self {
+        Self { missed: true, ..Self::new(Vec::new(), cursor) }
     }
 }
 

@@ -87,7 +87,8 @@ fn main() {
             .await
             .expect("a table");
         let insert = client.prepare(INSERT).await.expect("a statement");
-        let sample = Sample::new("sample", 0).user(MESSAGE).batch();
+        // As many bytes as the others: a record names its run.
+        let sample = Sample::new(id(1, 0), 0).user(MESSAGE).batch();
         let record = sample.records.last().expect("a record");
         for count in [RUNS, 1] {
             let mut runs: Vec<Sample> =

@@ -31,7 +31,10 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 pub(crate) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000000)::int8";
 
 /// How long commits are kept for readers of changes, and beats after their last sign of life.
-const KEPT: Duration = Duration::from_secs(86_400);
+const KEPT: Duration = Duration::from_secs(HOURS.unsigned_abs() * 3_600);
+
+/// The same in hours. A cursor names the hour of its last read, so it counts as too old after 23 to 24 hours.
+pub(crate) const HOURS: i64 = 24;
 
 /// Connects. While the server is known to be down, attempts fail at once, so that no caller waits for it. All connections of a log
 /// share what is known of that, and one task finds out when the server is back.

@@ -14,9 +14,11 @@ mod batch;
 mod claim;
 mod connection;
 mod fail;
+mod job;
 mod pending;
 mod reads;
 mod removal;
+mod round;
 mod row;
 mod target;
 mod writer;
@@ -52,10 +54,11 @@ use tokio_postgres::Client;
 use crate::{
     connection::{Connector, PATIENCE},
     fail::{failure, log_error, unavailable},
+    job::{Ask, Job, Reply},
     pending::Pending,
     row::Known,
     target::{Target, no_thread},
-    writer::{Ask, Job, Reply, Writer},
+    writer::Writer,
 };
 
 /// How often a log looks for what other processes wrote of the runs that are waited for.

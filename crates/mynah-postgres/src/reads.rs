@@ -17,7 +17,7 @@ use tokio_postgres::{
 };
 
 use crate::{
-    connection::{NUMBERS, TEXTS, sought},
+    connection::{HOURS, NUMBERS, TEXTS, sought},
     fail::failure,
     row::{Known, SELECT, get},
 };
@@ -287,21 +287,47 @@ pub(crate) async fn versions(client: &Client, runs: &[RunId]) -> Result<HashMap<
     Ok(rows.iter().map(|row| (RunId::from(row.get::<_, &str>(0)), row.get(1))).collect())
 }
 
-/// Where a reader of changes is: the last number that it saw of each connection that writes.
-type Cursor = BTreeMap<i64, i64>;
-
-fn parse(cursor: &str) -> Option<Cursor> {
-    let rest = cursor.strip_prefix("pg")?;
-    let pair = |part: &str| {
-        let (writer, no) = part.split_once('.')?;
-        Some((writer.parse().ok()?, no.parse().ok()?))
-    };
-    rest.split(',').filter(|part| !part.is_empty()).map(pair).collect()
+/// Where a reader of changes is.
+struct Cursor {
+    /// The server's hour, since 1970, at which the reader had seen everything. Cursors that are written in one hour are equal if
+    /// nothing changed.
+    hour: i64,
+    /// The last number that it saw of each connection that writes.
+    seen: BTreeMap<i64, i64>,
 }
 
-fn written(cursor: &Cursor) -> String {
-    let parts: Vec<String> = cursor.iter().map(|(writer, no)| format!("{writer}.{no}")).collect();
-    format!("pg{}", parts.join(","))
+impl Cursor {
+    /// The server's hour.
+    const HOUR: &str =
+        "(SELECT floor(extract(epoch FROM statement_timestamp()) / 3600)::int8 AS hour)";
+
+    fn parse(cursor: &str) -> Option<Self> {
+        let mut parts = cursor.strip_prefix("pg")?.split(',');
+        let hour = parts.next()?.parse().ok()?;
+        let pair = |part: &str| {
+            let (writer, no) = part.split_once('.')?;
+            Some((writer.parse().ok()?, no.parse().ok()?))
+        };
+        Some(Self { hour, seen: parts.map(pair).collect::<Option<_>>()? })
+    }
+
+    fn written(&self) -> String {
+        let parts = self.seen.iter().map(|(writer, no)| format!(",{writer}.{no}"));
+        format!("pg{}{}", self.hour, parts.collect::<String>())
+    }
+
+    /// The end of all commits.
+    async fn end(client: &Client) -> Result<Self> {
+        let select = format!(
+            "SELECT t.hour, w.key, coalesce((SELECT max(no) FROM mynah_commits WHERE writer = w.key), 0) \
+             FROM {} AS t LEFT JOIN mynah_writers w ON true",
+            Self::HOUR
+        );
+        let rows = client.query_typed(&select, &[]).await.map_err(failure)?;
+        let seen = rows.iter().filter_map(|row| Some((row.get::<_, Option<i64>>(1)?, row.get(2))));
+        let hour = rows.first().map_or(0, |row| row.get(0));
+        Ok(Self { hour, seen: seen.collect() })
+    }
 }
 
 pub(crate) async fn changes(
@@ -310,33 +336,43 @@ pub(crate) async fn changes(
     limit: usize,
 ) -> Result<Changes> {
     let Some(cursor) = cursor else {
-        let select = "SELECT w.key, coalesce((SELECT max(no) FROM mynah_commits WHERE writer = w.key), 0) FROM mynah_writers w";
-        let rows = client.query_typed(select, &[]).await.map_err(failure)?;
-        let last = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-        return Ok(Changes::new(Vec::new(), written(&last)));
+        return Ok(Changes::new(Vec::new(), Cursor::end(client).await?.written()));
     };
-    let seen = parse(cursor).ok_or_else(invalid_cursor)?;
+    let Cursor { hour, seen } = Cursor::parse(cursor).ok_or_else(invalid_cursor)?;
     let (writers, from): (Vec<i64>, Vec<i64>) = seen.into_iter().unzip();
     // Numbers grow in the order of the commits of one connection, so everything up to a visible number is committed. A connection
     // without news gives one row.
-    let select = "SELECT w.key, coalesce(m.no, v.no, 0), m.runs FROM mynah_writers w \
+    let select = format!(
+        "SELECT w.key, coalesce(m.no, v.no, 0), m.runs, t.hour FROM {} AS t LEFT JOIN mynah_writers w ON true \
         LEFT JOIN unnest($1::int8[], $2::int8[]) AS v(writer, no) ON v.writer = w.key LEFT JOIN LATERAL (\
         SELECT no, runs FROM (SELECT no, runs, sum(cardinality(runs)) OVER (ORDER BY no) - cardinality(runs) AS before FROM (\
         SELECT no, runs FROM mynah_commits WHERE writer = w.key AND no > coalesce(v.no, 0) ORDER BY no LIMIT $3) AS part) AS sized \
-        WHERE before < $3) AS m ON true";
+        WHERE before < $3) AS m ON true",
+        Cursor::HOUR
+    );
     let given: [(&(dyn ToSql + Sync), Type); 3] =
         [(&writers, NUMBERS), (&from, NUMBERS), (&clamped(limit.max(1)), Type::INT8)];
-    let rows = client.query_typed(select, &given).await.map_err(failure)?;
-    let mut next = Cursor::new();
+    let rows = client.query_typed(&select, &given).await.map_err(failure)?;
+    let now = rows.first().map_or(hour, |row| row.get(3));
+    if now >= hour.saturating_add(HOURS) {
+        return Ok(Changes::expired(Cursor::end(client).await?.written()));
+    }
+    let mut next = Cursor { hour, seen: BTreeMap::new() };
     for row in &rows {
-        let reached = next.entry(row.get(0)).or_default();
+        let Some(writer) = row.get(0) else { continue };
+        let reached = next.seen.entry(writer).or_default();
         *reached = row.get::<_, i64>(1).max(*reached);
     }
     let ids = rows.iter().filter_map(|row| row.get::<_, Option<Vec<String>>>(2));
-    let ids: BTreeSet<String> = ids.flatten().collect();
-    let ids: Vec<String> = ids.into_iter().filter(|run| run != MAINTENANCE).collect();
+    let ids: Vec<String> = ids.flatten().collect();
+    if ids.len() < limit {
+        // There is no more of any connection.
+        next.hour = now;
+    }
+    let ids: BTreeSet<String> = ids.into_iter().filter(|run| run != MAINTENANCE).collect();
+    let ids: Vec<String> = ids.into_iter().collect();
     if ids.is_empty() {
-        return Ok(Changes::new(Vec::new(), written(&next)));
+        return Ok(Changes::new(Vec::new(), next.written()));
     }
     let select = "SELECT r.id, h.records, h.hash, r.status, \
                   EXISTS (SELECT 1 FROM mynah_inbox i WHERE i.run = r.id AND i.payload IS NOT NULL) \
@@ -355,7 +391,7 @@ pub(crate) async fn changes(
     };
     // A read of the run reports a damaged row.
     let runs = rows.iter().filter_map(|row| change(row).ok()).collect();
-    Ok(Changes::new(runs, written(&next)))
+    Ok(Changes::new(runs, next.written()))
 }
 
 /// Checks that every row belongs to a run, and that the reserved ids are those of the removed runs.

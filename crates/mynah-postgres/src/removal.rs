@@ -12,8 +12,9 @@ use crate::{
     connection::{Line, NUMBERS},
     fail::log_error,
     reads::record,
+    round::Loaded,
     row::Known,
-    writer::{Failed, Loaded, Writer},
+    writer::{Failed, Writer},
 };
 
 pub(crate) async fn perform(

@@ -273,6 +273,33 @@ async fn a_connection_that_was_taken_for_dead_is_followed_again() {
     assert_eq!(changes.runs.first().map(|change| change.head), Some(run.head()));
 }
 
+#[tokio::test]
+async fn a_reader_of_changes_that_comes_after_a_day_learns_that_it_missed_some() {
+    let Some(server) = server::start() else { return };
+    let log = PostgresLog::open(&server.fresh()).expect("a URL");
+    append(&log, &Sample::new("first", 0).batch()).await;
+    let cursor = log.changes(None, 9).await.expect("a cursor").cursor;
+    for run in ["run-1", "run-2"] {
+        append(&log, &Sample::new(run, 0).batch()).await;
+    }
+    // The cursor as it was hours ago.
+    let (hour, seen) = cursor["pg".len()..].split_once(',').expect("an hour and connections");
+    let old = |hours| format!("pg{},{seen}", hour.parse::<i64>().expect("an hour") - hours);
+    let changes = async |cursor: &str, limit| {
+        let changes = log.changes(Some(cursor), limit).await.expect("changes");
+        (changes.runs.len(), changes.missed, changes.cursor)
+    };
+    let (runs, missed, _) = changes(&old(22), 9).await;
+    assert_eq!((runs, missed), (2, false));
+    let (runs, missed, end) = changes(&old(24), 9).await;
+    assert_eq!((runs, missed), (0, true));
+    let (runs, missed, _) = changes(&end, 9).await;
+    assert_eq!((runs, missed), (0, false), "from now on");
+    // What a part leaves may be removed as if it had never been read.
+    let (runs, _, part) = changes(&old(22), 1).await;
+    assert_eq!((runs, part.split(',').next()), (1, old(22).split(',').next()));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_freezes_in_a_claim_holds_up_no_other() {
     let Some(server) = server::start() else { return };

@@ -39,6 +39,8 @@ pub(crate) struct Changes {
 struct News {
     runs: Vec<Value>,
     cursor: String,
+    /// Whether the log forgot what moved before.
+    missed: bool,
 }
 
 impl Changes {
@@ -70,7 +72,7 @@ impl Changes {
                 runs.push(json!({"run": run}));
             }
         }
-        Ok(News { runs, cursor: changes.cursor })
+        Ok(News { runs, cursor: changes.cursor, missed: changes.missed })
     }
 }
 
@@ -90,7 +92,8 @@ pub(crate) async fn changes(State(app): State<App>, uri: Uri, headers: HeaderMap
         }
     })?;
     if !reply::wants_stream(&headers) {
-        return Ok(reply::ok(&json!({"changes": news.runs, "next": news.cursor})));
+        let News { runs, cursor, missed } = news;
+        return Ok(reply::ok(&json!({"changes": runs, "next": cursor, "missed": missed})));
     }
     // The first event says where the client is, so that it can come back to there.
     let ready = reply::event(&json!({})).event("ready").id(&news.cursor);
@@ -119,6 +122,9 @@ pub(crate) async fn changes(State(app): State<App>, uri: Uri, headers: HeaderMap
 
 /// News as events. Only the last has an id: who comes back in their midst gets all of them again.
 fn told(news: &News) -> Vec<Event> {
+    if news.missed {
+        return vec![reply::event(&json!({})).event("reset").id(&news.cursor)];
+    }
     let count = news.runs.len();
     let events = news.runs.iter().enumerate().map(|(place, run)| {
         let event = reply::event(run);

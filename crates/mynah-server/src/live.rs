@@ -59,6 +59,11 @@ impl Live {
         locked(&self.runs).get(id).cloned()
     }
 
+    /// The runs that this process performs.
+    pub(crate) fn ids(&self) -> Vec<RunId> {
+        locked(&self.runs).keys().cloned().collect()
+    }
+
     /// Notes why a run could not be performed.
     pub(crate) fn fail(&self, id: &RunId, error: &Error) {
         let mut failures = locked(&self.failures);

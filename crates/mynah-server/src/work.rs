@@ -49,9 +49,12 @@ async fn hear_cancels(app: &App) {
 
 async fn stop_cancelled(app: &App, cursor: Option<&str>) -> Result<String> {
     let changes = app.log.changes(cursor, 1_000).await?;
-    for change in changes.runs.iter().filter(|change| change.has_messages) {
-        let Some(live) = app.live.run(&change.run_id) else { continue };
-        let messages = app.log.inbox(&change.run_id, usize::MAX).await?;
+    let told = changes.runs.into_iter().filter(|change| change.has_messages);
+    let told = told.map(|change| change.run_id).collect();
+    // Those that the log forgot may have messages as well.
+    for run in if changes.missed { app.live.ids() } else { told } {
+        let Some(live) = app.live.run(&run) else { continue };
+        let messages = app.log.inbox(&run, usize::MAX).await?;
         let signal = |payload: &[u8]| serde_json::from_slice::<Signal>(payload).ok();
         if messages.iter().any(|message| signal(&message.payload) == Some(Signal::Cancel)) {
             live.cancel();

@@ -1,19 +1,20 @@
 //! What can be read over HTTP.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use mynah::{
     follow,
     log::{
-        Body, Hash, Log as _, Prune, Record, Redact, Warrant, bundle, conformance::Sample, merkle,
+        Body, Hash, Log as _, MemoryLog, Prune, Record, Redact, Warrant, bundle,
+        conformance::Sample, merkle,
     },
 };
 use mynah_server::Server;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::common::{Running, Sent, engine, json_of, parse, problem_of, sampled, says};
+use crate::common::{Forgetful, Running, Sent, engine, json_of, parse, problem_of, sampled, says};
 
 fn ids(list: &Value) -> Vec<&str> {
     list.as_array().unwrap().iter().map(|run| run["run_id"].as_str().unwrap()).collect()
@@ -427,6 +428,20 @@ async fn changes_are_streamed() {
     let first = sent[0].id.clone().unwrap();
     let again = server.json(&format!("/v1/changes?after={first}")).await;
     assert_eq!(again["changes"][0]["run"]["run_id"], "new");
+}
+
+#[tokio::test]
+async fn a_client_with_a_cursor_that_is_too_old_begins_again() {
+    let server = Running::start(Server::new(Arc::new(Forgetful(MemoryLog::new())))).await;
+    let page = server.json("/v1/changes?after=old").await;
+    assert_eq!(page, json!({"changes": [], "next": "end", "missed": true}));
+    let request = server.request(Method::GET, "/v1/changes?after=old");
+    let mut response = request.header("accept", "text/event-stream").send().await.unwrap();
+    let mut text = String::new();
+    while !text.contains("ready") {
+        text += std::str::from_utf8(&response.chunk().await.unwrap().unwrap()).unwrap();
+    }
+    assert_eq!(parse(&text)[0].event.as_deref(), Some("reset"));
 }
 
 #[tokio::test]

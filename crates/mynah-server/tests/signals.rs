@@ -12,7 +12,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::common::{self, Running, calls, engine, json_of, paced, problem_of, says};
+use crate::common::{self, Forgetful, Running, calls, engine, json_of, paced, problem_of, says};
 
 /// An agent that pays, whose runs say so once it is approved.
 fn cashier() -> Agent {
@@ -170,7 +170,16 @@ async fn a_signal_that_does_not_fit_leaves_nothing_in_the_inbox() {
 
 #[tokio::test]
 async fn a_run_of_one_server_is_cancelled_through_another() {
-    let log = Arc::new(MemoryLog::new());
+    cancelled_through_another(MemoryLog::new()).await;
+}
+
+#[tokio::test]
+async fn a_server_sees_that_a_run_is_cancelled_although_the_log_forgot_what_changed() {
+    cancelled_through_another(Forgetful(MemoryLog::new())).await;
+}
+
+async fn cancelled_through_another(log: impl Log) {
+    let log = Arc::new(log);
     let (slow, permits) = paced(3);
     let serve = async || {
         Running::start(Server::new(Arc::clone(&log)).agent(Agent::new("slow", slow.clone()))).await

@@ -71,7 +71,7 @@ export async function sessionPage(root, query) {
     turns[at] = turn;
   };
   let told = Promise.resolve();
-  const stop = listen(withQuery("/v1/changes", { after: from }), { message: ({ data }) => { told = told.then(() => hear(JSON.parse(data))).catch(() => {}); } });
+  const stop = listen(withQuery("/v1/changes", { after: from }), { reset: () => location.reload(), message: ({ data }) => { told = told.then(() => hear(JSON.parse(data))).catch(() => {}); } });
   return {
     title: `Session ${shortId(id)}`,
     close: () => {

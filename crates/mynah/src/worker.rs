@@ -469,18 +469,16 @@ impl Worker {
         *cursor = Some(changes.cursor);
         let active: HashMap<&RunId, &Mailbox> =
             runs.active.values().map(|(run, mailbox)| (run, mailbox)).collect();
-        let mut others = false;
+        let mut others = changes.missed;
+        let mut told: Vec<&Mailbox> = Vec::new();
+        if changes.missed {
+            // Any run may have messages.
+            told.extend(active.values().copied());
+            runs.resting.clear();
+        }
         for change in changes.runs {
             match active.get(&change.run_id) {
-                Some(mailbox) if change.has_messages => {
-                    if let Err(error) = mailbox.refresh().await {
-                        if !is_unavailable(&error) {
-                            return Err(error);
-                        }
-                        *cursor = since;
-                        return Ok(others);
-                    }
-                }
+                Some(mailbox) if change.has_messages => told.push(mailbox),
                 Some(_) => {}
                 None => {
                     others = true;
@@ -488,6 +486,15 @@ impl Worker {
                         runs.resting.remove(&change.run_id);
                     }
                 }
+            }
+        }
+        for mailbox in told {
+            if let Err(error) = mailbox.refresh().await {
+                if !is_unavailable(&error) {
+                    return Err(error);
+                }
+                *cursor = since;
+                break;
             }
         }
         Ok(others)

@@ -10,7 +10,9 @@ use std::{
 
 use mynah::{
     LogReason, Signal, Worker, deliver,
-    log::{Fact, InboxMessage, Interruption, Lease, LogFuture, Queue, RunStatus, forward_log},
+    log::{
+        Changes, Fact, InboxMessage, Interruption, Lease, LogFuture, Queue, RunStatus, forward_log,
+    },
     prelude::*,
     testing::{self, Script, Scripted},
 };
@@ -26,7 +28,7 @@ fn calls(name: &str) -> Script {
 }
 
 /// Waits until a run has this status.
-async fn until(log: &MemoryLog, run: &str, status: RunStatus) {
+async fn until(log: &impl Log, run: &str, status: RunStatus) {
     for _ in 0..500 {
         if log.run(run).await.unwrap().is_some_and(|found| found.status == status) {
             return;
@@ -160,9 +162,33 @@ async fn a_decision_that_comes_too_late_does_not_hold_up_the_run() {
     assert_eq!(log.inbox("r", 9).await.unwrap(), []);
 }
 
+/// A log that does not remember what changed.
+#[derive(Clone)]
+struct Forgetful(MemoryLog);
+
+impl Log for Forgetful {
+    fn changes(&self, cursor: Option<&str>, limit: usize) -> LogFuture<'_, Changes> {
+        let is_first = cursor.is_none();
+        Box::pin(async move {
+            let end = self.0.changes(None, limit).await?;
+            Ok(if is_first { end } else { Changes::expired(end.cursor) })
+        })
+    }
+
+    forward_log!(self => self.0, except changes);
+}
+
 #[tokio::test]
 async fn a_run_in_progress_is_cancelled_by_a_message() {
-    let log = MemoryLog::new();
+    cancelled_in_progress(MemoryLog::new()).await;
+}
+
+#[tokio::test]
+async fn a_worker_finds_messages_although_the_log_forgot_what_changed() {
+    cancelled_in_progress(Forgetful(MemoryLog::new())).await;
+}
+
+async fn cancelled_in_progress(log: impl Log + Clone) {
     let slow = Tool::new("slow", "", json!({})).handler(async |_, _| {
         sleep(Duration::from_secs(20)).await;
         json!("done")

@@ -318,7 +318,7 @@ pub(super) async fn what_changed_is_returned_once_for_each_cursor(log: &dyn Log)
             }
         }
     };
-    assert_eq!(since(&start.cursor).await, (start.cursor.clone(), Vec::new()));
+    assert_eq!(since(&start.cursor).await.1, []);
     let mut runs: Vec<Sample> = (0..5).map(|n| Sample::new(format!("run-{n}"), n)).collect();
     for run in &mut runs {
         log.append(run.batch()).await.expect("a new run");
@@ -332,7 +332,7 @@ pub(super) async fn what_changed_is_returned_once_for_each_cursor(log: &dyn Log)
         .collect();
     expected[0].1.1 = RunStatus::Completed;
     assert_eq!(found, expected, "as they are now");
-    assert_eq!(since(&cursor).await, (cursor.clone(), Vec::new()));
+    assert_eq!(since(&cursor).await.1, []);
     log.deliver("old", "m", Vec::new()).await.expect("a message");
     let (last, found) = since(&cursor).await;
     assert_eq!(found, [("old".to_owned(), (old.head(), RunStatus::Running, true))]);

@@ -12,7 +12,7 @@ use std::{net::SocketAddr, sync::Arc};
 use futures_util::{StreamExt as _, stream};
 use mynah::{
     Adapter, BoxFuture, Engine, Event, ModelCall, ModelStream, Request, Session, Tool, ToolOutcome,
-    log::{Log, MemoryLog},
+    log::{Changes, Log, LogFuture, MemoryLog, forward_log},
     testing::Scripted,
 };
 use mynah_server::Server;
@@ -172,6 +172,18 @@ pub(crate) async fn sample<L: Log + Clone>(log: &L) {
     let talk = engine([says("hello"), says("again")]);
     let (session, _) = talk.start(Session::from("hi").with_id("s")).record(log).await.unwrap();
     talk.reply(&session, "and?").record(log).await.unwrap();
+}
+
+/// A log that does not remember what changed.
+#[derive(Clone)]
+pub(crate) struct Forgetful(pub(crate) MemoryLog);
+
+impl Log for Forgetful {
+    fn changes(&self, _: Option<&str>, _: usize) -> LogFuture<'_, Changes> {
+        Box::pin(async { Ok(Changes::expired("end")) })
+    }
+
+    forward_log!(self => self.0, except changes);
 }
 
 /// A server of a log with those runs.
