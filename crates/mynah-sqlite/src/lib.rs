@@ -60,7 +60,7 @@ type Answer<T> = rusqlite::Result<Result<T>>;
 ///
 /// A durable commit waits for `fsync`. SQLite chooses that when it is compiled: a program that is built with
 /// `LIBSQLITE3_FLAGS=-DHAVE_FDATASYNC=1` in the environment waits for `fdatasync` on systems that have it, which is as safe and takes less
-/// time. Mynah's own builds and benchmarks do not set it.
+/// time. Builds in Mynah's own workspace set it in `.cargo/config.toml`; a program of yours can do the same.
 ///
 /// A clone is the same log; the last of them closes the file.
 ///

@@ -3,15 +3,15 @@
 use std::{
     future::poll_fn,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
-use mynah_data::{Error, LogReason, Message, Result, Thread};
-use mynah_log::{Append, Extent, Fact, Head, Log, LogFuture, MemoryLog, verify};
+use mynah_data::{Error, HaltReason, LogReason, Message, Metadata, Result, Thread};
+use mynah_log::{Append, End, Extent, Fact, Head, Log, LogFuture, MemoryLog, verify};
 use mynah_step::{Recorder, SystemWorld};
 
 use crate::common::Slow;
@@ -63,6 +63,44 @@ async fn batches_that_were_in_flight_when_the_log_failed_are_there_once() -> Res
         verify("run", &records).map_err(Error::from)?;
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn an_append_may_wait_for_others_unless_it_begins_announces_or_ends_something() -> Result<()>
+{
+    let log = Noting::default();
+    let mut recorder = Recorder::new(Arc::new(log.clone()), Arc::new(SystemWorld), "run");
+    let thread = Thread::from("go");
+    let said = || Fact::UserMessage { message: Arc::new(Message::user("more")) };
+    let announced = Fact::ToolScheduled { call_id: "a".to_owned(), attempt: 1, call: None };
+    let begun = Fact::RunStarted { thread, extent: Extent::Chat, about: None };
+    let end = || End::new(HaltReason::Completed, Metadata::new());
+    for facts in [vec![begun], vec![said()], vec![said(), announced, said()], vec![said(), said()]]
+        .into_iter()
+        .chain([vec![Fact::Suspended(end())], vec![said()], vec![Fact::Completed(end())]])
+    {
+        facts.iter().try_for_each(|fact| recorder.commit(fact))?;
+        poll_fn(|cx| recorder.poll_flush(cx)).await?;
+    }
+    let deferrable = log.deferrable.lock().expect("no panic").clone();
+    assert_eq!(deferrable, [false, true, false, true, false, true, false]);
+    Ok(())
+}
+
+/// A log that notes which appends may wait.
+#[derive(Clone, Default)]
+struct Noting {
+    log: MemoryLog,
+    deferrable: Arc<Mutex<Vec<bool>>>,
+}
+
+impl Log for Noting {
+    fn append(&self, batch: Append) -> LogFuture<'_, Head> {
+        self.deferrable.lock().expect("no panic").push(batch.deferrable);
+        self.log.append(batch)
+    }
+
+    mynah_log::forward_log!(self => self.log);
 }
 
 /// A log whose first three appends fail when they have taken effect or not: the first of them do.
