@@ -125,7 +125,10 @@ export async function runPage(root, query) {
   };
 
   const refresh = async (known = null) => {
-    run = known?.run_id === id ? known : await get(runPath(id));
+    const described = known?.run_id === id ? known : await get(runPath(id));
+    // What was asked for first may be answered last.
+    if (described.records < run.records) return;
+    run = described;
     Object.assign(view, { status: shownStatus(run), agents: run.agents });
     story.followProcess(run.abandoned, run.not_started);
     drawButtons();
