@@ -49,7 +49,7 @@ use std::{
     ffi::OsStr,
     io::{self, Write as _},
     path::PathBuf,
-    pin::pin,
+    pin::{Pin, pin},
     process::ExitCode,
     sync::Arc,
     time::SystemTime,
@@ -65,7 +65,7 @@ use mynah::{
     log::{Log, Warrant},
 };
 use serde_json::json;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 
 pub(crate) use self::failure::Failure;
 
@@ -298,12 +298,23 @@ pub(crate) fn now() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// What runs the library's futures.
+/// The runtime of one verb.
 pub(crate) fn runtime() -> Result<Runtime, Failure> {
-    Builder::new_current_thread()
-        .enable_all()
-        .build()
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime
+        .map(Runtime)
         .map_err(|error| Failure::file(format!("the runtime could not start: {error}")))
+}
+
+/// Runs the library's futures on this thread.
+pub(crate) struct Runtime(tokio::runtime::Runtime);
+
+impl Runtime {
+    /// Waits until the work is done.
+    pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        // Tokio's method is compiled for each type of future. This is one for each type of result.
+        self.0.block_on(Box::pin(work) as Pin<Box<dyn Future<Output = T> + '_>>)
+    }
 }
 
 /// The result of the work; none if the program is interrupted before. Abandoned work keeps its
