@@ -35,10 +35,13 @@ impl Ahead {
     /// # Errors
     /// A file that cannot be written, to which SQLite says more.
     pub(crate) fn enlarge(&mut self) -> io::Result<()> {
-        let file = match &mut self.file {
-            Some(file) => file,
-            none => none.insert(fs::OpenOptions::new().write(true).open(&self.path)?),
-        };
+        if self.file.is_none() {
+            let file = fs::OpenOptions::new().write(true).open(&self.path)?;
+            // Another process may have added room already.
+            self.len = file.metadata()?.len();
+            self.file = Some(file);
+        }
+        let Some(file) = &mut self.file else { return Ok(()) };
         let len = file.metadata()?.len();
         if len > self.len && len < self.limit {
             let (least, most) = STEPS;
@@ -67,18 +70,20 @@ mod tests {
         let mut ahead = Ahead::of(&path, limit);
         ahead.enlarge().expect_err("SQLite makes the file");
         let wal = folder.path().join("log.db-wal");
-        fs::write(&wal, [7; 10]).expect("a file");
+        fs::write(&wal, [7; 9]).expect("a file");
         let mut enlarged = || {
             ahead.enlarge().expect("room");
             fs::metadata(&wal).expect("a file").len()
         };
-        let room = STEPS.0 + 10;
-        assert_eq!([enlarged(), enlarged()], [room, room], "once");
-        assert!(fs::read(&wal).expect("bytes").ends_with(&[0; 100]));
         let resize = |len| {
             let file = fs::OpenOptions::new().write(true).open(&wal).expect("a file");
             file.set_len(len).expect("another length");
         };
+        assert_eq!(enlarged(), 9, "it may have room from another process");
+        resize(10);
+        let room = STEPS.0 + 10;
+        assert_eq!([enlarged(), enlarged()], [room, room], "once");
+        assert!(fs::read(&wal).expect("bytes").ends_with(&[0; 100]));
         resize(room + 1);
         assert_eq!(enlarged(), 2 * (room + 1), "as much again");
         resize(limit - 1);

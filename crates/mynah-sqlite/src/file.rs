@@ -94,7 +94,9 @@ impl File {
 
     /// The write-ahead log beside it.
     pub(crate) fn ahead(&self) -> Ahead {
-        Ahead::of(&self.0, u64::from(AHEAD) * u64::from(PAGE))
+        // SQLite writes it beside the file that a link leads to.
+        let path = fs::canonicalize(&*self.0).unwrap_or_else(|_| self.0.to_path_buf());
+        Ahead::of(&path, u64::from(AHEAD) * u64::from(PAGE))
     }
 
     /// Which file the path leads to.

@@ -10,7 +10,7 @@ use std::{
         mpsc,
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use mynah_data::{Error, Result, RunId};
@@ -368,12 +368,7 @@ impl WriterThread {
             group.push(first);
             // Jobs that wait already go into this commit, which is as safe as the safest of them.
             group.extend(jobs.try_iter().take(GROUP - 1));
-            while group.len() < GROUP
-                && group.iter().all(|job| job.is_deferrable())
-                && let Ok(next) = jobs.recv_timeout(COMPANY)
-            {
-                group.push(next);
-            }
+            wait_for_company(jobs, &mut group);
             let durability = safest(&group);
             let mut count = group.len();
             let coming = iter::from_fn(|| {
@@ -471,6 +466,19 @@ impl WriterThread {
         if !self.waiters.is_empty() {
             group.iter().for_each(|job| self.waiters.notify(job.run()));
         }
+    }
+}
+
+/// Waits for a job that cannot wait, if all of these can.
+#[expect(clippy::disallowed_methods, reason = "says how long a thread waits, and nothing else")]
+fn wait_for_company(jobs: &mpsc::Receiver<Box<dyn Job>>, group: &mut Vec<Box<dyn Job>>) {
+    let began = Instant::now();
+    while group.len() < GROUP
+        && group.iter().all(|job| job.is_deferrable())
+        && let Some(left) = COMPANY.checked_sub(began.elapsed())
+        && let Ok(next) = jobs.recv_timeout(left)
+    {
+        group.push(next);
     }
 }
 

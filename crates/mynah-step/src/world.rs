@@ -100,29 +100,35 @@ impl World for SystemWorld {
     }
 
     fn random(&self) -> u64 {
-        let number = NUMBERS.try_with(|numbers| {
-            let mut numbers = numbers.borrow_mut();
-            if numbers.is_empty() {
-                numbers.extend(drawn());
-            }
-            numbers.pop()
-        });
+        let process = std::process::id();
+        let number = NUMBERS.try_with(|numbers| numbers.borrow_mut().next(process));
         // Without the system's source, the seeds of the standard library's maps are as random as it gets.
         number.ok().flatten().unwrap_or_else(|| RandomState::new().hash_one(0))
     }
 }
 
 thread_local! {
-    /// Numbers for this thread. A system call for each would be a noticeable part of what a record costs.
-    static NUMBERS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    static NUMBERS: RefCell<Numbers> = const { RefCell::new(Numbers { process: 0, left: Vec::new() }) };
 }
 
-/// Numbers of the system's source; none if it has failed.
-#[expect(clippy::disallowed_methods, reason = "this is where chance enters")]
-fn drawn() -> impl Iterator<Item = u64> {
-    let mut bytes = [[0; 8]; 32];
-    let is_drawn = getrandom::fill(bytes.as_flattened_mut()).is_ok();
-    bytes.into_iter().filter(move |_| is_drawn).map(u64::from_ne_bytes)
+/// Numbers that a thread drew. A system call for each would be a noticeable part of what a record costs.
+struct Numbers {
+    /// Another process that was forked has a copy of them.
+    process: u32,
+    left: Vec<u64>,
+}
+
+impl Numbers {
+    /// The next number; none if the system's source has failed.
+    #[expect(clippy::disallowed_methods, reason = "this is where chance enters")]
+    fn next(&mut self, process: u32) -> Option<u64> {
+        if self.process != process || self.left.is_empty() {
+            let mut bytes = [[0; 8]; 32];
+            getrandom::fill(bytes.as_flattened_mut()).ok()?;
+            *self = Self { process, left: bytes.map(u64::from_ne_bytes).into() };
+        }
+        self.left.pop()
+    }
 }
 
 /// The time since 1970.
@@ -143,4 +149,23 @@ pub(crate) fn jittered(world: &dyn World, duration: Duration, share: f64) -> Dur
 /// A number from 0 up to 1, by chance.
 pub(crate) fn fraction(world: &dyn World) -> f64 {
     (world.random() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn no_number_comes_twice_and_a_forked_process_has_its_own() {
+        let mut numbers = Numbers { process: 1, left: vec![7, 8] };
+        assert_eq!([numbers.next(1), numbers.next(1)], [Some(8), Some(7)]);
+        let drawn: HashSet<u64> = (0..100).filter_map(|_| numbers.next(1)).collect();
+        assert_eq!(drawn.len(), 100);
+        let (before, left) = (numbers.left.clone(), numbers.left.len());
+        assert!(left > 0);
+        let forked: Vec<u64> = (0..left).filter_map(|_| numbers.next(2)).collect();
+        assert!(forked.len() == left && forked.iter().all(|number| !before.contains(number)));
+    }
 }

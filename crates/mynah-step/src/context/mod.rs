@@ -374,7 +374,6 @@ impl Context {
 
     /// Records a fact.
     async fn put(&self, mut fact: Fact) -> Result<()> {
-        self.check_recordable(&fact)?;
         match &self.journal().cursor {
             Some(cursor) if cursor.is_behind() => cursor.set_durations(&mut fact),
             _ if fact.end().is_some_and(|end| end.duration_ms.is_none()) => {
@@ -383,6 +382,7 @@ impl Context {
             }
             _ => {}
         }
+        self.check_recordable(&fact)?;
         let durable = ends(&fact);
         let commit = async {
             self.0.effects.commit(fact.clone(), durable).await?;
