@@ -86,8 +86,12 @@ fn runs_on_a_full_disk_are_read_and_none_is_begun() {
 
 #[test]
 fn a_chat_whose_disk_fills_is_stopped_by_ctrl_c_and_continues_with_room() {
-    let slow = r#"[{"text": "Well"}, {"delay_ms": 1500}, {"text": ", two."}, {"finish": "stop"}]"#;
-    let scripts = [says("One."), slow.to_owned(), says("Three.")];
+    // More than the room that the log has made for itself.
+    let long = " and two".repeat(50_000);
+    let slow = format!(
+        r#"[{{"text": "Well"}}, {{"delay_ms": 1500}}, {{"text": "{long}"}}, {{"finish": "stop"}}]"#
+    );
+    let scripts = [says("One."), slow, says("Three.")];
     let (store, agent) = agent(&scripts.join(","), "");
     let Some(disk) = Disk::mounted(&store) else { return };
     let chat = ["chat", &agent, "--session", "s", "--log", &disk.log()];
