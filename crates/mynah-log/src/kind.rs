@@ -84,7 +84,7 @@ impl Kind {
     }
 
     /// Whether a run continues only when its records of this kind are safe: what they announce cannot be taken back, or the caller
-    /// is told of the end.
+    /// learns of the end.
     pub const fn is_waited_for(self) -> bool {
         matches!(self, Self::RunStarted | Self::ToolScheduled | Self::Suspended | Self::Sealed)
     }
