@@ -28,7 +28,7 @@ pub struct Messages {
 
 type Chunk = Arc<Vec<Arc<Message>>>;
 
-/// A list of which several have one copy; none for an empty one, as a run has many of them.
+/// A list that several threads share. An empty one allocates nothing, as a run has many of them.
 type Shared<T> = Option<Arc<Vec<T>>>;
 
 fn items<T>(shared: &Shared<T>) -> &[T] {

@@ -70,9 +70,9 @@ impl Connection {
         cx: &mut Context<'_>,
         mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
-        let mut nobody = Context::from_waker(Waker::noop());
-        self.advance(&mut nobody);
-        let brought = poll(&mut nobody);
+        let mut unheard = Context::from_waker(Waker::noop());
+        self.advance(&mut unheard);
+        let brought = poll(&mut unheard);
         if brought.is_ready() {
             return brought;
         }
@@ -238,8 +238,8 @@ impl body::Body for AnswerBody {
         // A server that is faster than this task must not keep others, and timers, from their turn.
         let progress = ready!(coop::poll_proceed(cx));
         // hyper would wake the task for each piece that it is about to take itself.
-        let mut nobody = Context::from_waker(Waker::noop());
-        let frame = ready!(driven.drive(cx, |_| Pin::new(&mut *incoming).poll_frame(&mut nobody)));
+        let mut unheard = Context::from_waker(Waker::noop());
+        let frame = ready!(driven.drive(cx, |_| Pin::new(&mut *incoming).poll_frame(&mut unheard)));
         progress.made_progress();
         if !matches!(frame, Some(Ok(_)))
             && let Some((connection, server)) = connection.take()
