@@ -36,7 +36,7 @@ const TABLES: [&str; 10] =
 const PAGE: u32 = 1024;
 
 /// How many pages are written ahead before they are moved into the file: four megabytes.
-const AHEAD: u32 = (4 << 20) / PAGE;
+pub(crate) const AHEAD: u32 = (4 << 20) / PAGE;
 
 /// How many statements a connection remembers: all that the thread that writes has, and some more.
 const STATEMENTS: usize = 32;
@@ -196,7 +196,6 @@ impl File {
                 self.0.display()
             )));
         }
-        connection.pragma_update(None, "wal_autocheckpoint", AHEAD).map_err(failed)?;
         // Removed data must leave no copy behind, not even the time of its writing.
         connection.pragma_update(None, "secure_delete", true).map_err(failed)?;
         make(connection, durability).map_err(failed)

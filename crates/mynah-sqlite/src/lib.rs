@@ -13,9 +13,11 @@
 //! ```
 
 mod ahead;
+mod commits;
 mod file;
 mod heads;
 mod inbox;
+mod job;
 mod keys;
 mod parts;
 mod pending;
@@ -40,13 +42,12 @@ use mynah_log::{
 };
 
 use crate::{
-    file::File,
-    readers::Readers,
-    row::attempt,
-    store::Work,
-    watcher::Watcher,
-    writer::{Terms, Writer},
+    file::File, job::Terms, readers::Readers, row::attempt, store::Work, watcher::Watcher,
+    writer::Writer,
 };
+
+/// How many bytes a caller appends itself at most.
+const BRIEF: usize = 16 << 10;
 
 /// What SQLite gives: its own failure outside, which undoes what was done so far, and a log's
 /// refusal or result inside.
@@ -56,7 +57,8 @@ type Answer<T> = rusqlite::Result<Result<T>>;
 ///
 /// Several processes may use the file at once. In each of them one thread writes for all runs: jobs
 /// that arrive during a commit go into the next one, so that many runs share the cost of a durable
-/// commit. Readers have their own connections, and do not wait for the writer.
+/// commit. A small append that need not be synced is written by its caller, if no other run writes at the time.
+/// Readers have their own connections, and do not wait for the writer.
 ///
 /// A durable commit waits for `fsync`. SQLite chooses that when it is compiled: a program that is built with
 /// `LIBSQLITE3_FLAGS=-DHAVE_FDATASYNC=1` in the environment waits for `fdatasync` on systems that have it, which is as safe and takes less
@@ -194,9 +196,11 @@ impl Log for SqliteLog {
         Box::pin(async move {
             let writer = self.writer()?;
             let checked = Checked::new(batch, || self.1.now())?;
-            let Append { run_id, durability, deferrable, .. } = &checked.batch;
-            let (run, terms) = (run_id.clone(), Terms::new(*durability, *deferrable));
-            writer.perform(run, terms, move |work| work.append(&checked)).await
+            let Append { run_id, durability, deferrable, records, .. } = &checked.batch;
+            let bytes: usize = records.iter().map(Record::size).sum();
+            let is_brief = checked.tombstones.is_empty() && bytes <= BRIEF;
+            let terms = Terms { durability: *durability, is_deferrable: *deferrable, is_brief };
+            writer.perform(run_id.clone(), terms, move |work| work.append(&checked)).await
         })
     }
 
@@ -291,8 +295,8 @@ impl Log for SqliteLog {
     }
 
     fn release(&self, lease: &Lease) {
-        if let Some(Ok(jobs)) = self.0.writer.as_ref().map(Writer::jobs) {
-            jobs.release(lease.clone());
+        if let Some(writer) = &self.0.writer {
+            writer.jobs().release(lease.clone());
         }
     }
 
@@ -308,7 +312,7 @@ impl Log for SqliteLog {
         Box::pin(async move {
             let now = self.1.now();
             let job = move |work: &mut Work<'_>| work.claim(&owner, term, &queues, limit, now);
-            let jobs = self.writer()?.jobs()?.clone();
+            let jobs = self.writer()?.jobs();
             let give_back = move |leases: Vec<Lease>| {
                 leases.into_iter().for_each(|lease| jobs.release(lease));
             };

@@ -54,6 +54,23 @@ impl Store {
         Ok(())
     }
 
+    /// Whether removed data is still to be erased.
+    pub(crate) fn is_unwiped(&self) -> bool {
+        self.unwiped
+    }
+
+    /// Moves what is in the write-ahead log into the file, as far as no reader needs it there.
+    pub(crate) fn checkpoint(&self) -> rusqlite::Result<()> {
+        let checkpoint = "PRAGMA wal_checkpoint(PASSIVE)";
+        self.connection.prepare_cached(checkpoint)?.query_row([], |_| Ok(()))
+    }
+
+    /// Waits this long from here on if another process has the file locked.
+    pub(crate) fn wait(&self, limit: Duration) {
+        // It is refused for a closed connection alone.
+        let _ = self.connection.busy_timeout(limit);
+    }
+
     /// Makes what is committed from here on this safe.
     pub(crate) fn make(&mut self, durability: Durability) -> rusqlite::Result<()> {
         if self.durability != durability {

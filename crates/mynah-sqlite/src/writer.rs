@@ -1,13 +1,15 @@
-//! The one thread that writes, and commits for all runs at once.
+//! Who commits: a thread that writes for all runs at once, or the caller where a run has the log to itself.
+//!
+//! Jobs that arrive during a commit share the next one. A run that is alone has nothing to share, and to hand a commit to the thread and
+//! back takes two switches between threads, each about as long as a small commit without a sync. So the caller does it, if it is
+//! little, the last one was quick, and nothing is in the way. The caller is a task that also has other work, so whatever may take longer is the thread's.
 
 use std::{
-    collections::HashMap,
-    iter,
-    panic::{AssertUnwindSafe, catch_unwind},
+    collections::VecDeque,
+    iter, mem,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicU64, Ordering},
-        mpsc,
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -16,149 +18,98 @@ use std::{
 use mynah_data::{Error, Result, RunId};
 use mynah_log::{Durability, Lease, backend::Waiters};
 use rusqlite::Connection;
-use tokio::sync::{
-    Notify,
-    oneshot::{self, error::TryRecvError},
-};
 
 use crate::{
     Answer,
-    ahead::Ahead,
+    commits::{Committer, Group, safest},
     file::{File, unavailable, unusable},
-    place::Identity,
-    store::{Store, Work},
+    job::{self, AbandonedWrites, Job, Terms},
+    store::Work,
 };
 
 /// How many jobs go into one commit at most.
 const GROUP: usize = 256;
 
-/// How long a commit waits for one more job if more runs shared the last one: little, against what
+/// How long a commit waits for one more job if several runs shared the last one: little, against what
 /// the commit itself takes.
 const PATIENCE: Duration = Duration::from_micros(50);
 
-/// How long jobs wait for one that cannot: about as long as a commit takes.
-const COMPANY: Duration = Duration::from_micros(250);
+/// How long jobs that may wait do so: longer than a quick answer of a model takes, which they then share a commit with.
+const COMPANY: Duration = Duration::from_millis(1);
 
-/// What the caller of a job asks for.
-#[derive(Clone, Copy)]
-pub(crate) struct Terms {
-    /// How safe its commit must be; none leaves it to the log.
-    durability: Option<Durability>,
-    /// Whether it may wait for other jobs.
-    deferrable: bool,
-}
-
-impl Terms {
-    pub(crate) fn new(durability: Option<Durability>, deferrable: bool) -> Self {
-        Self { durability, deferrable }
-    }
-}
-
-impl From<Option<Durability>> for Terms {
-    fn from(durability: Option<Durability>) -> Self {
-        Self::new(durability, false)
-    }
-}
+/// How long a commit may take that a caller does: a task should return within about this time.
+const QUICK: Duration = Duration::from_micros(500);
 
 pub(crate) struct Writer {
-    /// None once it is closed.
-    jobs: Option<Jobs>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     /// The default durability of a commit.
     durability: Durability,
     commits: Arc<AtomicU64>,
-    left: Arc<AbandonedWrites>,
 }
 
-/// Where jobs are sent to the thread.
-#[derive(Clone)]
-pub(crate) struct Jobs {
-    sender: mpsc::Sender<Box<dyn Job>>,
+/// What the thread and the callers share.
+struct Shared {
+    queue: Mutex<Queue>,
+    /// Wakes the thread.
+    more: Condvar,
+    /// None once it is closed. It is locked before the queue, or without waiting.
+    committer: Mutex<Option<Committer>>,
     left: Arc<AbandonedWrites>,
+    /// How long a commit may take that a caller does.
+    quick: Duration,
 }
+
+/// Jobs that the thread is to do.
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Box<dyn Job>>,
+    /// Since when the thread has seen some of them wait.
+    since: Option<Instant>,
+    /// Whose job came last, here or to be done by its caller.
+    last: Option<RunId>,
+    /// Whether one came since the thread last looked.
+    is_lively: bool,
+    is_closed: bool,
+    awaits: Awaits,
+}
+
+/// For which jobs the thread must be woken.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Awaits {
+    /// It looks by itself when it has done what it does.
+    #[default]
+    None,
+    /// Those that cannot wait.
+    Urgent,
+    /// Any, when so many are there.
+    Several(usize),
+}
+
+impl Queue {
+    /// Whether all jobs may wait for others.
+    fn is_deferrable(&self) -> bool {
+        self.jobs.iter().all(|job| job.is_deferrable())
+    }
+}
+
+/// Where jobs are left that no caller waits for.
+#[derive(Clone)]
+pub(crate) struct Jobs(Arc<Shared>);
 
 impl Jobs {
-    /// Does some work on a run as a part of a later commit, without a waiting caller. It is retried
-    /// with the next commit while the file cannot be written.
+    /// Does some work on a run as a part of a later commit.
     pub(crate) fn leave(
         &self,
         run: RunId,
         job: impl FnMut(&mut Work<'_>) -> Answer<()> + Send + 'static,
     ) {
-        // Without a receiver it is work that was left from the beginning.
-        self.left.add(&run);
-        let (reply, left) = (Some(oneshot::channel().0), Some(Arc::clone(&self.left)));
-        let (durability, result, unclaimed) = (Durability::Relaxed, None, drop);
-        let (deferrable, is_owed) = (false, true);
-        let job =
-            Task { run, durability, deferrable, job, result, reply, unclaimed, left, is_owed };
         // Where the thread has stopped, there is nothing to be done about it.
-        let _ = self.sender.send(Box::new(job));
+        let _ = self.0.submit(job::left(run, job, &self.0.left), false);
     }
 
     pub(crate) fn release(&self, lease: Lease) {
         self.leave(lease.run_id.clone(), move |work| work.release(&lease));
-    }
-}
-
-/// Runs with abandoned writes, and how many.
-#[derive(Default)]
-struct AbandonedWrites {
-    runs: Mutex<HashMap<RunId, usize>>,
-    less: Notify,
-}
-
-impl AbandonedWrites {
-    fn runs(&self) -> MutexGuard<'_, HashMap<RunId, usize>> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, run: &RunId) {
-        *self.runs().entry(run.clone()).or_default() += 1;
-    }
-
-    fn remove(&self, run: &str) {
-        let mut runs = self.runs();
-        if let Some(count) = runs.get_mut(run) {
-            *count -= 1;
-            if *count == 0 {
-                runs.remove(run);
-            }
-        }
-        drop(runs);
-        self.less.notify_waiters();
-    }
-}
-
-/// A caller that waits for a job. If it is dropped, the job is still done.
-struct PendingJob<'w, T, U: Fn(T)> {
-    run: RunId,
-    answer: oneshot::Receiver<Result<T>>,
-    left: &'w AbandonedWrites,
-    unclaimed: U,
-    is_over: bool,
-}
-
-impl<T, U: Fn(T)> Drop for PendingJob<'_, T, U> {
-    fn drop(&mut self) {
-        if self.is_over {
-            return;
-        }
-        match self.answer.try_recv() {
-            Err(TryRecvError::Empty) => {}
-            result => {
-                let _ = result.map(|result| result.map(&self.unclaimed));
-                return;
-            }
-        }
-        // From here on the worker sees that the caller is gone, unless the job was done just
-        // before.
-        self.left.add(&self.run);
-        self.answer.close();
-        if let Ok(result) = self.answer.try_recv() {
-            self.left.remove(&self.run);
-            let _ = result.map(&self.unclaimed);
-        }
     }
 }
 
@@ -169,31 +120,35 @@ impl Writer {
         file: File,
         waiters: Arc<Waiters>,
     ) -> Result<Self> {
-        let (sender, jobs) = mpsc::channel();
+        Self::start_with(connection, durability, file, waiters, QUICK)
+    }
+
+    fn start_with(
+        connection: Connection,
+        durability: Durability,
+        file: File,
+        waiters: Arc<Waiters>,
+        quick: Duration,
+    ) -> Result<Self> {
         let commits = Arc::new(AtomicU64::new(0));
-        let opened = file.identity()?;
-        let mut store = Store::new(connection, durability);
-        // Data that could not be erased before. If it still cannot be, the next commit retries.
-        let _ = store.wipe();
-        let (owed, commits_here) = (Vec::new(), Arc::clone(&commits));
-        let ahead = file.ahead();
-        let state =
-            WriterThread { owed, ahead, store, file, opened, waiters, commits: commits_here };
+        let committer =
+            Committer::new(connection, durability, file, waiters, Arc::clone(&commits))?;
+        let (queue, more, left) = (Mutex::default(), Condvar::new(), Arc::default());
+        let committer = Mutex::new(Some(committer));
+        let shared = Arc::new(Shared { queue, more, committer, left, quick });
         let thread = thread::Builder::new().name("mynah-log-writer".to_owned());
-        let thread = thread.spawn(move || state.serve(&jobs));
+        let served = Arc::clone(&shared);
+        let thread = thread.spawn(move || served.serve());
         let thread = thread
             .map_err(|e| unavailable(format!("no thread to write with: {e}")).caused_by(e))?;
-        let left = Arc::default();
-        let (jobs, thread) = (Some(Jobs { sender, left: Arc::clone(&left) }), Some(thread));
-        Ok(Self { jobs, thread, durability, commits, left })
+        Ok(Self { shared, thread: Some(thread), durability, commits })
     }
 
     pub(crate) fn commits(&self) -> u64 {
         self.commits.load(Ordering::Relaxed)
     }
 
-    /// Does some work on a run as a part of the next commit. It is done again if the commit fails
-    /// for another's sake.
+    /// Does some work on a run as a part of the next commit. It is done again if the commit fails because of another job.
     pub(crate) async fn perform<T: Send + 'static>(
         &self,
         run: RunId,
@@ -211,51 +166,29 @@ impl Writer {
         job: impl FnMut(&mut Work<'_>) -> Answer<T> + Send + 'static,
         unclaimed: impl Fn(T) + Clone + Send + 'static,
     ) -> Result<T> {
-        let (reply, answer) = oneshot::channel();
-        let Terms { durability, deferrable } = terms.into();
+        let Terms { durability, is_deferrable, is_brief } = terms.into();
         let durability = durability.unwrap_or(self.durability);
-        let (reply, left) = (Some(reply), Some(Arc::clone(&self.left)));
-        let mut asking = PendingJob {
-            run: run.clone(),
-            answer,
-            left: &self.left,
-            unclaimed: unclaimed.clone(),
-            is_over: false,
-        };
-        let (result, is_owed) = (None, false);
-        let task =
-            Task { run, durability, deferrable, job, result, reply, unclaimed, left, is_owed };
-        let job = Box::new(task);
-        self.jobs()?.sender.send(job).map_err(|_| stopped())?;
-        let answer = (&mut asking.answer).await;
-        asking.is_over = true;
-        answer.map_err(|_| stopped())?
+        let left = &self.shared.left;
+        let (job, pending) = job::asked(run, durability, is_deferrable, job, unclaimed, left);
+        self.shared.submit(job, is_brief)?;
+        pending.answer().await
     }
 
-    /// Where jobs go that no caller waits for.
-    pub(crate) fn jobs(&self) -> Result<&Jobs> {
-        self.jobs.as_ref().ok_or_else(stopped)
+    /// Where jobs are left that no caller waits for.
+    pub(crate) fn jobs(&self) -> Jobs {
+        Jobs(Arc::clone(&self.shared))
     }
 
     /// Waits until what was left to be written of a run is written, or has failed. It does not wait for another attempt.
     pub(crate) async fn settled(&self, run: &str) {
-        loop {
-            let less = self.left.less.notified();
-            if !self.left.runs().contains_key(run) {
-                return;
-            }
-            less.await;
-        }
+        self.shared.left.settled(run).await;
     }
-}
-
-fn stopped() -> Error {
-    unusable("the thread that writes has stopped; open the log again")
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.shared.queue().is_closed = true;
+        self.shared.more.notify_one();
         if let Some(thread) = self.thread.take() {
             // It panicked, or it is done: there is nothing more to do either way.
             let _ = thread.join();
@@ -263,260 +196,212 @@ impl Drop for Writer {
     }
 }
 
-/// Something to be done in a commit.
-trait Job: Send {
-    fn perform(&mut self, work: &mut Work<'_>) -> rusqlite::Result<()>;
-    fn run(&self) -> &str;
-    fn durability(&self) -> Durability;
-    /// Whether it may wait for other jobs.
-    fn is_deferrable(&self) -> bool;
-    fn finish(&mut self, committed: Result<()>);
-    /// The commit failed. Returns whether the next one retries it; that may not come soon, so readers no longer wait for it.
-    fn postpone(&mut self) -> bool;
-}
-
-struct Task<J, T, U> {
-    run: RunId,
-    durability: Durability,
-    deferrable: bool,
-    job: J,
-    result: Option<Result<T>>,
-    reply: Option<oneshot::Sender<Result<T>>>,
-    unclaimed: U,
-    /// None once it counts no more.
-    left: Option<Arc<AbandonedWrites>>,
-    is_owed: bool,
-}
-
-impl<J, T, U> Task<J, T, U> {
-    /// It is no longer counted among the abandoned writes.
-    fn uncount(&mut self) {
-        if let Some(left) = self.left.take() {
-            left.remove(&self.run);
-        }
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl<J, T, U> Drop for Task<J, T, U> {
-    fn drop(&mut self) {
-        if self.reply.take().is_some_and(|reply| reply.is_closed()) {
-            self.uncount();
+    /// Takes a job. It is done at once if it is brief, need not sync, and its run has the log to itself. Otherwise the thread does it.
+    fn submit(&self, job: Box<dyn Job>, is_brief: bool) -> Result<()> {
+        let mut queue = self.queue();
+        if queue.is_closed {
+            return Err(stopped());
         }
-    }
-}
-
-impl<T, J, U> Job for Task<J, T, U>
-where
-    T: Send,
-    J: FnMut(&mut Work<'_>) -> Answer<T> + Send,
-    U: Fn(T) + Send,
-{
-    fn perform(&mut self, work: &mut Work<'_>) -> rusqlite::Result<()> {
-        self.result = Some((self.job)(work)?);
+        queue.is_lively = true;
+        let is_alone = queue.last.as_ref() == Some(job.run());
+        if !is_alone {
+            queue.last = Some(job.run().clone());
+        }
+        let is_synced = job.durability() > Durability::Relaxed;
+        if is_brief && is_alone && !is_synced && queue.jobs.is_empty() {
+            let committer = match self.committer.try_lock() {
+                Ok(committer) => Some(committer),
+                Err(TryLockError::Poisoned(committer)) => Some(committer.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+            if let Some(mut committer) = committer
+                && let Some(committer) = &mut *committer
+                && committer.is_quick(self.quick)
+            {
+                drop(queue);
+                if let Some(group) = committer.commit_at_once(vec![job]) {
+                    let mut queue = self.queue();
+                    group.into_iter().for_each(|job| queue.jobs.push_front(job));
+                    self.wake(queue);
+                }
+                return Ok(());
+            }
+        }
+        let is_awaited = match queue.awaits {
+            Awaits::None => false,
+            Awaits::Urgent => !job.is_deferrable(),
+            Awaits::Several(count) => queue.jobs.len() + 1 >= count,
+        };
+        queue.jobs.push_back(job);
+        if is_awaited {
+            self.wake(queue);
+        }
         Ok(())
     }
 
-    fn run(&self) -> &str {
-        &self.run
+    fn wake(&self, mut queue: MutexGuard<'_, Queue>) {
+        queue.awaits = Awaits::None;
+        drop(queue);
+        self.more.notify_one();
     }
 
-    fn durability(&self) -> Durability {
-        self.durability
-    }
-
-    fn is_deferrable(&self) -> bool {
-        self.deferrable
-    }
-
-    fn finish(&mut self, committed: Result<()>) {
-        let result = self.result.take().unwrap_or_else(|| Err(unavailable("it was not done")));
-        if let Some(reply) = self.reply.take()
-            && let Err(result) = reply.send(committed.and(result))
-        {
-            let _ = result.map(&self.unclaimed);
-            self.uncount();
-        }
-    }
-
-    fn postpone(&mut self) -> bool {
-        if self.is_owed {
-            self.uncount();
-        }
-        self.is_owed
-    }
-}
-
-/// The state of the writing thread.
-struct WriterThread {
-    /// Jobs that are part of the next commit, because the last one failed.
-    owed: Vec<Box<dyn Job>>,
-    // Closed before SQLite removes it.
-    ahead: Ahead,
-    store: Store,
-    file: File,
-    /// The file as it was when it was opened.
-    opened: Identity,
-    waiters: Arc<Waiters>,
-    commits: Arc<AtomicU64>,
-}
-
-impl WriterThread {
-    fn serve(mut self, jobs: &mpsc::Receiver<Box<dyn Job>>) {
-        let (mut usual, mut safer) = (1, None);
-        while let Some(first) = safer.take().or_else(|| jobs.recv().ok()) {
-            let mut group = std::mem::take(&mut self.owed);
-            group.push(first);
-            // Jobs that wait already go into this commit, which is as safe as the safest of them.
-            group.extend(jobs.try_iter().take(GROUP - 1));
-            wait_for_company(jobs, &mut group);
-            let durability = safest(&group);
-            let mut count = group.len();
+    /// Does what is in the queue until it is closed and empty.
+    fn serve(&self) {
+        let _closing = Closing(self);
+        let mut usual = 1_usize;
+        while self.wait() {
+            let mut committer = self.committer();
+            let Some(committer) = &mut *committer else { return };
+            let group = self.take();
+            // A caller may have been faster.
+            if group.is_empty() {
+                continue;
+            }
+            let (durability, mut count) = (safest(&group), group.len());
             let coming = iter::from_fn(|| {
-                let next = match count {
-                    GROUP.. => None,
-                    // Those who were here the last time are likely to come again.
-                    few if few < usual => jobs.recv_timeout(PATIENCE).ok(),
-                    _ => jobs.try_recv().ok(),
-                };
                 count += 1;
-                match next {
-                    // A job that needs more durability than this commit has waits for the next.
-                    Some(job) if durability < job.durability() => {
-                        safer = Some(job);
-                        None
-                    }
-                    next => next,
-                }
+                // Those that came the last time are likely to come again.
+                (count <= GROUP)
+                    .then(|| self.next(durability, (usual + 1).saturating_sub(count)))
+                    .flatten()
             });
-            let committed = self.commit(&mut group, coming);
             // One run alone has something else to do in between: its model answers, its tools run.
-            let is_shared = group.iter().any(|job| job.run() != group[0].run());
-            usual = if is_shared { group.len() } else { 1 };
-            match committed {
-                // One of them made it fail: each alone, so that the others do not suffer for it.
-                Err(Failed::AtWork(_) | Failed::Panicked) if group.len() > 1 => {
-                    for job in group {
-                        let mut alone = vec![job];
-                        let committed = self.commit(&mut alone, iter::empty());
-                        self.finish(alone, committed);
-                    }
-                }
-                committed => self.finish(group, committed),
+            usual = committer.commit_with(group, coming);
+        }
+    }
+
+    fn committer(&self) -> MutexGuard<'_, Option<Committer>> {
+        self.committer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a job that cannot wait, or until those that can have waited for long enough. Returns false when all is done.
+    fn wait(&self) -> bool {
+        let mut queue = self.queue();
+        loop {
+            if queue.jobs.is_empty() && queue.is_closed {
+                return false;
             }
-        }
-    }
-
-    /// Does the jobs of a group, and those that arrive meanwhile, in one commit. A panic rolls back
-    /// and clears the cache, as any failure does: the thread continues for others.
-    fn commit(
-        &mut self,
-        group: &mut Vec<Box<dyn Job>>,
-        coming: impl Iterator<Item = Box<dyn Job>>,
-    ) -> Result<(), Failed> {
-        let done = catch_unwind(AssertUnwindSafe(|| self.try_commit(group, coming)));
-        done.unwrap_or(Err(Failed::Panicked))
-    }
-
-    fn try_commit(
-        &mut self,
-        group: &mut Vec<Box<dyn Job>>,
-        coming: impl Iterator<Item = Box<dyn Job>>,
-    ) -> Result<(), Failed> {
-        self.store.make(safest(group)).map_err(Failed::ToBegin)?;
-        let mut work = self.store.begin().map_err(Failed::ToBegin)?;
-        let done = group.iter_mut().try_for_each(|job| job.perform(&mut work));
-        done.map_err(Failed::AtWork)?;
-        for job in coming {
-            // It is registered before it runs, so that its outcome is always reported.
-            group.push(job);
-            let done = group.last_mut().map_or(Ok(()), |job| job.perform(&mut work));
-            done.map_err(Failed::AtWork)?;
-        }
-        self.file.is_still(self.opened).map_err(Failed::Elsewhere)?;
-        if safest(group) > Durability::Relaxed {
-            // What keeps the file from growing, SQLite will find out if it matters.
-            let _ = self.ahead.enlarge();
-        }
-        work.commit().map_err(Failed::AtWork)?;
-        self.commits.fetch_add(1, Ordering::Relaxed);
-        // It is committed, regardless of this: the next commit retries.
-        let _ = self.store.wipe();
-        Ok(())
-    }
-
-    fn finish(&mut self, mut group: Vec<Box<dyn Job>>, committed: Result<(), Failed>) {
-        let committed = committed.map_err(|failed| match failed {
-            Failed::ToBegin(error) | Failed::AtWork(error) => {
-                // What SQLite makes of a file that is gone says less than that it is.
-                self.file.is_still(self.opened).err().unwrap_or_else(|| self.file.failure(error))
+            if queue.is_closed || !queue.is_deferrable() || queue.jobs.len() >= GROUP {
+                return true;
             }
-            Failed::Elsewhere(error) => error,
-            // The same would happen again.
-            Failed::Panicked => unusable(format!(
-                "{}: the thread that writes panicked, and nothing of this was kept; verify the log",
-                self.file.path().display()
-            )),
-        });
-        if committed.is_err() {
-            self.owed.extend(group.extract_if(.., |job| job.postpone()));
+            let is_quiet = queue.jobs.is_empty() && !mem::take(&mut queue.is_lively);
+            let since = if queue.jobs.is_empty() {
+                None
+            } else {
+                Some(*queue.since.get_or_insert_with(now))
+            };
+            let waited = since.map(|since| now().saturating_duration_since(since));
+            let left = COMPANY.saturating_sub(waited.unwrap_or_default());
+            queue = if is_quiet {
+                self.await_jobs(queue, Awaits::Several(1), None)
+            } else if left.is_zero() {
+                return true;
+            } else {
+                // It looks from time to time, so that nothing has to wake it for what a caller takes along.
+                self.await_jobs(queue, Awaits::Urgent, Some(left))
+            };
         }
-        for job in &mut group {
-            job.finish(committed.clone());
+    }
+
+    fn await_jobs<'q>(
+        &self,
+        mut queue: MutexGuard<'q, Queue>,
+        awaits: Awaits,
+        limit: Option<Duration>,
+    ) -> MutexGuard<'q, Queue> {
+        queue.awaits = awaits;
+        let mut queue = match limit {
+            None => self.more.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            Some(limit) => {
+                self.more.wait_timeout(queue, limit).unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        queue.awaits = Awaits::None;
+        queue
+    }
+
+    /// The jobs of one commit, which is as safe as the safest of them.
+    fn take(&self) -> Group {
+        let mut queue = self.queue();
+        let count = queue.jobs.len().min(GROUP);
+        queue.since = None;
+        queue.jobs.drain(..count).collect()
+    }
+
+    /// One more job for a commit that is this safe, to which so many more are likely to come. One that needs a safer commit waits for
+    /// the next.
+    fn next(&self, durability: Durability, likely: usize) -> Option<Box<dyn Job>> {
+        let mut queue = self.queue();
+        if likely > 0 && queue.jobs.is_empty() {
+            // To be woken for each would take longer than the job.
+            queue = self.await_jobs(queue, Awaits::Several(likely), Some(PATIENCE));
         }
-        if !self.waiters.is_empty() {
-            group.iter().for_each(|job| self.waiters.notify(job.run()));
-        }
+        queue.jobs.pop_front_if(|job| job.durability() <= durability)
     }
 }
 
-/// Waits for a job that cannot wait, if all of these can.
+/// Ends the queue with its thread, also where that panicked: what is left in it is not done.
+struct Closing<'s>(&'s Shared);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.0.queue();
+        queue.is_closed = true;
+        let jobs = mem::take(&mut queue.jobs);
+        drop(queue);
+        drop(jobs);
+        *self.0.committer() = None;
+    }
+}
+
 #[expect(clippy::disallowed_methods, reason = "says how long a thread waits, and nothing else")]
-fn wait_for_company(jobs: &mpsc::Receiver<Box<dyn Job>>, group: &mut Vec<Box<dyn Job>>) {
-    let began = Instant::now();
-    while group.len() < GROUP
-        && group.iter().all(|job| job.is_deferrable())
-        && let Some(left) = COMPANY.checked_sub(began.elapsed())
-        && let Ok(next) = jobs.recv_timeout(left)
-    {
-        group.push(next);
-    }
+fn now() -> Instant {
+    Instant::now()
 }
 
-/// How safe a commit of these jobs has to be.
-fn safest(group: &[Box<dyn Job>]) -> Durability {
-    group.iter().map(|job| job.durability()).max().unwrap_or_default()
-}
-
-/// When a commit failed.
-enum Failed {
-    /// Before anything was done.
-    ToBegin(rusqlite::Error),
-    /// While it was done, or when it was to be made durable.
-    AtWork(rusqlite::Error),
-    /// Because the path leads to another file.
-    Elsewhere(Error),
-    /// At a point where a failure was not expected.
-    Panicked,
+fn stopped() -> Error {
+    unusable("the thread that writes has stopped; open the log again")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::mpsc, thread::ThreadId};
+
     use mynah_data::{ErrorKind, LogReason};
     use mynah_log::{backend::Checked, conformance::Sample};
+    use rusqlite::TransactionBehavior;
 
     use super::*;
 
-    fn start(durability: Durability) -> (tempfile::TempDir, Writer) {
+    /// A writer whose callers do what they may, however long it takes.
+    fn start(durability: Durability) -> (tempfile::TempDir, File, Writer) {
         let folder = tempfile::tempdir().expect("a folder");
         let file = File::new(&folder.path().join("log.db")).expect("a path");
         let connection = file.open_to_write(durability).expect("a log");
         let waiters = Arc::new(Waiters::default());
-        (folder, Writer::start(connection, durability, file, waiters).expect("one"))
+        let quick = Duration::MAX;
+        let writer = Writer::start_with(connection, durability, file.clone(), waiters, quick);
+        (folder, file, writer.expect("one"))
+    }
+
+    fn brief(durability: Durability, is_deferrable: bool) -> Terms {
+        Terms { durability: Some(durability), is_deferrable, is_brief: true }
+    }
+
+    /// On which thread a brief job of a run is done.
+    async fn done_by(writer: &Writer, run: &str, terms: impl Into<Terms>) -> ThreadId {
+        let job = |_: &mut Work<'_>| Ok(Ok(thread::current().id()));
+        writer.perform(run.into(), terms, job).await.expect("an id")
     }
 
     #[tokio::test]
     async fn what_is_to_be_safe_is_not_part_of_a_commit_that_is_less() {
-        let (_folder, writer) = start(Durability::Relaxed);
+        let (_folder, _, writer) = start(Durability::Relaxed);
         let (begin, begun) = mpsc::channel();
         let (release, released) = mpsc::channel();
         // Keeps the thread busy until the others have come.
@@ -542,7 +427,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_job_that_panics_is_told_and_takes_nothing_else_with_it() {
-        let (_folder, writer) = start(Durability::Relaxed);
+        let (_folder, _, writer) = start(Durability::Relaxed);
         let sound = |time| {
             let checked = Checked::new(Sample::new("sound", time).batch(), || 0).expect("a batch");
             writer.perform("sound".into(), None, move |work| work.append(&checked))
@@ -550,9 +435,94 @@ mod tests {
         let broken = writer.perform::<()>("broken".into(), None, |_| panic!("for a test"));
         let (broken, kept) = tokio::join!(broken, sound(0));
         let told = broken.expect_err("a panic").to_string();
-        assert!(told.contains("the thread that writes panicked"), "{told}");
+        assert!(told.contains("a write panicked"), "{told}");
         assert_eq!(kept.map(|head| head.seq), Ok(1));
         let again = sound(1).await.expect_err("a run that is there");
         assert_eq!(again.kind(), ErrorKind::Log(LogReason::HeadMismatch));
+        // The same on the caller's thread.
+        let terms = brief(Durability::Relaxed, false);
+        let broken = writer.perform::<()>("sound".into(), terms, |_| panic!("for a test"));
+        assert!(broken.await.expect_err("a panic").to_string().contains("a write panicked"));
+        sound(1).await.expect_err("a run that is there");
+    }
+
+    #[tokio::test]
+    async fn a_caller_commits_for_a_run_that_has_the_log_to_itself() {
+        let (_folder, _, writer) = start(Durability::Full);
+        let here = thread::current().id();
+        let relaxed = brief(Durability::Relaxed, false);
+        let synced = brief(Durability::Full, false);
+        // Of the first nothing is known yet.
+        assert_ne!(done_by(&writer, "run", relaxed).await, here);
+        assert_eq!(done_by(&writer, "run", relaxed).await, here);
+        // To wait for the disk is not for a task.
+        assert_ne!(done_by(&writer, "run", synced).await, here);
+        assert_eq!(done_by(&writer, "run", relaxed).await, here);
+        // What is not known to be brief.
+        assert_ne!(done_by(&writer, "run", Some(Durability::Relaxed)).await, here);
+        // Another run is there.
+        assert_ne!(done_by(&writer, "other", relaxed).await, here);
+        assert_ne!(done_by(&writer, "run", relaxed).await, here);
+        assert_eq!(done_by(&writer, "run", relaxed).await, here);
+        assert_eq!(writer.commits(), 8);
+    }
+
+    #[tokio::test]
+    async fn a_caller_does_not_overtake_what_waits() {
+        let (_folder, _, writer) = start(Durability::Full);
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let job = |n: u32| {
+            let order = Arc::clone(&order);
+            move |_: &mut Work<'_>| {
+                order.lock().unwrap_or_else(PoisonError::into_inner).push(n);
+                Ok(Ok(()))
+            }
+        };
+        let perform = |n, terms| writer.perform("run".into(), terms, job(n));
+        perform(0, brief(Durability::Relaxed, false)).await.expect("done");
+        let deferred = perform(1, brief(Durability::Full, true));
+        let next = perform(2, brief(Durability::Relaxed, false));
+        let (deferred, next) = tokio::join!(deferred, next);
+        deferred.and(next).expect("done");
+        assert_eq!(*order.lock().unwrap_or_else(PoisonError::into_inner), [0, 1, 2]);
+        assert_eq!(writer.commits(), 2, "what can wait shares the commit of what cannot");
+        // Without company it is done after a moment.
+        perform(3, brief(Durability::Full, true)).await.expect("done");
+        assert_eq!(writer.commits(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_caller_does_not_wait_for_a_file_that_another_process_has_locked() {
+        let (_folder, file, writer) = start(Durability::Relaxed);
+        let relaxed = brief(Durability::Relaxed, false);
+        done_by(&writer, "run", relaxed).await;
+        let mut other = file.open_to_wipe().expect("a log");
+        let lock = other.transaction_with_behavior(TransactionBehavior::Immediate).expect("a lock");
+        let mut waiting = std::pin::pin!(done_by(&writer, "run", relaxed));
+        tokio::select! {
+            biased;
+            _ = &mut waiting => panic!("the file is locked"),
+            () = tokio::task::yield_now() => {}
+        }
+        drop(lock);
+        assert_ne!(waiting.await, thread::current().id(), "the thread waited for it");
+    }
+
+    #[tokio::test]
+    async fn the_write_ahead_log_is_moved_into_the_file_and_begins_anew() {
+        let (_folder, file, writer) = start(Durability::Relaxed);
+        let mut run = Sample::new("run", 0);
+        let text = "many words ".repeat(1_000);
+        for _ in 0..2_000 {
+            let checked = Checked::new(run.batch(), || 0).expect("a batch");
+            let terms = brief(Durability::Relaxed, false);
+            let appended = writer.perform("run".into(), terms, move |work| work.append(&checked));
+            appended.await.expect("what follows");
+            run = run.user(&text);
+        }
+        let len = |path: &std::path::Path| path.metadata().expect("a file").len();
+        let ahead = len(&file.path().with_extension("db-wal"));
+        assert!(ahead < 8 << 20, "{ahead} bytes");
+        assert!(len(file.path()) > 16 << 20, "22 MB were written");
     }
 }

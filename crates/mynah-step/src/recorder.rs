@@ -272,9 +272,7 @@ impl Recorder {
 
     /// Takes a fact that is copied from another run: an end in it is not sealed.
     pub fn push(&mut self, fact: &Fact) -> Result<()> {
-        let mut salt = [0; 16];
-        salt[..8].copy_from_slice(&self.world.random().to_be_bytes());
-        salt[8..].copy_from_slice(&self.world.random().to_be_bytes());
+        let salt = self.world.random_bytes();
         let record = self.chain.append(time_of(&*self.world).max(self.not_before), salt, fact)?;
         self.totals.add(record.adds());
         self.over = matches!(fact, Fact::Suspended(_) | Fact::Sealed(_));

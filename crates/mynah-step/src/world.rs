@@ -37,17 +37,20 @@ pub trait World: Send + Sync + 'static {
     /// An unpredictable number.
     fn random(&self) -> u64;
 
+    /// Two unpredictable numbers, as bytes.
+    #[doc(hidden)]
+    fn random_bytes(&self) -> [u8; 16] {
+        two(self.random(), self.random())
+    }
+
     /// A fresh id: 128 bits of chance in 22 URL-safe characters.
     fn new_id(&self) -> String {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.random().to_be_bytes());
-        bytes[8..].copy_from_slice(&self.random().to_be_bytes());
-        URL_SAFE_NO_PAD.encode(bytes)
+        URL_SAFE_NO_PAD.encode(self.random_bytes())
     }
 
     /// A fresh id for a run: 26 characters that sort by time, as a ULID does.
     fn new_run_id(&self) -> RunId {
-        sorted_id(self.now(), u128::from(self.random()) << 64 | u128::from(self.random())).into()
+        sorted_id(self.now(), u128::from_be_bytes(self.random_bytes())).into()
     }
 
     /// The id of the run that continues from a place, which was reached at this time. The same place has the same id, so of several
@@ -58,6 +61,10 @@ pub trait World: Send + Sync + 'static {
         let number = hash[..16].iter().fold(0, |number, byte| number << 8 | u128::from(*byte));
         sorted_id(reached, number).into()
     }
+}
+
+fn two(first: u64, second: u64) -> [u8; 16] {
+    (u128::from(first) << 64 | u128::from(second)).to_be_bytes()
 }
 
 /// 26 characters that sort by time, and then by the lower 80 bits of a number.
@@ -74,6 +81,10 @@ impl<W: World + ?Sized> World for Arc<W> {
 
     fn random(&self) -> u64 {
         (**self).random()
+    }
+
+    fn random_bytes(&self) -> [u8; 16] {
+        (**self).random_bytes()
     }
 
     fn new_id(&self) -> String {
@@ -100,11 +111,21 @@ impl World for SystemWorld {
     }
 
     fn random(&self) -> u64 {
-        let process = std::process::id();
-        let number = NUMBERS.try_with(|numbers| numbers.borrow_mut().next(process));
-        // Without the system's source, the seeds of the standard library's maps are as random as it gets.
-        number.ok().flatten().unwrap_or_else(|| RandomState::new().hash_one(0))
+        number(std::process::id())
     }
+
+    fn random_bytes(&self) -> [u8; 16] {
+        // To ask for it is a system call.
+        let process = std::process::id();
+        two(number(process), number(process))
+    }
+}
+
+/// An unpredictable number for this process.
+fn number(process: u32) -> u64 {
+    let number = NUMBERS.try_with(|numbers| numbers.borrow_mut().next(process));
+    // Without the system's source, the seeds of the standard library's maps are as random as it gets.
+    number.ok().flatten().unwrap_or_else(|| RandomState::new().hash_one(0))
 }
 
 thread_local! {

@@ -497,7 +497,7 @@ pub(super) async fn redacted(
 async fn recorded(run: &str, facts: &[(i64, Fact)]) -> Result<MemoryLog, GoldenError> {
     let (mut chain, mut totals, mut records) = (Chain::new(run), Totals::default(), Vec::new());
     let salt = || {
-        let number = u128::from(SystemWorld.random()) << 64 | u128::from(SystemWorld.random());
+        let number = u128::from_be_bytes(SystemWorld.random_bytes());
         number.to_be_bytes()
     };
     for (ts, fact) in facts {
