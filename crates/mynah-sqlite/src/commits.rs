@@ -51,7 +51,7 @@ impl Committer {
         commits: Arc<AtomicU64>,
     ) -> Result<Self> {
         let opened = file.identity()?;
-        // SQLite would move what is in it into the file as a part of some commit, which then takes a hundred times as long.
+        // This replaces the checkpoints that SQLite makes by itself, as a part of commits, which then take a hundred times as long.
         let pages = Arc::new(AtomicU32::new(0));
         let seen = Arc::clone(&pages);
         let hook = move |_: &mut Wal, pages: i32| {
@@ -66,26 +66,28 @@ impl Committer {
         Ok(Self { owed, ahead, store, file, opened, waiters, commits, pages, took })
     }
 
-    /// Whether a commit that does not sync took no longer than this the last time, and nothing else has to be written.
-    pub(crate) fn is_quick(&self, limit: Duration) -> bool {
+    /// Whether the last commit that did not sync took at most this long, and one of a job on this run has nothing else to do.
+    pub(crate) fn is_quick(&self, run: &str, limit: Duration) -> bool {
         let owes = !self.owed.is_empty() || self.store.is_unwiped() || self.is_full();
-        !owes && self.took.is_some_and(|took| took <= limit)
+        !owes && self.store.is_at_hand(run) && self.took.is_some_and(|took| took <= limit)
     }
 
-    /// Whether the write-ahead log should be moved into the file.
+    /// Whether the write-ahead log should be moved into the file. It stays so until the next commit, which begins that log anew and
+    /// waits for the disk, so that one is the thread's too.
     fn is_full(&self) -> bool {
         self.pages.load(Ordering::Relaxed) >= AHEAD
     }
 
-    /// Commits a group, unless another process has the file locked: then the group is returned.
-    pub(crate) fn commit_at_once(&mut self, mut group: Group) -> Option<Group> {
+    /// Commits a job, unless another process has the file locked: then the job is returned.
+    pub(crate) fn commit_at_once(&mut self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
+        let mut group = vec![job];
         self.store.wait(Duration::ZERO);
         let committed = self.commit(&mut group, iter::empty());
         self.store.wait(PATIENCE);
         if let Err(Failed::ToBegin(error)) = &committed
             && error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
         {
-            return Some(group);
+            return group.pop();
         }
         self.conclude(group, committed);
         None

@@ -168,7 +168,7 @@ impl File {
     }
 
     fn open(&self, path: &Path, flags: OpenFlags) -> Result<Connection> {
-        // Each connection stays with one thread. A path is a path, even if it looks like a URI.
+        // One thread at a time uses a connection. A path is a path, even if it looks like a URI.
         let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let opened = Connection::open_with_flags(path, flags).and_then(|connection| {
             connection.busy_timeout(PATIENCE)?;

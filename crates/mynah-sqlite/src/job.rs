@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use mynah_data::{Result, RunId};
+use mynah_data::{Error, Result, RunId};
 use mynah_log::Durability;
 use tokio::sync::{
     Notify,
@@ -134,7 +134,7 @@ impl<T, U: Fn(T)> PendingJob<'_, T, U> {
     pub(crate) async fn answer(mut self) -> Result<T> {
         let answer = (&mut self.answer).await;
         self.is_over = true;
-        answer.map_err(|_| unusable("the thread that writes has stopped; open the log again"))?
+        answer.map_err(|_| stopped())?
     }
 }
 
@@ -159,6 +159,10 @@ impl<T, U: Fn(T)> Drop for PendingJob<'_, T, U> {
             let _ = result.map(&self.unclaimed);
         }
     }
+}
+
+pub(crate) fn stopped() -> Error {
+    unusable("the thread that writes has stopped; open the log again")
 }
 
 struct Task<J, T, U> {

@@ -57,7 +57,7 @@ type Answer<T> = rusqlite::Result<Result<T>>;
 ///
 /// Several processes may use the file at once. In each of them one thread writes for all runs: jobs
 /// that arrive during a commit go into the next one, so that many runs share the cost of a durable
-/// commit. A small append that need not be synced is written by its caller, if no other run writes at the time.
+/// commit. Only a small append that need not be synced is written by its caller, if no other run writes at the time.
 /// Readers have their own connections, and do not wait for the writer.
 ///
 /// A durable commit waits for `fsync`. SQLite chooses that when it is compiled: a program that is built with
@@ -196,9 +196,12 @@ impl Log for SqliteLog {
         Box::pin(async move {
             let writer = self.writer()?;
             let checked = Checked::new(batch, || self.1.now())?;
-            let Append { run_id, durability, deferrable, records, .. } = &checked.batch;
+            let Append { run_id, durability, deferrable, records, consumed, .. } = &checked.batch;
             let bytes: usize = records.iter().map(Record::size).sum();
-            let is_brief = checked.tombstones.is_empty() && bytes <= BRIEF;
+            // Tombstones, seals and consumed messages have more rows removed.
+            let adds_only =
+                checked.tombstones.is_empty() && !checked.sealing && consumed.is_empty();
+            let is_brief = adds_only && bytes <= BRIEF;
             let terms = Terms { durability: *durability, is_deferrable: *deferrable, is_brief };
             writer.perform(run_id.clone(), terms, move |work| work.append(&checked)).await
         })

@@ -59,6 +59,11 @@ impl Store {
         self.unwiped
     }
 
+    /// Whether a run need not be looked up, and has no parts of an answer that its next append removes.
+    pub(crate) fn is_at_hand(&self, run: &str) -> bool {
+        self.known.runs.get(run).is_some_and(|known| !known.may_have_parts)
+    }
+
     /// Moves what is in the write-ahead log into the file, as far as no reader needs it there.
     pub(crate) fn checkpoint(&self) -> rusqlite::Result<()> {
         let checkpoint = "PRAGMA wal_checkpoint(PASSIVE)";

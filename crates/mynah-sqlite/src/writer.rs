@@ -15,14 +15,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mynah_data::{Error, Result, RunId};
+use mynah_data::{Result, RunId};
 use mynah_log::{Durability, Lease, backend::Waiters};
 use rusqlite::Connection;
 
 use crate::{
     Answer,
     commits::{Committer, Group, safest},
-    file::{File, unavailable, unusable},
+    file::{File, unavailable},
     job::{self, AbandonedWrites, Job, Terms},
     store::Work,
 };
@@ -37,8 +37,9 @@ const PATIENCE: Duration = Duration::from_micros(50);
 /// How long jobs that may wait do so: longer than a quick answer of a model takes, which they then share a commit with.
 const COMPANY: Duration = Duration::from_millis(1);
 
-/// How long a commit may take that a caller does: a task should return within about this time.
-const QUICK: Duration = Duration::from_micros(500);
+/// How long a commit may take that a caller does. Waiting for answers uses up the task's budget, so after 128 of them in a row tokio lets
+/// other tasks run.
+const QUICK: Duration = Duration::from_micros(100);
 
 pub(crate) struct Writer {
     shared: Arc<Shared>,
@@ -56,8 +57,13 @@ struct Shared {
     /// None once it is closed. It is locked before the queue, or without waiting.
     committer: Mutex<Option<Committer>>,
     left: Arc<AbandonedWrites>,
-    /// How long a commit may take that a caller does.
+    limits: Limits,
+}
+
+/// How long a commit may take that a caller does, and how long jobs that may wait do so.
+struct Limits {
     quick: Duration,
+    company: Duration,
 }
 
 /// Jobs that the thread is to do.
@@ -66,10 +72,12 @@ struct Queue {
     jobs: VecDeque<Box<dyn Job>>,
     /// Since when the thread has seen some of them wait.
     since: Option<Instant>,
-    /// Whose job came last, here or to be done by its caller.
+    /// The run of the job that was submitted last.
     last: Option<RunId>,
-    /// Whether one came since the thread last looked.
+    /// Whether a job was submitted since the thread last looked.
     is_lively: bool,
+    /// Whether the thread ends when the queue is empty. Until then, what jobs leave is still done.
+    is_closing: bool,
     is_closed: bool,
     awaits: Awaits,
 }
@@ -77,7 +85,7 @@ struct Queue {
 /// For which jobs the thread must be woken.
 #[derive(Clone, Copy, Default, PartialEq)]
 enum Awaits {
-    /// It looks by itself when it has done what it does.
+    /// The thread is busy, and looks at the queue afterwards.
     #[default]
     None,
     /// Those that cannot wait.
@@ -120,7 +128,8 @@ impl Writer {
         file: File,
         waiters: Arc<Waiters>,
     ) -> Result<Self> {
-        Self::start_with(connection, durability, file, waiters, QUICK)
+        let limits = Limits { quick: QUICK, company: COMPANY };
+        Self::start_with(connection, durability, file, waiters, limits)
     }
 
     fn start_with(
@@ -128,14 +137,14 @@ impl Writer {
         durability: Durability,
         file: File,
         waiters: Arc<Waiters>,
-        quick: Duration,
+        limits: Limits,
     ) -> Result<Self> {
         let commits = Arc::new(AtomicU64::new(0));
         let committer =
             Committer::new(connection, durability, file, waiters, Arc::clone(&commits))?;
         let (queue, more, left) = (Mutex::default(), Condvar::new(), Arc::default());
         let committer = Mutex::new(Some(committer));
-        let shared = Arc::new(Shared { queue, more, committer, left, quick });
+        let shared = Arc::new(Shared { queue, more, committer, left, limits });
         let thread = thread::Builder::new().name("mynah-log-writer".to_owned());
         let served = Arc::clone(&shared);
         let thread = thread.spawn(move || served.serve());
@@ -187,7 +196,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.shared.queue().is_closed = true;
+        self.shared.queue().is_closing = true;
         self.shared.more.notify_one();
         if let Some(thread) = self.thread.take() {
             // It panicked, or it is done: there is nothing more to do either way.
@@ -205,7 +214,7 @@ impl Shared {
     fn submit(&self, job: Box<dyn Job>, is_brief: bool) -> Result<()> {
         let mut queue = self.queue();
         if queue.is_closed {
-            return Err(stopped());
+            return Err(job::stopped());
         }
         queue.is_lively = true;
         let is_alone = queue.last.as_ref() == Some(job.run());
@@ -221,12 +230,12 @@ impl Shared {
             };
             if let Some(mut committer) = committer
                 && let Some(committer) = &mut *committer
-                && committer.is_quick(self.quick)
+                && committer.is_quick(job.run(), self.limits.quick)
             {
                 drop(queue);
-                if let Some(group) = committer.commit_at_once(vec![job]) {
+                if let Some(job) = committer.commit_at_once(job) {
                     let mut queue = self.queue();
-                    group.into_iter().for_each(|job| queue.jobs.push_front(job));
+                    queue.jobs.push_front(job);
                     self.wake(queue);
                 }
                 return Ok(());
@@ -258,10 +267,6 @@ impl Shared {
             let mut committer = self.committer();
             let Some(committer) = &mut *committer else { return };
             let group = self.take();
-            // A caller may have been faster.
-            if group.is_empty() {
-                continue;
-            }
             let (durability, mut count) = (safest(&group), group.len());
             let coming = iter::from_fn(|| {
                 count += 1;
@@ -283,10 +288,11 @@ impl Shared {
     fn wait(&self) -> bool {
         let mut queue = self.queue();
         loop {
-            if queue.jobs.is_empty() && queue.is_closed {
+            if queue.jobs.is_empty() && queue.is_closing {
+                queue.is_closed = true;
                 return false;
             }
-            if queue.is_closed || !queue.is_deferrable() || queue.jobs.len() >= GROUP {
+            if queue.is_closing || !queue.is_deferrable() || queue.jobs.len() >= GROUP {
                 return true;
             }
             let is_quiet = queue.jobs.is_empty() && !mem::take(&mut queue.is_lively);
@@ -296,13 +302,13 @@ impl Shared {
                 Some(*queue.since.get_or_insert_with(now))
             };
             let waited = since.map(|since| now().saturating_duration_since(since));
-            let left = COMPANY.saturating_sub(waited.unwrap_or_default());
+            let left = self.limits.company.saturating_sub(waited.unwrap_or_default());
             queue = if is_quiet {
                 self.await_jobs(queue, Awaits::Several(1), None)
             } else if left.is_zero() {
                 return true;
             } else {
-                // It looks from time to time, so that nothing has to wake it for what a caller takes along.
+                // It looks from time to time while jobs come, so that a job that may wait need not wake it.
                 self.await_jobs(queue, Awaits::Urgent, Some(left))
             };
         }
@@ -350,12 +356,15 @@ struct Closing<'s>(&'s Shared);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
+        // It waits for a caller that commits: that one may have a job to put back.
+        let mut committer = self.0.committer();
         let mut queue = self.0.queue();
         queue.is_closed = true;
         let jobs = mem::take(&mut queue.jobs);
         drop(queue);
+        *committer = None;
+        drop(committer);
         drop(jobs);
-        *self.0.committer() = None;
     }
 }
 
@@ -364,28 +373,33 @@ fn now() -> Instant {
     Instant::now()
 }
 
-fn stopped() -> Error {
-    unusable("the thread that writes has stopped; open the log again")
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{sync::mpsc, thread::ThreadId};
+    use std::{
+        sync::mpsc,
+        task::{self, Waker},
+        thread::ThreadId,
+    };
 
     use mynah_data::{ErrorKind, LogReason};
-    use mynah_log::{backend::Checked, conformance::Sample};
+    use mynah_log::{
+        AnswerPart,
+        backend::{Checked, IndexEntry},
+        conformance::Sample,
+    };
     use rusqlite::TransactionBehavior;
 
     use super::*;
+    use crate::row::attempt;
 
-    /// A writer whose callers do what they may, however long it takes.
+    /// A writer whose callers do what they may, however long it takes, and whose jobs wait long for others.
     fn start(durability: Durability) -> (tempfile::TempDir, File, Writer) {
         let folder = tempfile::tempdir().expect("a folder");
         let file = File::new(&folder.path().join("log.db")).expect("a path");
         let connection = file.open_to_write(durability).expect("a log");
         let waiters = Arc::new(Waiters::default());
-        let quick = Duration::MAX;
-        let writer = Writer::start_with(connection, durability, file.clone(), waiters, quick);
+        let limits = Limits { quick: Duration::MAX, company: Duration::from_secs(1) };
+        let writer = Writer::start_with(connection, durability, file.clone(), waiters, limits);
         (folder, file, writer.expect("one"))
     }
 
@@ -395,6 +409,7 @@ mod tests {
 
     /// On which thread a brief job of a run is done.
     async fn done_by(writer: &Writer, run: &str, terms: impl Into<Terms>) -> ThreadId {
+        drop(writer.shared.committer()); // The thread may still have it when it has answered.
         let job = |_: &mut Work<'_>| Ok(Ok(thread::current().id()));
         writer.perform(run.into(), terms, job).await.expect("an id")
     }
@@ -439,11 +454,23 @@ mod tests {
         assert_eq!(kept.map(|head| head.seq), Ok(1));
         let again = sound(1).await.expect_err("a run that is there");
         assert_eq!(again.kind(), ErrorKind::Log(LogReason::HeadMismatch));
-        // The same on the caller's thread.
+    }
+
+    #[tokio::test]
+    async fn a_job_that_panics_on_its_callers_thread_is_reported_too() {
+        let (_folder, _, writer) = start(Durability::Relaxed);
         let terms = brief(Durability::Relaxed, false);
-        let broken = writer.perform::<()>("sound".into(), terms, |_| panic!("for a test"));
+        let checked = Checked::new(Sample::new("run", 0).batch(), || 0).expect("a batch");
+        let append = writer.perform("run".into(), terms, move |work| work.append(&checked));
+        append.await.expect("a new run");
+        let here = thread::current().id();
+        assert_eq!(done_by(&writer, "run", terms).await, here);
+        let broken = writer.perform::<()>("run".into(), terms, move |_| {
+            assert_ne!(thread::current().id(), here, "for a test");
+            Ok(Ok(()))
+        });
         assert!(broken.await.expect_err("a panic").to_string().contains("a write panicked"));
-        sound(1).await.expect_err("a run that is there");
+        assert_ne!(done_by(&writer, "run", terms).await, here, "what was known is forgotten");
     }
 
     #[tokio::test]
@@ -452,7 +479,12 @@ mod tests {
         let here = thread::current().id();
         let relaxed = brief(Durability::Relaxed, false);
         let synced = brief(Durability::Full, false);
-        // Of the first nothing is known yet.
+        for run in ["run", "other"] {
+            let checked = Checked::new(Sample::new(run, 0).batch(), || 0).expect("a batch");
+            let append = writer.perform(run.into(), relaxed, move |work| work.append(&checked));
+            append.await.expect("a new run");
+        }
+        // The other run was the last.
         assert_ne!(done_by(&writer, "run", relaxed).await, here);
         assert_eq!(done_by(&writer, "run", relaxed).await, here);
         // To wait for the disk is not for a task.
@@ -464,7 +496,15 @@ mod tests {
         assert_ne!(done_by(&writer, "other", relaxed).await, here);
         assert_ne!(done_by(&writer, "run", relaxed).await, here);
         assert_eq!(done_by(&writer, "run", relaxed).await, here);
-        assert_eq!(writer.commits(), 8);
+        assert_eq!(writer.commits(), 10);
+        // Parts of an answer are removed by the next append, and may be many.
+        let keep = |work: &mut Work<'_>| {
+            let give = |entry: &mut IndexEntry| entry.lease("me", Duration::from_secs(1), 0);
+            let lease = attempt!(work.lease("run", 0, give)?);
+            work.keep_part(&lease, &AnswerPart::new(1, 0, 1, "a part"))
+        };
+        writer.perform("run".into(), relaxed, keep).await.expect("a part");
+        assert_ne!(done_by(&writer, "run", relaxed).await, here);
     }
 
     #[tokio::test]
@@ -495,7 +535,10 @@ mod tests {
     async fn a_caller_does_not_wait_for_a_file_that_another_process_has_locked() {
         let (_folder, file, writer) = start(Durability::Relaxed);
         let relaxed = brief(Durability::Relaxed, false);
-        done_by(&writer, "run", relaxed).await;
+        let checked = Checked::new(Sample::new("run", 0).batch(), || 0).expect("a batch");
+        let append = writer.perform("run".into(), relaxed, move |work| work.append(&checked));
+        append.await.expect("a new run");
+        assert_eq!(done_by(&writer, "run", relaxed).await, thread::current().id());
         let mut other = file.open_to_wipe().expect("a log");
         let lock = other.transaction_with_behavior(TransactionBehavior::Immediate).expect("a lock");
         let mut waiting = std::pin::pin!(done_by(&writer, "run", relaxed));
@@ -506,6 +549,31 @@ mod tests {
         }
         drop(lock);
         assert_ne!(waiting.await, thread::current().id(), "the thread waited for it");
+    }
+
+    #[tokio::test]
+    async fn what_a_dropped_caller_gets_is_given_back_although_the_log_closes() {
+        let (_folder, file, writer) = start(Durability::Full);
+        let checked = Checked::new(Sample::new("run", 0).batch(), || 0).expect("a batch");
+        let append = writer.perform("run".into(), None, move |work| work.append(&checked));
+        append.await.expect("a new run");
+        let hold = |work: &mut Work<'_>, owner: &'static str| {
+            work.lease("run", 0, move |entry| entry.lease(owner, Duration::from_secs(60), 0))
+        };
+        let jobs = writer.jobs();
+        let give_back = move |lease| jobs.release(lease);
+        let lease = move |work: &mut Work<'_>| hold(work, "me");
+        let leased = writer.perform_or("run".into(), None, lease, give_back);
+        let mut leased = Box::pin(leased);
+        let _ = leased.as_mut().poll(&mut task::Context::from_waker(Waker::noop()));
+        drop(leased);
+        drop(writer);
+        let connection = file.open_to_write(Durability::Full).expect("a log");
+        let limits = Limits { quick: QUICK, company: COMPANY };
+        let writer = Writer::start_with(connection, Durability::Full, file, Arc::default(), limits);
+        let writer = writer.expect("one");
+        let lease = writer.perform("run".into(), None, move |work| hold(work, "other"));
+        assert_eq!(lease.await.expect("a free run").owner, "other");
     }
 
     #[tokio::test]

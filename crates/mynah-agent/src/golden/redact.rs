@@ -496,10 +496,7 @@ pub(super) async fn redacted(
 /// Facts as records of a sealed run, in a log of its own.
 async fn recorded(run: &str, facts: &[(i64, Fact)]) -> Result<MemoryLog, GoldenError> {
     let (mut chain, mut totals, mut records) = (Chain::new(run), Totals::default(), Vec::new());
-    let salt = || {
-        let number = u128::from_be_bytes(SystemWorld.random_bytes());
-        number.to_be_bytes()
-    };
+    let salt = || SystemWorld.random_bytes();
     for (ts, fact) in facts {
         let record = chain.append(*ts, salt(), fact)?;
         totals.add(record.adds());
