@@ -201,6 +201,10 @@ impl Message {
 
     /// The same message with one more metadata member.
     pub fn with_metadata(mut self, key: &str, value: impl Into<Value>) -> Self {
+        if self.metadata.is_empty() {
+            // Most have one member. They live as long as the conversation.
+            self.metadata = Metadata::with_capacity(1);
+        }
         self.metadata.insert(key.to_owned(), value.into());
         self
     }

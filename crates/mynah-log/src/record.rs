@@ -71,6 +71,13 @@ impl Envelope {
         }
     }
 
+    fn to_bytes(&self) -> Arc<[u8]> {
+        Writer::with(|writer| {
+            self.write(writer);
+            Arc::from(writer.bytes())
+        })
+    }
+
     fn read(bytes: &[u8]) -> Result<Self, cbor::CborError> {
         let mut reader = Reader::new(bytes);
         let members = reader.map()?;
@@ -324,15 +331,15 @@ impl Record {
 /// # Errors
 /// A fact that has no deterministic encoding, or is larger than [`MAX_PAYLOAD`] (`too_large`).
 #[doc(hidden)]
-pub fn payload_of<'a>(writer: &'a mut Writer, fact: &Fact) -> Result<&'a [u8]> {
-    let payload = writer.encode(fact).map_err(|error| {
+pub fn payload_of(fact: &Fact) -> Result<Arc<[u8]>> {
+    let payload = cbor::with_bytes(fact, |payload| match payload.len() {
+        ..=MAX_PAYLOAD => Ok(Arc::from(payload)),
+        size => Err(too_large(fact.kind().as_str(), size)),
+    });
+    payload.map_err(|error| {
         Error::log(LogReason::Corrupt)
             .with_message(format!("a fact that cannot be recorded: {error}"))
-    })?;
-    match payload.len() {
-        ..=MAX_PAYLOAD => Ok(payload),
-        size => Err(too_large(fact.kind().as_str(), size)),
-    }
+    })?
 }
 
 fn too_large(kind: &str, size: usize) -> Error {
@@ -363,14 +370,12 @@ pub struct Chain {
     run_id: RunId,
     head: Option<Head>,
     tree: merkle::Tree,
-    writer: Writer,
 }
 
 impl Chain {
     /// A chain without records.
     pub fn new(run_id: impl Into<RunId>) -> Self {
-        let (tree, writer) = (merkle::Tree::new(), Writer::default());
-        Self { run_id: run_id.into(), head: None, tree, writer }
+        Self { run_id: run_id.into(), head: None, tree: merkle::Tree::new() }
     }
 
     /// The run.
@@ -393,9 +398,7 @@ impl Chain {
     /// # Errors
     /// A fact that has no deterministic encoding, or is larger than [`MAX_PAYLOAD`] (`too_large`): the chain stays as it was.
     pub fn append(&mut self, ts: i64, salt: [u8; 16], fact: &Fact) -> Result<Record> {
-        let payload = Arc::from(payload_of(&mut self.writer, fact)?);
-        let writer = &mut self.writer;
-        let body = Body { salt, payload };
+        let body = Body { salt, payload: payload_of(fact)? };
         let envelope = Envelope {
             v: FORMAT,
             run_id: self.run_id.clone(),
@@ -405,9 +408,7 @@ impl Chain {
             kind: Cow::Borrowed(fact.kind().as_str()),
             body: body.commitment(),
         };
-        writer.start();
-        envelope.write(writer);
-        let bytes: Arc<[u8]> = Arc::from(writer.bytes());
+        let bytes = envelope.to_bytes();
         let hash = Hash::of_envelope(&bytes);
         let (kind, body, gist) = (fact.kind(), Some(body), RecordSummary::of(fact));
         let parts = Parts { envelope, kind, bytes, hash, body, gist };

@@ -155,16 +155,16 @@ impl RecordSummary {
     /// A commitment to the model and the session, in a record with this commitment to its body. The
     /// body's commitment is salted, so names cannot be guessed without the record.
     pub(crate) fn names(&self, body: &Hash) -> Hash {
-        let mut writer = cbor::Writer::default();
-        writer.start();
-        writer.head(major::ARRAY, 2);
-        for name in [&self.model, &self.session] {
-            match name {
-                Some(name) => writer.text(name),
-                None => writer.head(major::SIMPLE, NULL),
+        cbor::Writer::with(|writer| {
+            writer.head(major::ARRAY, 2);
+            for name in [&self.model, &self.session] {
+                match name {
+                    Some(name) => writer.text(name),
+                    None => writer.head(major::SIMPLE, NULL),
+                }
             }
-        }
-        Hash::of(&[NAMES_DOMAIN, &body.0, writer.bytes()])
+            Hash::of(&[NAMES_DOMAIN, &body.0, writer.bytes()])
+        })
     }
 }
 

@@ -193,9 +193,10 @@ impl fmt::Debug for SqliteLog {
 
 impl Log for SqliteLog {
     fn append(&self, batch: Append) -> LogFuture<'_, Head> {
+        // Many may wait at once: what each holds is allocated by itself, and not in its future as often as it is moved there.
+        let checked = Checked::new(batch, || self.1.now()).map(Box::new);
         Box::pin(async move {
-            let writer = self.writer()?;
-            let checked = Checked::new(batch, || self.1.now())?;
+            let (writer, checked) = (self.writer()?, checked?);
             let Append { run_id, durability, deferrable, records, consumed, .. } = &checked.batch;
             let bytes: usize = records.iter().map(Record::size).sum();
             // Tombstones, seals and consumed messages have more rows removed.

@@ -412,7 +412,8 @@ impl Work<'_> {
 /// lookup.
 #[derive(Default)]
 struct Memory {
-    runs: HashMap<RunId, Known>,
+    /// In boxes, as a table of them has much room to spare.
+    runs: HashMap<RunId, Box<Known>>,
     /// The greatest key of a record, including pending ones. None before the first lookup; then
     /// nothing is pending.
     last: Option<i64>,
@@ -436,7 +437,7 @@ impl Memory {
             Some(process) => self.beat(connection, &process)?.unwrap_or(0),
             None => 0,
         };
-        let mut known = self.runs.get_mut(run);
+        let mut known = self.runs.get_mut(run).map(Box::as_mut);
         if let Some(holder) = known.as_mut().and_then(|known| known.entry.holder.as_mut()) {
             holder.until = until;
         }
@@ -489,7 +490,7 @@ impl Memory {
             self.runs.clear();
         }
         let run = known.entry.summary.run_id.clone();
-        self.runs.entry(run).insert_entry(known).into_mut()
+        self.runs.entry(run).insert_entry(Box::new(known)).into_mut()
     }
 
     fn last_key(&self, connection: &Connection) -> rusqlite::Result<i64> {

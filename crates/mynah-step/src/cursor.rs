@@ -9,7 +9,7 @@ use std::{
 };
 
 use mynah_data::{Error, Message, Result, RunId, ToolOutcome, Wait};
-use mynah_log::{DirectCall, Effect, Fact, Kind, Record, Resolution, cbor, payload_of};
+use mynah_log::{DirectCall, Effect, Fact, Kind, Record, Resolution, cbor};
 use serde_json::Value;
 
 pub(crate) use self::facts::{CHECKPOINT, MODEL_CALL, SLEEP, WOKE, inner, is_answer, of_tool};
@@ -36,8 +36,6 @@ pub struct ReplayCursor {
     facts: VecDeque<RecordedFact>,
     /// Whether the run continues where the records end.
     resumes: bool,
-    /// Encodes what the loop made, to be compared.
-    writer: cbor::Writer,
     /// How many facts stood before these.
     taken: usize,
     ahead: Ahead,
@@ -178,8 +176,7 @@ impl ReplayCursor {
     }
 
     fn from_parts(run: RunId, facts: VecDeque<RecordedFact>, last: u64) -> Self {
-        let writer = cbor::Writer::new();
-        let mut cursor = Self { run, facts, last, writer, ..Self::default() };
+        let mut cursor = Self { run, facts, last, ..Self::default() };
         cursor.ahead.look(0, &cursor.facts);
         cursor
     }
@@ -396,11 +393,6 @@ impl ReplayCursor {
         self.to_come().find(is_lost)
     }
 
-    /// Why no record can hold a fact, if none can: it is refused as it was when the records were made.
-    pub(crate) fn unrecordable(&mut self, fact: &Fact) -> Option<Error> {
-        payload_of(&mut self.writer, fact).err()
-    }
-
     /// Sets the durations of the next record, if it is of the same kind: no two runs take the same time.
     pub(crate) fn set_durations(&self, fact: &mut Fact) {
         if let Some(recorded) = self.upcoming_of(&[fact.kind()]) {
@@ -527,11 +519,9 @@ impl ReplayCursor {
     }
 
     /// Whether a record still to come is of this very fact.
-    fn is_to_come(&mut self, fact: &Fact) -> bool {
-        let payload = self.writer.encode(fact).unwrap_or_default();
-        self.facts
-            .iter()
-            .any(|kept| kept.record().body().is_some_and(|body| *body.payload == *payload))
+    fn is_to_come(&self, fact: &Fact) -> bool {
+        let is_there = |payload: &[u8]| self.facts.iter().any(|kept| has_payload(kept, payload));
+        cbor::with_bytes(fact, is_there).unwrap_or(false)
     }
 
     /// Ends the run because a question has no answer.
@@ -583,8 +573,8 @@ impl ReplayCursor {
         let Some(next) = self.facts.front() else { return Err(self.differs_from_next(Some(fact))) };
         let as_recorded = as_recorded(fact, next);
         let produced = as_recorded.as_ref().unwrap_or(fact);
-        let bytes = self.writer.encode(produced).unwrap_or_default();
-        let is_same = next.record().body().is_some_and(|body| *body.payload == *bytes)
+        let is_same = cbor::with_bytes(produced, |payload| has_payload(next, payload))
+            .unwrap_or(false)
             || next.record().fact().is_ok_and(|recorded| recorded.as_ref() == Some(produced));
         if !is_same {
             return Err(self.differs_from_next(Some(fact)));
@@ -654,4 +644,7 @@ impl Ahead {
             }
         }
     }
+}
+fn has_payload(kept: &RecordedFact, payload: &[u8]) -> bool {
+    kept.record().body().is_some_and(|body| *body.payload == *payload)
 }

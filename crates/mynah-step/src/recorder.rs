@@ -47,7 +47,7 @@ pub struct Recorder {
     pub(crate) written: Option<Head>,
     /// Batches that are being appended, in order. A log takes them in the order in which it was given them, so the next need not
     /// wait for the one before, and a log that commits in groups commits both at once.
-    sent: VecDeque<SentBatch>,
+    sent: VecDeque<Box<SentBatch>>,
     /// Looks up how many of them the log has, after an attempt that failed.
     looking: Option<BoxFuture<Result<Option<Head>>>>,
     /// Why the log refused the oldest after an outage. It may have it from an attempt that seemed to fail.
@@ -389,7 +389,7 @@ impl Recorder {
 
     /// Whether the log was given every record, and failed to take none.
     pub(crate) fn is_given(&self) -> bool {
-        self.pending.is_empty() && self.sent.iter().all(SentBatch::is_given)
+        self.pending.is_empty() && self.sent.iter().all(|sent| sent.is_given())
     }
 
     /// Waits until the log was given every record, so that each is kept even if this process dies now. It does not wait until

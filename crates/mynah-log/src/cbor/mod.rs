@@ -25,7 +25,8 @@ use std::fmt;
 
 pub(crate) use de::Reader;
 pub use de::from_slice;
-pub use ser::{Writer, to_vec};
+pub(crate) use ser::Writer;
+pub use ser::{to_vec, with_bytes};
 
 /// How deep values may nest.
 pub const MAX_DEPTH: usize = 128;

@@ -1,6 +1,6 @@
 //! Writing.
 
-use std::cmp::Ordering;
+use std::{cell::Cell, cmp::Ordering};
 
 use serde::{Serialize, ser};
 
@@ -11,15 +11,36 @@ use super::{CborError as Error, MAX_DEPTH, half_bits, major, simple};
 /// # Errors
 /// A map with two equal keys, a length that is not known beforehand, or too deep a nesting.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
-    let mut writer = Writer::new();
-    writer.encode(value)?;
-    Ok(writer.out)
+    with_bytes(value, <[u8]>::to_vec)
 }
 
-/// Writes values one after the other, into the same memory: for who writes many.
+/// Does something with the bytes of a value, as [`to_vec`] gives them, without memory of their own.
+///
+/// ```
+/// # mod mynah { pub use mynah_log as log; }
+/// use mynah::log::cbor;
+/// assert_eq!(cbor::with_bytes("a", |bytes| bytes == [0x61, b'a'])?, true);
+/// # Ok::<(), cbor::CborError>(())
+/// ```
+///
+/// # Errors
+/// As [`to_vec`].
 #[doc(hidden)]
-#[derive(Clone, Debug, Default)]
-pub struct Writer {
+pub fn with_bytes<T: Serialize + ?Sized, R>(
+    value: &T,
+    look: impl FnOnce(&[u8]) -> R,
+) -> Result<R, Error> {
+    Writer::with(|writer| writer.encode(value).map(look))
+}
+
+thread_local! {
+    /// Taken out while it writes.
+    static WRITER: Cell<Option<Writer>> = const { Cell::new(None) };
+}
+
+/// Writes values one after the other, into the same memory.
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
     out: Vec<u8>,
     /// The keys of the maps that are being written, the innermost map's last.
     keys: Vec<Key>,
@@ -39,30 +60,21 @@ struct Key {
 }
 
 impl Writer {
-    /// A writer with room for what most values take, so that it is not made bit by bit.
-    pub fn new() -> Self {
-        Self {
-            out: Vec::with_capacity(512),
-            keys: Vec::with_capacity(32),
-            scratch: Vec::with_capacity(512),
-            ..Self::default()
+    /// Writes with the memory that this thread keeps for it: what a run would keep for itself, it would rarely need.
+    pub(crate) fn with<R>(write: impl FnOnce(&mut Self) -> R) -> R {
+        /// How many bytes a thread keeps at most.
+        const KEPT: usize = 64 << 10;
+        let mut writer = WRITER.try_with(Cell::take).ok().flatten().unwrap_or_default();
+        writer.start();
+        let written = write(&mut writer);
+        if writer.out.capacity().max(writer.scratch.capacity()) <= KEPT {
+            // A thread that ends keeps nothing.
+            let _ = WRITER.try_with(|kept| kept.set(Some(writer)));
         }
+        written
     }
 
-    /// The bytes of a value, as [`to_vec`] gives them.
-    ///
-    /// ```
-    /// # mod mynah { pub use mynah_log as log; }
-    /// use mynah::log::cbor;
-    /// let mut writer = cbor::Writer::new();
-    /// assert_eq!(writer.encode(&[1, 2])?, cbor::to_vec(&[1, 2])?);
-    /// assert_eq!(writer.encode("a")?, [0x61, b'a']);
-    /// # Ok::<(), cbor::CborError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`to_vec`].
-    pub fn encode<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<&[u8], Error> {
+    fn encode<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<&[u8], Error> {
         self.start();
         value.serialize(&mut *self)?;
         Ok(&self.out)

@@ -1,14 +1,11 @@
 //! Envelopes in few bytes: of an envelope is kept what follows neither from where its record lies nor from its body.
 
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
 
 use mynah_data::RunId;
 
 use super::{Body, Envelope, Parts, Record};
-use crate::{
-    Corrupt, Hash,
-    cbor::{Reader, Writer},
-};
+use crate::{Corrupt, Hash, cbor::Reader};
 
 /// The version of the format whose envelopes are packed.
 const VERSION: u8 = 1;
@@ -95,12 +92,6 @@ impl Envelope {
     ) -> Option<Self> {
         let kind = Self::kind_of(Reader::new(payload).variant().ok()?);
         Some(Self { v: VERSION, run_id: run_id.clone(), seq, prev, ts, kind, body })
-    }
-
-    fn to_bytes(&self) -> Arc<[u8]> {
-        let mut writer = Writer::new();
-        self.write(&mut writer);
-        Arc::from(writer.bytes())
     }
 }
 

@@ -20,7 +20,7 @@ use mynah_data::{
     Breach, BreachTime, Budget, Error, ErrorKind, LogReason, Response, Result, RunId,
     ValidationReason,
 };
-use mynah_log::{Corrupt, Cut, Fact, Kind, Record, SUMMARY_STARTED, Verifier};
+use mynah_log::{Corrupt, Cut, Fact, Kind, Record, SUMMARY_STARTED, Verifier, payload_of};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use tokio::{
@@ -406,7 +406,7 @@ impl Context {
 
     /// Refuses a fact that no record can hold also while the records answer, where nothing is added to them.
     fn check_recordable(&self, fact: &Fact) -> Result<()> {
-        let refused = self.0.journal.records(|cursor| cursor.unrecordable(fact));
+        let refused = self.0.journal.records(|_| payload_of(fact).err());
         refused.map_or(Ok(()), Err)
     }
 

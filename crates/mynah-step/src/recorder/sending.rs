@@ -68,7 +68,7 @@ impl Recorder {
             Some(Attempt::Over(Err(error))) if is_temporary(error) => {
                 let error = error.clone();
                 // What the others came to is looked up later.
-                if self.sent.iter().any(SentBatch::is_in_flight) {
+                if self.sent.iter().any(|sent| sent.is_in_flight()) {
                     return Poll::Pending;
                 }
                 self.pause(error);
@@ -107,7 +107,7 @@ impl Recorder {
         if self.sent.is_empty() {
             self.late = self.emit_timeout.map(|limit| Box::pin(sleep(limit)));
         }
-        let mut sent = SentBatch { batch: self.batch(), attempt: Attempt::None };
+        let mut sent = Box::new(SentBatch { batch: self.batch(), attempt: Attempt::None });
         sent.send(&self.log);
         self.sent.push_back(sent);
     }
@@ -127,7 +127,8 @@ impl Recorder {
             self.looking = None;
             match found {
                 Ok(head) => {
-                    let is_last = |sent: &SentBatch| head.is_some_and(|head| sent.ends_at(head));
+                    let is_last =
+                        |sent: &Box<SentBatch>| head.is_some_and(|head| sent.ends_at(head));
                     let there = self.sent.iter().position(is_last).map_or(0, |place| place + 1);
                     if let (0, Some(error)) = (there, self.refused.clone()) {
                         self.give_up(error);

@@ -340,6 +340,8 @@ impl Driver {
                     let ran = self.door.start_tool(&call, &self.machine);
                     self.machine.started(&call, ran);
                 } else {
+                    // Tools may take long, and what came before them was emitted: a run that waits keeps no room for more.
+                    self.machine.events.shrink_to_fit();
                     let input = ready!(self.door.poll_tools(cx, &self.machine))?;
                     self.apply(input);
                 }

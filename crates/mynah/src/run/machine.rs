@@ -567,14 +567,12 @@ struct PromptDigest {
     messages: usize,
     rewrites: u32,
     digest: Hash,
-    writer: cbor::Writer,
 }
 
 impl PromptDigest {
     /// Of nothing yet, after so many messages that earlier runs hold.
     fn new(before: usize) -> Self {
-        let (digest, writer) = (Hash::of(&[]), cbor::Writer::default());
-        Self { before, messages: before, rewrites: 0, digest, writer }
+        Self { before, messages: before, rewrites: 0, digest: Hash::of(&[]) }
     }
 
     fn of(&mut self, messages: &Messages, rewrites: u32) -> Hash {
@@ -585,8 +583,8 @@ impl PromptDigest {
         while let Some(message) = messages.get(self.messages) {
             let message: &Message = message;
             // A message without an encoding was refused before.
-            let bytes = self.writer.encode(message).unwrap_or_default();
-            self.digest = Hash::of(&[&self.digest.0, bytes]);
+            let digest = cbor::with_bytes(message, |bytes| Hash::of(&[&self.digest.0, bytes]));
+            self.digest = digest.unwrap_or_else(|_| Hash::of(&[&self.digest.0]));
             self.messages += 1;
         }
         self.digest
