@@ -127,9 +127,8 @@ impl Recorder {
             self.looking = None;
             match found {
                 Ok(head) => {
-                    let is_last =
-                        |sent: &Box<SentBatch>| head.is_some_and(|head| sent.ends_at(head));
-                    let there = self.sent.iter().position(is_last).map_or(0, |place| place + 1);
+                    let is_last = |end: Head| self.sent.iter().position(|sent| sent.ends_at(end));
+                    let there = head.and_then(is_last).map_or(0, |place| place + 1);
                     if let (0, Some(error)) = (there, self.refused.clone()) {
                         self.give_up(error);
                         return Poll::Ready(());
