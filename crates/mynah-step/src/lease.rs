@@ -23,12 +23,42 @@ use crate::{
 /// out before it starts a tool, or at its next append.
 pub const LEASE: Duration = Duration::from_secs(3);
 
+/// A longer time without an answer is a break. The beats of living processes do not reach a log that is unavailable, so after a break their
+/// silence says nothing until they had time to beat again.
+const BREAK: Duration = Duration::from_millis(1_500);
+
+/// Whether a log has answered without a break for long enough that the silence of a process says that it died.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Contact {
+    answered: Option<Instant>,
+    /// When it answered again after a break.
+    back: Option<Instant>,
+}
+
+impl Contact {
+    /// Takes note that the log has answered.
+    pub fn answered(&mut self) {
+        let now = Instant::now();
+        if self.answered.is_some_and(|before| now - before >= BREAK) {
+            self.back = Some(now);
+        }
+        self.answered = Some(now);
+    }
+
+    /// Whether runs may be taken from silent processes. If there was no break since it was first asked, they may.
+    #[must_use]
+    pub fn is_steady(&self) -> bool {
+        let is_there = self.answered.is_some_and(|answered| answered.elapsed() < BREAK);
+        is_there && self.back.is_none_or(|back| back.elapsed() >= LEASE)
+    }
+}
+
 /// Takes the right to continue a run that was read up to this head.
 ///
 /// A run without a holder is taken at once: its process released it, or it waits, or it was never
 /// held. So is one whose holder ran on this machine and has ended. Any other holder may have
 /// crashed. A living holder beats every second, so this waits for a beat for the length of a
-/// [lease](LEASE). Without one the run is taken over. If the holder lives after all, its appends
+/// [lease](LEASE). Without one the run is taken over. A log that was unavailable is watched for that long again. If the holder lives after all, its appends
 /// are refused. No time of day is compared, so wrong or changed clocks make no difference.
 ///
 /// # Errors
@@ -107,6 +137,10 @@ struct Sighting {
     /// The end of the lease that the beat gave.
     until: i64,
     since: Instant,
+    /// When the log last said that it is still the last.
+    confirmed: Instant,
+    /// Whether it was the last for as long as a lease lasts.
+    is_silent: bool,
 }
 
 impl Watch {
@@ -138,15 +172,25 @@ impl Watch {
     async fn silence(&self, log: &dyn Log, run: &str, until: i64) -> Result<()> {
         const PAUSE: Duration = Duration::from_millis(100);
         let mut last = self.last.lock().await;
-        let seen = match *last {
-            Some(seen) if seen.until == until => seen,
-            _ => *last.insert(Sighting { until, since: Instant::now() }),
-        };
-        while seen.since.elapsed() < LEASE {
+        let now = Instant::now();
+        let new = Sighting { until, since: now, confirmed: now, is_silent: false };
+        let seen = last.get_or_insert(new);
+        if seen.until != until {
+            *seen = new;
+        }
+        while !seen.is_silent {
             if log.run(run).await?.and_then(|run| run.held_until) != Some(until) {
                 break;
             }
-            tokio::time::sleep(PAUSE).await;
+            let now = Instant::now();
+            if now - seen.confirmed >= BREAK {
+                seen.since = now;
+            }
+            seen.confirmed = now;
+            seen.is_silent = now - seen.since >= LEASE;
+            if !seen.is_silent {
+                tokio::time::sleep(PAUSE).await;
+            }
         }
         Ok(())
     }

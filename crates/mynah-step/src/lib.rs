@@ -87,7 +87,7 @@ pub use self::{
     heartbeat::{KeptLease, Moment},
     incoming_answer::IncomingAnswer,
     journal::Journal,
-    lease::{LEASE, take_over},
+    lease::{Contact, LEASE, take_over},
     metrics::{Watch, tell_exceeded},
     recorded_fact::RecordedFact,
     recorder::{Recorder, new_owner},

@@ -13,7 +13,7 @@ use std::{
 use futures_util::FutureExt as _;
 use mynah_data::{Error, ErrorKind, LogReason, Result, RunId};
 use mynah_log::{Lease, Log, Queue};
-use mynah_step::{BoxFuture, KeptLease, LEASE, Moment, SystemWorld, new_owner};
+use mynah_step::{BoxFuture, Contact, KeptLease, LEASE, Moment, SystemWorld, new_owner};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{
@@ -251,6 +251,8 @@ struct Runs {
     /// given it runs.
     owner: Option<String>,
     resting: HashMap<RunId, Rest>,
+    /// Nothing is claimed just after the log was unavailable: others could not say that they live.
+    contact: Contact,
     report: WorkerReport,
 }
 
@@ -346,7 +348,8 @@ impl Worker {
                 has_work |= self.look(&mut runs, &mut cursor).await?;
             }
             let is_time = claimed.is_none_or(|time| time.elapsed() >= pause);
-            if deadline.is_none() && (has_work || is_time) && runs.tasks.len() < self.concurrency {
+            let has_room = runs.tasks.len() < self.concurrency && runs.contact.is_steady();
+            if deadline.is_none() && (has_work || is_time) && has_room {
                 claimed = Some(Instant::now());
                 (has_work, pause) = self.claim(&mut runs).await?;
             }
@@ -466,6 +469,7 @@ impl Worker {
             }
             changes => changes?,
         };
+        runs.contact.answered();
         *cursor = Some(changes.cursor);
         let active: HashMap<&RunId, &Mailbox> =
             runs.active.values().map(|(run, mailbox)| (run, mailbox)).collect();

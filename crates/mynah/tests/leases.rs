@@ -182,6 +182,22 @@ async fn one_wait_serves_all_runs_that_a_killed_process_held() -> mynah::Result<
 }
 
 #[tokio::test(start_paused = true)]
+async fn silence_counts_while_the_log_is_watched_and_not_before() -> mynah::Result<()> {
+    let log = MemoryLog::new();
+    let mut stream = slow()?.chat("go").record(&log).stream();
+    let run = until_a_tool_runs(&mut stream).await?;
+    drop(stream);
+    log.lease(&run, "unheard/1", LEASE).await?;
+    let cut_off = tokio::time::timeout(LEASE / 3, resumed(&log, &run)).await;
+    assert!(cut_off.is_err(), "it still waits");
+    advance(Duration::from_secs(60)).await;
+    let (second, waited) = timed(resumed(&log, &run)).await;
+    assert_eq!(waited, LEASE);
+    drop(second?);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_killed_process_held_is_free_in_time_whatever_its_clock_said() -> mynah::Result<()> {
     for offset in [-HOUR, HOUR] {
         let log = MemoryLog::new();

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -17,7 +17,10 @@ use mynah::{
     testing::{self, Script, Scripted},
 };
 use serde_json::{Value, json};
-use tokio::{sync::Notify, time::sleep};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
 
 fn says(text: &str) -> Script {
     Script::new().text(text).stop()
@@ -267,6 +270,84 @@ async fn a_run_whose_owner_is_silent_is_continued_as_after_a_crash() {
     log.lease("r", "dead/1", Duration::ZERO).await.unwrap();
     working(Worker::new(&log).agent("a", engine), until(&log, "r", RunStatus::Completed)).await;
     assert_eq!(resumed_after(&log, "r").await, [Interruption::Crash]);
+}
+
+/// A log that a worker reaches unless it is away.
+#[derive(Clone)]
+struct Away {
+    log: MemoryLog,
+    is_away: Arc<AtomicBool>,
+}
+
+impl Away {
+    fn reach<'a, T: Send + 'a>(
+        &'a self,
+        ask: impl FnOnce(&'a MemoryLog) -> LogFuture<'a, T>,
+    ) -> LogFuture<'a, T> {
+        match self.is_away.load(SeqCst) {
+            true => Box::pin(std::future::ready(Err(Error::log(LogReason::Unavailable)))),
+            false => ask(&self.log),
+        }
+    }
+}
+
+impl Log for Away {
+    fn claim(
+        &self,
+        owner: &str,
+        term: Duration,
+        queues: &[&str],
+        limit: usize,
+    ) -> LogFuture<'_, Vec<Lease>> {
+        self.reach(|log| log.claim(owner, term, queues, limit))
+    }
+
+    fn changes(&self, cursor: Option<&str>, limit: usize) -> LogFuture<'_, Changes> {
+        self.reach(|log| log.changes(cursor, limit))
+    }
+
+    fn beat(&self, owner: &str, term: Duration) -> LogFuture<'_, ()> {
+        self.reach(|log| log.beat(owner, term))
+    }
+
+    forward_log!(self => self.log, except claim, changes, beat);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_the_log_takes_no_run_from_a_process_that_lives() {
+    let began = Instant::now();
+    let log = MemoryLog::new().with_clock(move || began.elapsed().as_nanos() as i64);
+    let log = Away { log, is_away: Arc::default() };
+    let model = Scripted::play([says("Done.")]);
+    let engine = Engine::new(model.clone());
+    engine.chat("go").record(&log).run_id("r").enqueue().await.unwrap();
+    let term = Duration::from_secs(3);
+    log.lease("r", "other/1", term).await.unwrap();
+    let other = log.clone();
+    let other = tokio::spawn(async move {
+        loop {
+            // A beat that fails is repeated with the next.
+            let _ = other.beat("other", term).await;
+            sleep(Duration::from_secs(1)).await;
+        }
+    });
+    let outages = async {
+        for seconds in [1, 2, 3, 4, 5, 10, 60] {
+            sleep(Duration::from_millis(5_700)).await;
+            log.is_away.store(true, SeqCst);
+            sleep(Duration::from_secs(seconds)).await;
+            log.is_away.store(false, SeqCst);
+        }
+        sleep(Duration::from_secs(10)).await;
+        assert_eq!(model.calls(), 0, "it has a living owner");
+        other.abort();
+        let died = Instant::now();
+        until(&log, "r", RunStatus::Completed).await;
+        let waited = died.elapsed();
+        assert!(waited <= Duration::from_secs(4), "{waited:?}");
+    };
+    working(Worker::new(&log).agent("a", engine), outages).await;
+    assert_eq!(resumed_after(&log.log, "r").await, [Interruption::Crash]);
 }
 
 #[tokio::test]
