@@ -156,7 +156,10 @@ async fn create(client: &Client) -> Result<()> {
         {
             return Ok(());
         }
-        if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+        if [&SqlState::INSUFFICIENT_PRIVILEGE, &SqlState::INVALID_SCHEMA_NAME]
+            .iter()
+            .any(|code| error.code() == Some(code))
+        {
             break;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
