@@ -5,6 +5,9 @@ use std::{error::Error as _, io};
 use mynah_data::{Error, LogReason};
 use tokio_postgres::error::SqlState;
 
+/// What to do about a role that lacks rights.
+pub(crate) const GRANT: &str = "grant the role what docs/postgres.md names";
+
 /// An error with this reason.
 pub(crate) fn log_error(reason: LogReason, why: impl std::fmt::Display) -> Error {
     Error::log(reason).with_message(format!("log error: {reason}: {why}"))
@@ -57,9 +60,7 @@ pub(crate) fn failure(error: tokio_postgres::Error) -> Error {
         code if *code == SqlState::UNDEFINED_TABLE => {
             (LogReason::Unusable, "run `mynah log init` with a role that may create tables")
         }
-        code if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
-            (LogReason::Unusable, "grant the role what docs/postgres.md names")
-        }
+        code if *code == SqlState::INSUFFICIENT_PRIVILEGE => (LogReason::Unusable, GRANT),
         code if is_of_another_session(code) => (
             LogReason::Unusable,
             "statements reach more than one session of the server; let the pooler use session mode, or connect without it",

@@ -383,6 +383,10 @@ impl Log for PostgresLog {
         })
     }
 
+    fn check_writable(&self) -> LogFuture<'_, ()> {
+        Box::pin(self.read_by(|client| async move { reads::check_rights(&client).await }))
+    }
+
     /// Lets the server reuse what the removed rows took. Its own log and its backups may have them for longer.
     fn wipe(&self) -> LogFuture<'_, ()> {
         Box::pin(async move {
