@@ -88,20 +88,22 @@ impl LogLocation {
         }
     }
 
-    /// Opens an existing log for writing.
+    /// Opens an existing log for writing. A server finds out with the first call whether it is there.
     pub(crate) fn open_to_write(&self) -> Result<Arc<dyn Log>, Failure> {
         self.is_there()?;
-        self.open()
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(url) => opened(mynah_postgres::PostgresLog::open_existing(url)),
+            _ => self.open(),
+        }
     }
 
     /// Opens an existing log read-only.
     pub(crate) fn open_to_read(&self) -> Result<Arc<dyn Log>, Failure> {
         self.is_there()?;
         match self {
-            Self::Memory => Ok(Arc::new(MemoryLog::new())),
             Self::Sqlite(path) => opened(SqliteLog::open_read_only(path)),
-            #[cfg(feature = "postgres")]
-            Self::Postgres(url) => opened(mynah_postgres::PostgresLog::open(url)),
+            _ => self.open_to_write(),
         }
     }
 
