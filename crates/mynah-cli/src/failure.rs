@@ -115,13 +115,10 @@ impl Failure {
         failure.because(error.clone())
     }
 
-    /// Whether a run or a log is missing.
+    /// Whether a run is missing.
     pub(crate) fn is_of_absence(&self) -> bool {
         let Cause::Library(error) = &self.cause else { return false };
-        matches!(
-            error.kind(),
-            ErrorKind::Log(LogReason::RunNotFound | LogReason::Unavailable | LogReason::Unusable)
-        )
+        error.kind() == ErrorKind::Log(LogReason::RunNotFound)
     }
 
     /// The same failure with a longer message.

@@ -130,7 +130,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
             loaded.push((name, agent));
         }
         let log = place.open()?;
-        check(log.as_ref()).await?;
+        check(log.as_ref(), !loaded.is_empty()).await?;
         let server = Server::new(log).concurrency(concurrency as usize);
         let server = queues.into_iter().fold(server, Server::queue);
         let server = if arguments.durable_events { server.durable_events() } else { server };
@@ -138,10 +138,14 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     })
 }
 
-/// Refuses a log that cannot be used. One that cannot be reached may be there soon.
-async fn check(log: &dyn Log) -> Result<(), Failure> {
+/// Refuses a log that cannot be used, or not be written by a server that performs runs. One that cannot be reached may be there soon.
+async fn check(log: &dyn Log, writes: bool) -> Result<(), Failure> {
     const PATIENCE: Duration = Duration::from_secs(5);
-    match timeout(PATIENCE, log.runs(RunFilter::new().limit(1))).await {
+    let used = async {
+        log.runs(RunFilter::new().limit(1)).await?;
+        if writes { log.check_writable().await } else { Ok(()) }
+    };
+    match timeout(PATIENCE, used).await {
         Ok(Err(error)) if error.kind() != ErrorKind::Log(LogReason::Unavailable) => {
             Err(Failure::of(&error).unusable())
         }
@@ -149,7 +153,7 @@ async fn check(log: &dyn Log) -> Result<(), Failure> {
             eprintln!("warning: the log cannot be used yet: {error}");
             Ok(())
         }
-        Ok(Ok(_)) => Ok(()),
+        Ok(Ok(())) => Ok(()),
         Err(_) => {
             eprintln!("warning: the log does not answer yet");
             Ok(())

@@ -25,7 +25,7 @@ pub(crate) enum LogLocation {
     Postgres(String),
 }
 
-/// A URL as people may see it: without the password of a database.
+/// A URL as people may see it: without the password of a database. In a command it works with `PGPASSWORD` or a password file.
 pub(crate) fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let (user, place) = rest.rsplit_once('@').unwrap_or(("", rest));
@@ -33,19 +33,13 @@ pub(crate) fn shown(url: &str) -> String {
     if user.contains(['/', '?']) {
         return format!("{scheme}://***");
     }
-    let user = match user.split_once(':') {
-        Some((user, _)) => format!("{user}:***@"),
-        None if user.is_empty() => String::new(),
-        None => format!("{user}@"),
-    };
+    let user = user.split(':').next().unwrap_or_default();
+    let at = if user.is_empty() { "" } else { "@" };
     let (place, options) = place.split_once('?').unwrap_or((place, ""));
-    let hide = |option: &str| match option.starts_with("password=") {
-        true => "password=***".to_owned(),
-        false => option.to_owned(),
-    };
-    let options = options.split('&').map(hide).collect::<Vec<_>>().join("&");
+    let options = options.split('&').filter(|option| !option.starts_with("password="));
+    let options = options.collect::<Vec<_>>().join("&");
     let mark = if options.is_empty() { "" } else { "?" };
-    format!("{scheme}://{user}{place}{mark}{options}")
+    format!("{scheme}://{user}{at}{place}{mark}{options}")
 }
 
 /// The URLs that a log can have.
@@ -94,20 +88,22 @@ impl LogLocation {
         }
     }
 
-    /// Opens an existing log for writing.
+    /// Opens an existing log for writing. A server finds out with the first call whether it is there.
     pub(crate) fn open_to_write(&self) -> Result<Arc<dyn Log>, Failure> {
         self.is_there()?;
-        self.open()
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(url) => opened(mynah_postgres::PostgresLog::open_existing(url)),
+            _ => self.open(),
+        }
     }
 
     /// Opens an existing log read-only.
     pub(crate) fn open_to_read(&self) -> Result<Arc<dyn Log>, Failure> {
         self.is_there()?;
         match self {
-            Self::Memory => Ok(Arc::new(MemoryLog::new())),
             Self::Sqlite(path) => opened(SqliteLog::open_read_only(path)),
-            #[cfg(feature = "postgres")]
-            Self::Postgres(url) => opened(mynah_postgres::PostgresLog::open(url)),
+            _ => self.open_to_write(),
         }
     }
 
@@ -123,7 +119,8 @@ impl LogLocation {
         }
     }
 
-    fn is_there(&self) -> Result<(), Failure> {
+    /// Refuses a file that is missing.
+    pub(crate) fn is_there(&self) -> Result<(), Failure> {
         match self {
             Self::Sqlite(path) if !Path::new(path).exists() => {
                 let why = format!("{path}: there is no such log; --log names another");
@@ -309,18 +306,15 @@ mod tests {
     #[test]
     fn a_password_is_not_shown() {
         for (url, expected) in [
-            ("postgres://ann:secret@h/d", "postgres://ann:***@h/d"),
+            ("postgres://ann:secret@h/d", "postgres://ann@h/d"),
             (
                 "postgres://ann:se:cr@et@h:5/d?sslmode=require",
-                "postgres://ann:***@h:5/d?sslmode=require",
+                "postgres://ann@h:5/d?sslmode=require",
             ),
-            (
-                "postgres://ann@h/d?a=b&password=secret&c=d",
-                "postgres://ann@h/d?a=b&password=***&c=d",
-            ),
+            ("postgres://ann@h/d?a=b&password=secret&c=d", "postgres://ann@h/d?a=b&c=d"),
             ("postgres://ann:se?cr/et@h/d", "postgres://***"),
             ("postgres://ann@h/d?password=sec@ret", "postgres://***"),
-            ("mysql://ann:secret@h/d", "mysql://ann:***@h/d"),
+            ("mysql://ann:secret@h/d", "mysql://ann@h/d"),
             ("postgres://ann@h/d", "postgres://ann@h/d"),
             ("sqlite://mynah.db", "sqlite://mynah.db"),
             ("memory:", "memory:"),

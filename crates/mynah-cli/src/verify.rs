@@ -74,7 +74,7 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         .open_to_read()
         .and_then(|log| runtime()?.block_on(verify(log.as_ref(), run.as_deref(), root, json)));
     verified.map_err(|failure| match run {
-        Some(name) if name != "last" && failure.is_of_absence() => {
+        Some(name) if name != "last" && (failure.is_of_absence() || place.is_there().is_err()) => {
             failure.adding(&match Path::new(&name).is_dir() {
                 true => format!("; and {name:?} is a folder, not a file"),
                 false => format!("; nor is there a file {name:?}"),

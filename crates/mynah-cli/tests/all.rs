@@ -18,6 +18,8 @@ mod continued;
 mod conversation;
 mod conversation_pipes;
 mod crash;
+#[cfg(feature = "postgres")]
+mod database;
 mod demo;
 mod doctor;
 mod error_texts;

@@ -80,7 +80,7 @@ fn the_password_of_a_database_is_never_shown() {
     }
     // A URL that cannot be read is shown without it as well.
     let told = run(["runs", "--log", "mysql://ann:pass-word@h/d"]);
-    assert!(told.stderr.contains("mysql://ann:***@h/d"), "{}", told.stderr);
+    assert!(told.stderr.contains("mysql://ann@h/d"), "{}", told.stderr);
 }
 
 #[test]

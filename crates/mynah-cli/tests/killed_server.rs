@@ -230,6 +230,33 @@ async fn a_server_says_that_its_database_stopped_and_finishes_its_runs_when_that
 }
 
 #[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_role_loses_a_right_is_not_ready() {
+    let Some(database) = postgres::start() else { return };
+    let owner = mynah_postgres::PostgresLog::open(&database.fresh()).unwrap();
+    owner.init().await.unwrap();
+    database.sql("CREATE ROLE worker LOGIN; GRANT USAGE ON SCHEMA s0 TO worker");
+    // No more than it needs to perform runs.
+    database.sql("SET search_path = s0; GRANT SELECT ON ALL TABLES IN SCHEMA s0 TO worker; \
+        GRANT INSERT, UPDATE ON mynah_beats, mynah_heads, mynah_inbox, mynah_parts, mynah_runs, mynah_seals, mynah_writers TO worker; \
+        GRANT INSERT ON mynah_commits, mynah_records TO worker; GRANT UPDATE ON mynah_turns TO worker; \
+        GRANT DELETE ON mynah_beats, mynah_commits, mynah_parts, mynah_writers TO worker");
+    let url = database.url("s0", database.port).replace("test@", "worker@");
+    let arguments = [file("lost-right.json", agent()), "--log".to_owned(), url];
+    let (_process, address) = Process::start(&arguments);
+    let client = Client::new(&format!("http://{address}")).unwrap();
+    client.start("look").run_id("run").send().await.unwrap();
+    timeout(Duration::from_secs(60), ended(&client, "run")).await.unwrap();
+    assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+    database.sql("REVOKE INSERT, UPDATE ON s0.mynah_records, s0.mynah_heads FROM worker");
+    let ready = get(address, "/readyz").await;
+    let lacking = "INSERT on mynah_heads, mynah_records, and UPDATE on mynah_heads";
+    assert!(ready.starts_with("HTTP/1.1 503") && ready.contains(lacking), "{ready}");
+    database.sql("GRANT INSERT, UPDATE ON s0.mynah_records, s0.mynah_heads TO worker");
+    assert!(get(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+}
+
+#[cfg(feature = "postgres")]
 async fn ended(client: &Client, run: &str) -> mynah::log::RunStatus {
     loop {
         let run = client.run(run).await.unwrap();

@@ -86,6 +86,11 @@ pub trait Log: Send + Sync + 'static {
         Box::pin(async { Ok(()) })
     }
 
+    /// Checks that this process has the rights to begin, continue and claim runs. Nothing is written, so a full disk is not noticed.
+    fn check_writable(&self) -> LogFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Erases the bytes of removed data from the log's files, and waits a moment for concurrent
     /// readers of the old data. It fails if they continue to read; then the next writer erases
     /// them.
@@ -233,6 +238,7 @@ macro_rules! forward_log {
             runs(filter: $crate::RunFilter) -> $crate::RunPage;
             seals(from: u64, limit: usize) -> Vec<$crate::SealedRun>;
             check() -> ();
+            check_writable() -> ();
             wipe() -> ();
             lease(run: &str, owner: &str, term: ::std::time::Duration) -> $crate::Lease;
             take(run: &str, owner: &str, term: ::std::time::Duration, seen: Option<i64>) -> $crate::Lease;
@@ -272,6 +278,7 @@ macro_rules! forward_log {
     (@ runs [runs $($own:ident)*] $($written:tt)*) => {};
     (@ seals [seals $($own:ident)*] $($written:tt)*) => {};
     (@ check [check $($own:ident)*] $($written:tt)*) => {};
+    (@ check_writable [check_writable $($own:ident)*] $($written:tt)*) => {};
     (@ wipe [wipe $($own:ident)*] $($written:tt)*) => {};
     (@ lease [lease $($own:ident)*] $($written:tt)*) => {};
     (@ take [take $($own:ident)*] $($written:tt)*) => {};

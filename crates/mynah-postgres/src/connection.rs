@@ -41,6 +41,8 @@ pub(crate) const HOURS: i64 = 24;
 #[derive(Clone)]
 pub(crate) struct Connector {
     target: Target,
+    /// Whether it makes the tables where there are none.
+    pub(crate) creates: bool,
     /// Why the server could not be reached the last time, while it is down.
     outage: Arc<Mutex<Option<mynah_data::Error>>>,
     /// What the server warned of.
@@ -49,7 +51,7 @@ pub(crate) struct Connector {
 
 impl Connector {
     pub(crate) fn new(target: Target) -> Self {
-        Self { target, outage: Arc::default(), warnings: Arc::default() }
+        Self { target, creates: true, outage: Arc::default(), warnings: Arc::default() }
     }
 
     /// One that has its own warnings.
@@ -123,6 +125,12 @@ impl Connector {
         let version = match client.query_typed("SELECT version FROM mynah_schema", &[]).await {
             Ok(rows) => rows.first().and_then(|row| row.try_get::<_, i32>(0).ok()),
             Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => {
+                if !self.creates {
+                    let why = format!(
+                        "{name}: there is no log in this database, or not in this schema; name another, or run `mynah log init`"
+                    );
+                    return Err(log_error(LogReason::Unusable, why).caused_by(error));
+                }
                 create(&client).await?;
                 return Ok(client);
             }
@@ -156,7 +164,10 @@ async fn create(client: &Client) -> Result<()> {
         {
             return Ok(());
         }
-        if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+        if [&SqlState::INSUFFICIENT_PRIVILEGE, &SqlState::INVALID_SCHEMA_NAME]
+            .iter()
+            .any(|code| error.code() == Some(code))
+        {
             break;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;

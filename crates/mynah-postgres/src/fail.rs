@@ -1,7 +1,12 @@
 //! What a failure of PostgreSQL means, and what to do.
 
+use std::{error::Error as _, io};
+
 use mynah_data::{Error, LogReason};
 use tokio_postgres::error::SqlState;
+
+/// What to do about a role that lacks rights.
+pub(crate) const GRANT: &str = "grant the role what docs/postgres.md names";
 
 /// An error with this reason.
 pub(crate) fn log_error(reason: LogReason, why: impl std::fmt::Display) -> Error {
@@ -46,8 +51,8 @@ fn is_of_another_session(code: &SqlState) -> bool {
 /// What a failure means to those who use the log.
 pub(crate) fn failure(error: tokio_postgres::Error) -> Error {
     let Some(refusal) = error.as_db_error() else {
-        let why = format!("PostgreSQL: {}", chain(&error));
-        return unavailable(format!("{why}; see that the server runs and can be reached"))
+        let (reason, advice) = outage(&error);
+        return log_error(reason, format!("PostgreSQL: {}; {advice}", chain(&error)))
             .caused_by(error);
     };
     let code = refusal.code().clone();
@@ -55,9 +60,7 @@ pub(crate) fn failure(error: tokio_postgres::Error) -> Error {
         code if *code == SqlState::UNDEFINED_TABLE => {
             (LogReason::Unusable, "run `mynah log init` with a role that may create tables")
         }
-        code if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
-            (LogReason::Unusable, "grant the role what docs/postgres.md names")
-        }
+        code if *code == SqlState::INSUFFICIENT_PRIVILEGE => (LogReason::Unusable, GRANT),
         code if is_of_another_session(code) => (
             LogReason::Unusable,
             "statements reach more than one session of the server; let the pooler use session mode, or connect without it",
@@ -70,6 +73,9 @@ pub(crate) fn failure(error: tokio_postgres::Error) -> Error {
             .contains(code) =>
         {
             (LogReason::Unusable, "give the right user and password")
+        }
+        code if *code == SqlState::INVALID_SCHEMA_NAME => {
+            (LogReason::Unusable, "create the schema that search_path names first")
         }
         code if *code == SqlState::INVALID_CATALOG_NAME => {
             (LogReason::Unusable, "create the database, or give another name")
@@ -87,6 +93,26 @@ pub(crate) fn failure(error: tokio_postgres::Error) -> Error {
     };
     let why = format!("PostgreSQL: {} ({}): {advice}", refusal.message(), code.code());
     log_error(reason, why).caused_by(error)
+}
+
+/// What it means that there is no answer of the server. Waiting helps against a lost connection, and not against wrong settings.
+fn outage(error: &tokio_postgres::Error) -> (LogReason, &'static str) {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+    // Certificates and names that TLS does not accept are reported as such.
+    let is_setting = cause.is_none_or(|cause| {
+        matches!(cause.kind(), io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput)
+    });
+    // The client does not tell kinds of errors apart in any other way.
+    match &*error.to_string() {
+        "invalid configuration" => (
+            LogReason::Unusable,
+            "correct the URL; the password may also be in PGPASSWORD or in the password file",
+        ),
+        "error performing TLS handshake" if is_setting => {
+            (LogReason::Unusable, "give an sslmode and certificates that fit the server")
+        }
+        _ => (LogReason::Unavailable, "see that the server runs and can be reached"),
+    }
 }
 
 /// An error with its causes.

@@ -74,7 +74,8 @@ const BATCH: usize = 64 << 20;
 /// when they are needed, and again when they are lost. Operations that fail meanwhile have the
 /// reason `unavailable` and can be retried.
 ///
-/// The tables are made by the first process that connects, if its role may do so. A clone is the same log; the last of them waits
+/// The tables are made by the first process that connects, if its role may do so; [`open_existing`](Self::open_existing) makes none.
+/// A clone is the same log; the last of them waits
 /// for what is still to be written, for a while.
 #[derive(Clone)]
 pub struct PostgresLog(Arc<Inner>);
@@ -110,11 +111,24 @@ impl PostgresLog {
     /// # Errors
     /// A URL that cannot be read, or a system that has no more threads.
     pub fn open(url: &str) -> Result<Self> {
+        Self::connecting(url, true)
+    }
+
+    /// The same, of a log that exists: where the tables are missing, operations fail instead of making them.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_existing(url: &str) -> Result<Self> {
+        Self::connecting(url, false)
+    }
+
+    fn connecting(url: &str, creates: bool) -> Result<Self> {
         let target = Target::parse(url)?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
         let (jobs, asked) = mpsc::unbounded_channel();
         let waiters = Arc::new(Waiters::default());
-        let connector = Connector::new(target.clone());
+        let mut connector = Connector::new(target.clone());
+        connector.creates = creates;
         let writer = Writer::new(connector.another(), Arc::clone(&waiters));
         let reader = Reader { connector, client: Mutex::default(), opening: AsyncMutex::default() };
         let handle = runtime.handle().clone();
@@ -381,6 +395,10 @@ impl Log for PostgresLog {
             let check = |client: Client| async move { reads::check(&client).await };
             self.maintain(check).await.map(drop)
         })
+    }
+
+    fn check_writable(&self) -> LogFuture<'_, ()> {
+        Box::pin(self.read_by(|client| async move { reads::check_rights(&client).await }))
     }
 
     /// Lets the server reuse what the removed rows took. Its own log and its backups may have them for longer.

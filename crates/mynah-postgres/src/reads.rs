@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use mynah_data::{Error, Result, RunId};
+use mynah_data::{Error, LogReason, Result, RunId};
 use mynah_log::{
     AnswerPart, Body, Changes, Corrupt, Fact, Hash, InboxMessage, MAINTENANCE, Record, Removed,
     RunChange, RunFilter, RunPage, RunStatus, RunSummary, SealedRun, Tombstone,
@@ -18,7 +18,7 @@ use tokio_postgres::{
 
 use crate::{
     connection::{HOURS, NUMBERS, TEXTS, sought},
-    fail::failure,
+    fail::{GRANT, failure, log_error},
     row::{Known, SELECT, get},
 };
 
@@ -27,6 +27,31 @@ const PORTION: i64 = 16 << 20;
 
 /// How many rows are read at once.
 const ROWS: usize = 1_000;
+
+/// What beginning, continuing and claiming runs does with tables: the names are without `mynah_`. The server demands a right also
+/// where no row is changed.
+const RIGHTS: [(&str, &str); 4] = [
+    ("SELECT", "beats commits heads inbox parts pruned records runs schema seals turns writers"),
+    ("INSERT", "beats commits heads inbox parts records runs seals writers"),
+    ("UPDATE", "beats heads inbox parts runs seals turns writers"),
+    ("DELETE", "beats commits parts writers"),
+];
+
+/// Refuses a role without these rights.
+pub(crate) async fn check_rights(client: &Client) -> Result<()> {
+    let (rights, tables): (Vec<&str>, Vec<&str>) = RIGHTS.into_iter().unzip();
+    let select = "SELECT r || ' on ' || string_agg('mynah_' || t, ', ') FROM unnest($1::text[], $2::text[]) AS n(r, ts), \
+                  unnest(string_to_array(ts, ' ')) AS t WHERE NOT has_table_privilege('mynah_' || t, r) GROUP BY r ORDER BY r";
+    let given: [(&(dyn ToSql + Sync), Type); 2] = [(&rights, TEXTS), (&tables, TEXTS)];
+    let rows = client.query_typed(select, &given).await.map_err(failure)?;
+    let lacking: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let lacking = lacking.join(", and ");
+    let why = format!("PostgreSQL: the role has no right to {lacking}: {GRANT}");
+    Err(log_error(LogReason::Unusable, why))
+}
 
 fn clamped(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)

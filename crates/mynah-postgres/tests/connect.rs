@@ -69,6 +69,7 @@ fn a_password_comes_from_the_url_a_variable_or_the_password_file() {
     let url = format!("postgres://ann@127.0.0.1:{port}/postgres");
     let refused = connect(&url, &[]);
     assert!(!is_connected(&refused), "{refused}");
+    assert!(refused.contains("unusable") && refused.contains("PGPASSWORD"), "{refused}");
     let encoded = "a%20pass%3Aword%20with%20%5C%20in%20it";
     let in_url = format!("postgres://ann:{encoded}@127.0.0.1:{port}/postgres");
     assert!(is_connected(&connect(&in_url, &[])));
@@ -126,6 +127,9 @@ fn a_server_is_verified_when_that_is_asked_for() {
     let Some((own, other)) = certificates(server.folder()) else {
         return eprintln!("notice: openssl is not installed, so TLS was not tested");
     };
+    let plain = format!("postgres://test@localhost:{}/postgres?sslmode=verify-full", server.port);
+    let told = connect(&plain, &[]);
+    assert!(told.contains("unusable") && told.contains("give an sslmode"), "{told}");
     server.speak_tls();
     let url = |host: &str, options: &str| {
         format!("postgres://test@{host}:{}/postgres?{options}", server.port)
@@ -143,6 +147,7 @@ fn a_server_is_verified_when_that_is_asked_for() {
     ] {
         let told = connect(host, &options);
         assert_eq!(is_connected(&told), connects, "{host} {options}: {told}");
+        assert!(connects || told.contains("unusable"), "{host} {options}: {told}");
     }
     // Without TLS nothing gets in, so what got in before was encrypted.
     server.demand_tls();

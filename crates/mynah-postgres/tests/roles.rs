@@ -32,6 +32,29 @@ async fn a_role_without_the_right_to_create_tables_works_once_they_are_there() {
     assert_eq!(newer.reason(), "schema_too_new");
 }
 
+#[tokio::test]
+async fn an_existing_log_is_opened_and_none_is_made() {
+    let Some(server) = server::start() else { return };
+    let url = server.fresh();
+    let log = PostgresLog::open_existing(&url).expect("a URL");
+    let absent = log.append(Sample::new("run", 0).batch()).await.expect_err("no tables");
+    assert_eq!(absent.reason(), "unusable");
+    assert!(absent.to_string().contains("there is no log in this database"), "{absent}");
+    assert_eq!(server.sql("SELECT count(*) FROM pg_tables WHERE schemaname = 's0'"), "0");
+    PostgresLog::open(&url).expect("a URL").init().await.expect("tables");
+    let log = PostgresLog::open_existing(&url).expect("a URL");
+    log.append(Sample::new("run", 0).batch()).await.expect("a new run");
+}
+
+#[tokio::test]
+async fn a_schema_that_is_missing_is_to_be_created_first() {
+    let Some(server) = server::start() else { return };
+    let log = PostgresLog::open(&server.url("absent", server.port)).expect("a URL");
+    let absent = log.init().await.expect_err("no schema");
+    assert_eq!(absent.reason(), "unusable");
+    assert!(absent.to_string().contains("create the schema"), "{absent}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_check_that_takes_long_holds_up_no_reads() {
     let Some(server) = server::start() else { return };

@@ -331,11 +331,13 @@ pub(crate) async fn ready(State(app): State<App>) -> Result {
     }
 }
 
-/// Reads runs, and writes something if this server performs runs, within the time that a probe has.
+/// Reads runs, within the time that a probe has. If this server performs runs, it writes something, and checks that it may write
+/// the rest.
 async fn probe(app: &App, filter: RunFilter) -> std::result::Result<RunPage, String> {
     const TIME: Duration = Duration::from_secs(3);
     let used = async {
         if !app.agents.0.is_empty() {
+            app.log.check_writable().await?;
             app.log.beat("probe", TIME).await?;
         }
         app.log.runs(filter).await

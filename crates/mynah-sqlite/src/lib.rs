@@ -266,6 +266,10 @@ impl Log for SqliteLog {
         }))
     }
 
+    fn check_writable(&self) -> LogFuture<'_, ()> {
+        Box::pin(async move { self.writer().map(drop) })
+    }
+
     fn wipe(&self) -> LogFuture<'_, ()> {
         Box::pin(async move {
             self.writer()?;
