@@ -2,7 +2,9 @@
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
-use mynah_data::{Error, Message, ModelRef, Part, Result, Role, RunId, Thread};
+use mynah_data::{
+    Error, ErrorKind, LogReason, Message, ModelRef, Part, Result, Role, RunId, Thread,
+};
 use mynah_log::{About, Continues, Fact, Log, Parent, Record, RunSummary, SessionLink};
 use mynah_step::{RecordedFact, Recorder, SystemWorld, World, active, was_redacted};
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
@@ -228,10 +230,25 @@ impl Fork {
             };
             recorder.push(&fact)?;
         }
-        poll_fn(|cx| recorder.poll_flush(cx)).await?;
-        Ok(Forked { run_id: recorder.run_id().clone(), parent })
+        let run_id = recorder.run_id().clone();
+        match poll_fn(|cx| recorder.poll_flush(cx)).await {
+            Err(error) if IS_TAKEN.contains(&error.kind()) => {
+                let message = format!(
+                    "log error: run_exists: run {run_id} exists; a fork needs another run id"
+                );
+                Err(Error::log(LogReason::RunExists).with_message(message).with("run_id", &*run_id))
+            }
+            flushed => flushed.map(|()| Forked { run_id, parent }),
+        }
     }
 }
+
+/// The errors of a log that has a run with the id of a new one.
+const IS_TAKEN: [ErrorKind; 3] = [
+    ErrorKind::Log(LogReason::Sealed),
+    ErrorKind::Log(LogReason::HeadMismatch),
+    ErrorKind::Log(LogReason::Leased),
+];
 
 /// A user message with another text. Its images stay.
 fn with_text(message: &Message, text: &str) -> Message {
