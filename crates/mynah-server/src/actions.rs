@@ -222,7 +222,7 @@ pub(crate) struct Start {
 }
 
 /// The queue of runs that name none. If their process dies, any server or worker continues them.
-const QUEUE: &str = "default";
+pub(crate) const QUEUE: &str = "default";
 
 /// `POST /v1/runs`
 pub(crate) async fn start(
@@ -482,6 +482,7 @@ pub(crate) async fn fork(
         |model: &String| run.model.as_ref().is_none_or(|known| !known.ends_with(&**model));
     let model = asked.clone().or(of_agent.filter(is_other).map(Into::into));
     let copy = model.into_iter().fold(copy, mynah::Fork::model);
+    let copy = continues.iter().fold(copy, |copy, agent| copy.agent(&agent.name));
     let (forked, is_left) = match (copy.await, fork.key.clone()) {
         (Ok(forked), _) => (forked.run_id, true),
         // The same request came before, and may not have continued it.

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::{
     actions::serving,
-    common::{Running, engine, json_of, problem_of, says},
+    common::{Running, engine, json_of, paced, problem_of, says},
 };
 
 #[tokio::test]
@@ -302,6 +302,45 @@ async fn an_agent_whose_model_has_no_provider_calls_no_model_of_one() {
 }
 
 #[tokio::test]
+async fn a_fork_whose_server_is_gone_is_continued_by_another() {
+    let log = Arc::new(MemoryLog::new());
+    let (slow, permits) = paced(3);
+    let serve = async || {
+        let server = Server::new(Arc::clone(&log)).drain(Duration::from_millis(50));
+        let other = Agent::new("other", engine([says("Hi.")]));
+        Running::start(server.agent(other).agent(Agent::new("slow", slow.clone().model("m")))).await
+    };
+    let mut first = serve().await;
+    permits.add_permits(100);
+    let start = json!({"agent": "slow", "input": "Hi", "key": "one"});
+    first.post("/v1/runs?wait=30", &start).await;
+    permits.forget_permits(100);
+    for (key, more) in [
+        ("plain", json!({})),
+        ("said", json!({"message": "And?"})),
+        ("model", json!({"model": "m-2"})),
+        ("tried", json!({"recorded_tools": true})),
+    ] {
+        let mut body = json!({"at": 1, "key": key, "resume": true});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        assert_eq!(first.post("/v1/runs/one/fork", &body).await.status(), StatusCode::CREATED);
+        while log.head(key).await.unwrap().unwrap().seq < 3 {
+            log.wait(key, 2).await.unwrap();
+        }
+    }
+    first.stop();
+    first.stopped().await.unwrap();
+    let second = serve().await;
+    permits.add_permits(100);
+    for key in ["plain", "said", "model", "tried"] {
+        let stopped = tokio::time::timeout(Duration::from_secs(20), stopped(&log, key)).await;
+        let run = second.json(&format!("/v1/runs/{key}")).await;
+        assert!(stopped.is_ok(), "{run}");
+        assert_eq!(run["status"], "completed", "{run}");
+    }
+}
+
+#[tokio::test]
 async fn a_fork_that_is_refused_leaves_nothing_behind() {
     let log = Arc::new(MemoryLog::new());
     let other = Engine::new(Scripted::new([says("Hello.")]).unwrap()).model("other");
@@ -322,6 +361,10 @@ async fn a_fork_that_is_refused_leaves_nothing_behind() {
     assert_eq!(fork(json!({"at": 1, "key": "two"})).await, exists);
     let (status, code) = fork(json!({"at": 1, "key": "last"})).await;
     assert_eq!((status, &*code), (422, "validation_error/invalid_options"));
+    // A fork with the id of a continuation is none.
+    server.post("/v1/runs/one/fork", &json!({"at": 1, "key": "two~2"})).await;
+    let cancel = server.post("/v1/runs/two/signals", &json!({"cancel": true})).await;
+    assert_eq!(problem_of(cancel).await, (409, "log_error/sealed".to_owned()));
 }
 
 #[tokio::test]

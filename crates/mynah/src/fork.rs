@@ -48,6 +48,7 @@ pub fn fork_run<L: Log + Clone>(log: &L, run: impl AsRef<str>, at: u64) -> Fork 
         system: None,
         said: None,
         model: None,
+        agent: None,
     }
 }
 
@@ -66,6 +67,7 @@ pub struct Fork {
     system: Option<String>,
     said: Option<String>,
     model: Option<String>,
+    agent: Option<String>,
 }
 
 mynah_data::partial_debug! { Fork { run, at, id } }
@@ -90,6 +92,13 @@ fn place<S: Serializer>(parent: &Parent, serializer: S) -> std::result::Result<S
 }
 
 impl Fork {
+    /// Names the agent that the branch is continued with, for [workers](crate::Worker).
+    #[doc(hidden)]
+    pub fn agent(mut self, name: impl Into<String>) -> Self {
+        self.agent = Some(name.into());
+        self
+    }
+
     /// The id of the new run, instead of a fresh one.
     pub fn run_id(mut self, id: impl Into<RunId>) -> Self {
         self.id = Some(id.into());
@@ -183,7 +192,7 @@ impl Fork {
 
     async fn copy(mut self) -> Result<Forked> {
         let beginning = self.beginning().await?;
-        let Self { log, run, at, world, id, link, model, .. } = self;
+        let Self { log, run, at, world, id, link, model, agent, .. } = self;
         id.as_deref().map_or(Ok(()), check_run_id)?;
         let mut records = Vec::new();
         // The whole run is verified, and what follows may have been removed.
@@ -220,7 +229,9 @@ impl Fork {
         for kept in records {
             let fact = match kept.into_fact() {
                 Fact::RunStarted { thread, extent, about } => {
-                    let about = about.map_or_else(About::default, |about| *about);
+                    let mut about = about.map_or_else(About::default, |about| *about);
+                    let agent = agent.clone().map(|agent| ("agent".to_owned(), agent.into()));
+                    about.options.extend(agent);
                     let (thread, session) = beginning.clone().unwrap_or((thread, about.session));
                     let model = model.clone().or(about.model);
                     let about = About { parent: Some(parent.clone()), session, model, ..about };
