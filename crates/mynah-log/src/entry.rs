@@ -6,8 +6,8 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use mynah_data::{Error, LogReason, Result, RunId};
 
 use crate::{
-    Append, Corrupt, Head, Kind, Lease, MAINTENANCE, MAX_RUN_ID, Removed, RunChange, RunStatus,
-    RunSummary, Tombstone, clock::nanos,
+    Append, Corrupt, Head, Kind, Lease, MAINTENANCE, MAX_RUN_ID, Queue, Removed, RunChange,
+    RunStatus, RunSummary, Tombstone, clock::nanos,
 };
 
 /// A batch whose records form a chain onto the head that it expects.
@@ -133,15 +133,8 @@ impl IndexEntry {
     /// Whether the names that the index is searched by can be stored.
     fn check_names(&self) -> Result<()> {
         let RunSummary { session_id, queue, .. } = &self.summary;
-        let queue = queue.as_deref();
-        for (name, value) in [
-            ("session", session_id.as_deref()),
-            ("queue", queue.map(|queue| &*queue.name)),
-            ("concurrency_key", queue.and_then(|queue| queue.key.as_deref())),
-        ] {
-            value.map_or(Ok(()), |value| check_name(name, value))?;
-        }
-        Ok(())
+        session_id.as_deref().map_or(Ok(()), |session| check_name("session", session))?;
+        queue.as_deref().map_or(Ok(()), check_queue)
     }
 
     /// The summary for readers of the index.
@@ -159,6 +152,10 @@ impl IndexEntry {
     /// Takes in one more batch, if it may follow.
     pub fn follow(&mut self, checked: &Checked) -> Result<()> {
         self.admit(&checked.batch)?;
+        if let (None, Some(queue)) = (&self.summary.queue, &checked.batch.queue) {
+            check_queue(queue)?;
+            self.summary.queue = Some(Arc::new(queue.clone()));
+        }
         if let (Some(hold), Some(_)) = (&checked.batch.hold, checked.batch.fence) {
             self.hold(&hold.owner, hold.term, checked.now);
         }
@@ -343,6 +340,11 @@ pub(crate) fn check_id(run: &str) -> Result<()> {
 /// One that the id of a run may not be either: empty, too long, or with the character U+0000.
 pub fn check_message_id(id: &str) -> Result<()> {
     check_name("message_id", id)
+}
+
+fn check_queue(queue: &Queue) -> Result<()> {
+    check_name("queue", &queue.name)?;
+    queue.key.as_deref().map_or(Ok(()), |key| check_name("concurrency_key", key))
 }
 
 /// Whether this can be an id that logs are searched by: of a run, a message, a session or a queue. `name` is what the error calls it.

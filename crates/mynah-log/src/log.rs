@@ -323,7 +323,7 @@ pub struct Append {
     pub hold: Option<Hold>,
     /// The requested durability; none leaves it to the log.
     pub durability: Option<Durability>,
-    /// The queue of a new run, if workers should claim it.
+    /// The queue of a run that has none yet, if workers should claim it.
     pub queue: Option<Queue>,
     /// When a run that is parked with this append can continue; see [`wake_at`](Self::wake_at).
     pub wake_at: Option<i64>,
@@ -370,7 +370,7 @@ impl Append {
         /// The same, and as safe as this. A log may make them safer.
         durability(durability: impl Into<Option<Durability>>) = durability.into();
 
-        /// The same, and workers may [claim](Log::claim) the run from this queue. It has an effect on a new run alone.
+        /// The same, and workers may [claim](Log::claim) the run from this queue. A run that has a queue keeps it.
         queue(queue: impl Into<Option<Queue>>) = queue.into();
 
         /// The same, and the run is parked: it has no owner afterwards, and it can continue at this time, in nanoseconds since 1970, or as

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Head, MAX_PAYLOAD, RunStatus};
 
-/// The queue that a run waits in, and its rank there. It is set by a run's first append and stays as it is.
+/// The queue that a run waits in, and its rank there. It is set by the first append that names one and stays as it is.
 ///
 /// ```
 /// # mod mynah { pub use mynah_log as log; }

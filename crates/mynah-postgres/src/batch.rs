@@ -105,7 +105,8 @@ fn is_count(count: usize, part: &str, column: &str) -> String {
 const HEAD: &str = "run, version, updated, records, hash";
 
 /// The id of a run, and its columns that change less often than its head.
-const CHANGING: &str = "id, status, model, turns, tool_calls, input_tokens, output_tokens, cost, sealed, token, owner, wake, delivered";
+const CHANGING: &str = "id, status, model, turns, tool_calls, input_tokens, output_tokens, cost, sealed, token, owner, wake, delivered, \
+                        queue, priority, shared, at_most";
 
 impl Batch {
     /// Whether there is nothing to write but, maybe, rows of runs.
@@ -327,6 +328,7 @@ fn columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> Vec<String>
         statement.column(each().map(of), NUMBERS)
     };
     let owner = |known: &'a Known| known.entry.holder.as_ref().map(|holder| &*holder.owner);
+    let queue = || each().map(|known| known.entry.summary.queue.as_deref());
     vec![
         statement.column(each().map(|known| &*summary(known).run_id), TEXTS),
         statement.column(each().map(|known| summary(known).status as i16), Type::INT2_ARRAY),
@@ -341,22 +343,21 @@ fn columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> Vec<String>
         statement.column(each().map(owner), TEXTS),
         numbers(statement, &Known::wake),
         numbers(statement, &|known| known.delivered),
-    ]
-}
-
-/// The columns that a run has from its beginning.
-const FIXED: &str = "started, session, queue, priority, shared, at_most";
-
-/// These columns, in the order of their names.
-fn fixed_columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> [String; 6] {
-    let each = || runs.iter().map(|known| &known.entry.summary);
-    let queue = || each().map(|summary| summary.queue.as_deref());
-    [
-        statement.column(each().map(|summary| summary.started), NUMBERS),
-        statement.column(each().map(|summary| summary.session_id.as_deref()), TEXTS),
         statement.column(queue().map(|queue| queue.map(|queue| &*queue.name)), TEXTS),
         statement.column(queue().map(|queue| queue.map(|queue| queue.priority)), Type::INT4_ARRAY),
         statement.column(queue().map(|queue| queue.and_then(|queue| queue.key.as_deref())), TEXTS),
         statement.column(queue().map(|queue| queue.map(|queue| i64::from(queue.limit))), NUMBERS),
+    ]
+}
+
+/// The columns that a run has from its beginning.
+const FIXED: &str = "started, session";
+
+/// These columns, in the order of their names.
+fn fixed_columns<'a>(statement: &mut Statement<'a>, runs: &[&'a Known]) -> [String; 2] {
+    let each = || runs.iter().map(|known| &known.entry.summary);
+    [
+        statement.column(each().map(|summary| summary.started), NUMBERS),
+        statement.column(each().map(|summary| summary.session_id.as_deref()), TEXTS),
     ]
 }

@@ -47,6 +47,7 @@ struct Changing {
     is_sealed: bool,
     token: u64,
     owner: Option<String>,
+    has_queue: bool,
     wake: i64,
     delivered: i64,
 }
@@ -139,7 +140,7 @@ impl Known {
     }
 
     fn changing(&self) -> Changing {
-        let RunSummary { status, model, totals, seal, .. } = &self.entry.summary;
+        let RunSummary { status, model, totals, seal, queue, .. } = &self.entry.summary;
         Changing {
             status: *status,
             model: model.clone(),
@@ -147,6 +148,7 @@ impl Known {
             is_sealed: seal.is_some(),
             token: self.entry.token,
             owner: self.entry.holder.as_ref().map(|holder| holder.owner.clone()),
+            has_queue: queue.is_some(),
             wake: self.wake(),
             delivered: self.delivered,
         }

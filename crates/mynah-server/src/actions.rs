@@ -9,9 +9,9 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use mynah::{
-    CancelHandle, Error, ErrorKind, EventId, LogReason, Message, RecordedTools,
-    Result as MynahResult, RunEvent, RunId, Session, SessionReason, Status, SystemWorld, Thread,
-    World as _, fork_run,
+    CancelHandle, Error, ErrorKind, EventId, LogReason, Message, ModelRef, RecordedTools,
+    Result as MynahResult, Resume, RunEvent, RunId, Session, SessionReason, Status, SystemWorld,
+    Thread, World as _, fork_run,
     log::{Fact, Log, Queue, RunStatus},
     replay_run, restore_session,
 };
@@ -54,9 +54,14 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
         let late =
             |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "body_late", "the body took too long");
         let bytes = read.map_err(late)?.map_err(|refused| {
-            let is_large = refused.status() == StatusCode::PAYLOAD_TOO_LARGE;
-            let reason = if is_large { "body_too_large" } else { "body_unreadable" };
-            Problem::new(refused.status(), reason, format!("body: {}", refused.body_text()))
+            let (reason, why) = match refused.status() {
+                StatusCode::PAYLOAD_TOO_LARGE => (
+                    "body_too_large",
+                    format!("it has more than {} bytes, which `--max-body` allows", app.max_body),
+                ),
+                _ => ("body_unreadable", refused.body_text()),
+            };
+            Problem::new(refused.status(), reason, format!("body: {why}"))
         })?;
         if !is_json && !bytes.is_empty() {
             let detail = "the body must be application/json";
@@ -68,7 +73,12 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
             return Err(Problem::bad("body: give a JSON object"));
         }
         let read = serde_json::from_slice(text);
-        read.map(Self).map_err(|error| Problem::bad(format!("body: {error}")))
+        read.map(Self).map_err(|error| {
+            Problem::bad(match bytes.is_empty() {
+                true => "body: it is empty; give a JSON object".to_owned(),
+                false => format!("body: {error}"),
+            })
+        })
     }
 }
 
@@ -212,7 +222,7 @@ pub(crate) struct Start {
 }
 
 /// The queue of runs that name none. If their process dies, any server or worker continues them.
-const QUEUE: &str = "default";
+pub(crate) const QUEUE: &str = "default";
 
 /// `POST /v1/runs`
 pub(crate) async fn start(
@@ -398,6 +408,23 @@ impl ForkAt {
             None => Ok(()),
         }
     }
+
+    /// What continues a run as the fork is to continue.
+    async fn resumed(
+        &self,
+        app: &App,
+        agent: &Agent,
+        model: Option<&ModelRef>,
+        run: &str,
+    ) -> Result<Resume> {
+        let log = runs::log(app);
+        let engine = agent.engine(&log, Some(run)).await?;
+        // Another model is what was asked for.
+        let allow = self.allow_changed_agent || model.is_some();
+        let signal = Signal::of_fork(self.message.clone(), allow);
+        let resume = signal.apply(engine.resume(&log, run))?;
+        Ok(model.cloned().into_iter().fold(resume, Resume::model))
+    }
 }
 
 /// `POST /v1/runs/{id}/fork`
@@ -433,17 +460,30 @@ pub(crate) async fn fork(
         (Some(agent), Some(model)) => Some(agent.other_model(model)?),
         _ => None,
     };
+    let continues = agent.filter(|_| !is_persons);
+    let room = continues.map(|_| room(&app)).transpose()?;
+    // A fork that its agent cannot continue would be left behind.
+    let can_be_forked = fork.at <= run.records - u64::from(run.seal.is_some());
+    if let Some(agent) = continues.filter(|_| can_be_forked) {
+        let resume = fork.resumed(&app, agent, asked.as_ref(), &id).await?;
+        match resume.check_fork(fork.at).await {
+            // Its copy may end before what was removed.
+            Err(error) if error.kind() == ErrorKind::Log(LogReason::Redacted) => {}
+            checked => checked?,
+        }
+    }
     let copy = fork_run(&log, &id, fork.at);
     let copy = fork.key.clone().into_iter().fold(copy, mynah::Fork::run_id);
-    let copy = fork.system.into_iter().fold(copy, mynah::Fork::system);
-    let copy = fork.input.into_iter().fold(copy, mynah::Fork::message);
+    let copy = fork.system.iter().fold(copy, mynah::Fork::system);
+    let copy = fork.input.iter().fold(copy, mynah::Fork::message);
     // A branch that another model answers is listed under that model.
     let of_agent = agent.filter(|_| fork.agent.is_some()).and_then(Agent::model);
     let is_other =
         |model: &String| run.model.as_ref().is_none_or(|known| !known.ends_with(&**model));
     let model = asked.clone().or(of_agent.filter(is_other).map(Into::into));
     let copy = model.into_iter().fold(copy, mynah::Fork::model);
-    let (forked, is_left) = match (copy.await, fork.key) {
+    let copy = continues.iter().fold(copy, |copy, agent| copy.agent(&agent.name));
+    let (forked, is_left) = match (copy.await, fork.key.clone()) {
         (Ok(forked), _) => (forked.run_id, true),
         // The same request came before, and may not have continued it.
         (Err(_), Some(key)) if is_fork(&app, &key, (&id, fork.at)).await? => {
@@ -452,16 +492,8 @@ pub(crate) async fn fork(
         }
         (Err(error), _) => return Err(error.into()),
     };
-    if let Some(agent) = agent.filter(|_| is_left && !is_persons) {
-        let engine = agent.engine(&log, Some(&forked)).await?;
-        // Another model is what was asked for.
-        let allow = fork.allow_changed_agent || asked.is_some();
-        let mut resume =
-            Signal::of_fork(fork.message, allow).apply(engine.resume(&log, &forked))?;
-        if let Some(model) = asked {
-            resume = resume.model(model);
-        }
-        let room = room(&app)?;
+    if let (Some(agent), Some(room), true) = (continues, room, is_left) {
+        let resume = fork.resumed(&app, agent, asked.as_ref(), &forked).await?;
         match fork.recorded_tools {
             true => {
                 let recorded = RecordedTools::of_run(log.as_ref(), &id).await?;

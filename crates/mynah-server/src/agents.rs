@@ -96,7 +96,12 @@ impl Agent {
                 "model: agent {} calls {own}, so {name} cannot be called; give {own}:NAME",
                 self.name
             ))),
-            (None, _) => Ok(name.into()),
+            (None, None) if self.engine.get_model().is_some() => Ok(name.into()),
+            // Its answers are not of the model that such a run would name.
+            (None, _) => Err(Problem::bad(format!(
+                "model: the model of agent {} has no provider, so {name} cannot be called",
+                self.name
+            ))),
         }
     }
 

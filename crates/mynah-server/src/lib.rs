@@ -76,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) damaged: StdMutex<HashSet<RunId>>,
     /// Is cancelled when the server stops: streams end, and `/readyz` says so.
     pub(crate) stopping: CancellationToken,
+    /// How large the body of a request may be, in bytes.
+    pub(crate) max_body: usize,
     /// Room for runs that requests need performed.
     room: Arc<Semaphore>,
 }
@@ -217,6 +219,7 @@ impl Server {
             live: Live::default(),
             metrics: Arc::default(),
             stopping: stopping.clone(),
+            max_body,
             room: Arc::new(Semaphore::new(concurrency.min(Semaphore::MAX_PERMITS))),
         });
         let router = router(Arc::clone(&app)).layer(DefaultBodyLimit::max(max_body));

@@ -192,19 +192,14 @@ pub(crate) async fn about(State(app): State<App>, uri: Uri) -> Result {
         known.read(app.log.as_ref()).await?;
         (known.tree.size(), known.removals, known.tree.root())
     };
-    let mut counts = json!({"abandoned": 0});
-    for status in RunStatus::ALL {
-        counts[status.as_str()] = json!(0);
-    }
+    let words = RunStatus::ALL.iter().map(|status| status.as_str()).chain(runs::WORDS);
+    let mut counts: Value = words.map(|word| (word.to_owned(), json!(0))).collect();
     let mut count = |name: &str| counts[name] = json!(counts[name].as_u64().unwrap_or(0) + 1);
     let (mut filter, mut counted, mut complete) = (RunFilter::new().limit(1000), 0, true);
     loop {
         let page = app.log.runs(filter.clone()).await?;
         for run in &page.runs {
-            count(run.status.as_str());
-            if run.is_abandoned(now()) {
-                count("abandoned");
-            }
+            count(run.status_word(now()));
         }
         counted += page.runs.len();
         let Some(next) = page.next else { break };

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Words for the status of runs that the index does not distinguish.
-const WORDS: [&str; 5] = ["running", "suspended", "abandoned", "queued", "sleeping"];
+pub(crate) const WORDS: [&str; 5] = ["running", "suspended", "abandoned", "queued", "sleeping"];
 
 /// The largest page of anything.
 pub(crate) const LARGEST: usize = 1000;
@@ -104,6 +104,17 @@ impl Listed {
         self.not_started = self.abandoned && is_copy;
     }
 
+    /// Reads whether an abandoned run is a fork that has not started.
+    async fn read_parent(&mut self, log: &dyn Log) -> mynah::Result<()> {
+        if self.abandoned
+            && let first = readable(log, &self.summary.run_id, 1, 1).await?
+            && let Some(Fact::RunStarted { about: Some(about), .. }) = first.first().and_then(fact)
+        {
+            self.set_parent(about.parent.as_ref());
+        }
+        Ok(())
+    }
+
     /// Reads the first words of the run's input, and whether it is a fork.
     async fn read_input(&mut self, log: &dyn Log) -> mynah::Result<()> {
         const LONGEST: usize = 160;
@@ -179,10 +190,9 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result {
     }
     .map_err(wrong)?;
     try_join_all(page.runs.iter_mut().map(|run| run.read_agents(app.log.as_ref()))).await?;
-    if with_input {
-        let reads = page.runs.iter_mut().map(|run| run.read_input(app.log.as_ref()));
-        try_join_all(reads).await?;
-    }
+    let (inputs, parents): (Vec<_>, Vec<_>) = page.runs.iter_mut().partition(|_| with_input);
+    try_join_all(inputs.into_iter().map(|run| run.read_input(app.log.as_ref()))).await?;
+    try_join_all(parents.into_iter().map(|run| run.read_parent(app.log.as_ref()))).await?;
     for run in &mut page.runs {
         run.damaged |= app.is_damaged(&run.summary.run_id);
     }

@@ -12,14 +12,15 @@ use axum::{
 use mynah::{
     CancelHandle, Engine, ErrorKind, LogReason, Message, OnUncertain, Resume, RunId, SystemWorld,
     World as _, cancel_run, deliver,
-    log::{Hash, Log as _, RunStatus},
+    log::{Fact, Hash, Log as _, Queue, RunStatus, RunSummary},
+    next_id,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::{
     App, Room,
-    actions::{Answer, Body, allowed, in_time, last_event, room},
+    actions::{Answer, Body, QUEUE, allowed, in_time, last_event, room},
     live::LiveRun,
     problem::{Problem, Result},
     query::Id,
@@ -144,52 +145,119 @@ pub(crate) async fn signal(
     Id(id): Id,
     uri: Uri,
     headers: HeaderMap,
-    Body(signal): Body<Signal>,
+    Body(mut signal): Body<Signal>,
 ) -> Result {
     let answer = Answer::of(&uri, &headers)?;
     signal.check()?;
     allowed(&app)?;
-    let run = runs::found(&app, &id).await?;
+    runs::found(&app, &id).await?;
     let after = last_event(&app, &id).await?;
+    let key = signal.key.take();
+    // A repeated signal changes nothing.
+    let run = match taken_by(&app, &id, key.as_deref()).await? {
+        Some(run) => run,
+        None => match send(&app, &id, signal, key.as_deref()).await {
+            Ok((run, live)) => return answer.send(&app, &run, live, after).await,
+            // The same signal may have come in between.
+            Err(problem) => taken_by(&app, &id, key.as_deref()).await?.ok_or(problem)?,
+        },
+    };
+    answer.send(&app, &run, app.live.run(&run), after).await
+}
+
+/// The run that took the signal with this key: this run, or one that continues it.
+async fn taken_by(app: &App, id: &str, key: Option<&str>) -> Result<Option<RunId>> {
+    let Some(message) = key.map(|key| message_id(key, 0)) else { return Ok(None) };
+    let mut run = RunId::from(id);
+    while !app.log.was_delivered(&run, &message).await? {
+        run = next_id(&run);
+        if app.log.head(&run).await?.is_none() {
+            return Ok(None);
+        }
+    }
+    // What still waits may be that of a process which died before it took it.
+    let inbox = app.log.inbox(&run, usize::MAX).await?;
+    let is_taken = inbox.iter().all(|waiting| waiting.id != message);
+    Ok((is_taken || app.live.run(&run).is_some()).then_some(run))
+}
+
+/// Does what a signal says. Returns the run that it was for, or that continues it.
+async fn send(
+    app: &App,
+    id: &str,
+    signal: Signal,
+    key: Option<&str>,
+) -> Result<(RunId, Option<LiveRun>)> {
+    let run = newest(app, id).await?;
+    let id = run.run_id;
     if signal.cancel {
-        let live = cancel(&app, &id, signal.key).await?;
-        return answer.send(&app, &id, live, after).await;
+        let live = cancel(app, &id, key).await?;
+        return Ok((id, live));
     }
     let space = match app.live.run(&id) {
         Some(_) => None,
-        None => Some(room(&app)?),
+        None => Some(room(app)?),
     };
-    let log = runs::log(&app);
+    let log = runs::log(app);
     let agent = app.agents.of_run(signal.agent.as_deref(), app.log.as_ref(), &id).await?;
     let engine = agent.engine(&log, Some(&id)).await?;
     // A run that has ended has no inbox.
-    if signal.is_for_this_server() || run.seal.is_some() && signal.key.is_none() {
+    if signal.is_for_this_server() || run.seal.is_some() {
         if app.live.run(&id).is_some() {
             let detail = format!("this server performs run {id} now; wait until it ends or waits");
             return Err(Problem::new(StatusCode::CONFLICT, "run_is_live", detail));
         }
-        let space = space.map_or_else(|| room(&app), Ok)?;
-        let (id, live) = perform(&app, signal.apply(engine.resume(&log, &id))?, space).await?;
-        return answer.send(&app, &id, Some(live), after).await;
+        let space = space.map_or_else(|| room(app), Ok)?;
+        let resume = signal.apply(engine.resume(&log, &id))?;
+        let resume =
+            key.into_iter().fold(resume, |resume, key| resume.message_id(message_id(key, 0)));
+        let (id, live) = perform(app, resume, space).await?;
+        return Ok((id, Some(live)));
     }
-    let live = match delivered(&app, &engine, &id, signal).await? {
-        true => continued(&app, &engine, &id, space).await?,
+    let live = match delivered(app, &engine, &id, signal, key).await? {
+        true => continued(app, &engine, &id, space).await?,
         false => app.live.run(&id),
     };
-    answer.send(&app, &id, live, after).await
+    Ok((id, live))
+}
+
+/// The run, or if it has ended, the newest one that continues it.
+async fn newest(app: &App, id: &str) -> Result<RunSummary> {
+    let mut run = runs::found(app, id).await?;
+    while run.seal.is_some()
+        && let Some(next) = app.log.run(&next_id(&run.run_id)).await?
+        && continues(app, &next.run_id).await?
+    {
+        run = next;
+    }
+    Ok(run)
+}
+
+/// Whether a run continues another. A fork may have the id of such a run.
+async fn continues(app: &App, run: &str) -> Result<bool> {
+    let first = app.log.read(run, 1, 1).await?;
+    let first = first.first().and_then(|record| record.fact().ok().flatten());
+    Ok(matches!(first, Some(Fact::RunStarted { about: Some(about), .. })
+        if about.parent.as_ref().is_some_and(|parent| parent.continues.is_some())))
 }
 
 /// Ends a run, whichever process performs it.
-async fn cancel(app: &App, id: &str, key: Option<String>) -> Result<Option<LiveRun>> {
+async fn cancel(app: &App, id: &str, key: Option<&str>) -> Result<Option<LiveRun>> {
+    let message = key.map(|key| message_id(key, 0));
     if let Some(live) = app.live.run(id) {
+        if let Some(message) = message {
+            deliver(&app.log, id, &message, &mynah::Signal::Cancel).await?;
+        }
         live.cancel();
         return Ok(Some(live));
     }
-    match cancel_run(&runs::log(app), id).await {
+    let cancel = cancel_run(&runs::log(app), id);
+    match message.iter().fold(cancel, mynah::Cancel::message_id).await {
         Ok(_) => Ok(None),
         // The process that holds it reads its inbox.
         Err(error) if error.kind() == ErrorKind::Log(LogReason::Leased) => {
-            deliver(&app.log, id, &key.unwrap_or_else(new_key), &mynah::Signal::Cancel).await?;
+            let message = message.unwrap_or_else(|| message_id(&new_key(), 0));
+            deliver(&app.log, id, &message, &mynah::Signal::Cancel).await?;
             Ok(None)
         }
         Err(error) => Err(error.into()),
@@ -197,30 +265,30 @@ async fn cancel(app: &App, id: &str, key: Option<String>) -> Result<Option<LiveR
 }
 
 /// Puts a signal that fits the run into its inbox. Returns whether messages wait there.
-async fn delivered(app: &App, engine: &Engine, id: &str, mut signal: Signal) -> Result<bool> {
-    let key = signal.key.take();
+async fn delivered(
+    app: &App,
+    engine: &Engine,
+    id: &str,
+    signal: Signal,
+    key: Option<&str>,
+) -> Result<bool> {
     let messages = signal.messages()?;
-    let is_known = async || match &key {
-        Some(key) => app.log.was_delivered(id, &format!("{key}.0")).await,
-        None => Ok(false),
-    };
     // A run in progress reads what a user says to it at its next boundary, also if it runs a tool now.
     let is_in_progress = app.live.run(id).is_some()
         || app.log.run(id).await?.is_some_and(|run| run.held_until.is_some());
-    let is_read_later = signal.message.is_some() && is_in_progress;
-    if !is_read_later
-        && !is_known().await?
-        && let Err(refusal) = signal.apply(engine.resume(&runs::log(app), id))?.check().await
-        // The same signal may have come in between.
-        && !is_known().await?
-    {
-        return Err(refusal.into());
+    if signal.message.is_none() || !is_in_progress {
+        signal.apply(engine.resume(&runs::log(app), id))?.check().await?;
     }
-    let key = key.unwrap_or_else(new_key);
+    let key = key.map_or_else(new_key, str::to_owned);
     for (n, message) in messages.iter().enumerate() {
-        deliver(&app.log, id, &format!("{key}.{n}"), message).await?;
+        deliver(&app.log, id, &message_id(&key, n), message).await?;
     }
     Ok(!app.log.inbox(id, 1).await?.is_empty())
+}
+
+/// The id of a message of the signal with this key.
+fn message_id(key: &str, n: usize) -> String {
+    format!("{key}.{n}")
 }
 
 /// Continues a run with the messages in its inbox, unless another process does.
@@ -256,6 +324,8 @@ async fn is_taken(app: &App, id: &str) -> Result<bool> {
 pub(crate) async fn perform(app: &App, resume: Resume, room: Room) -> Result<(RunId, LiveRun)> {
     let cancel = CancelHandle::new();
     let resume = resume.in_flight(&app.live.in_flight).cancel_handle(&cancel);
+    // If this process dies, any server continues the run.
+    let resume = resume.queue(Queue::new(QUEUE));
     let events = in_time(resume.stream().started()).await?;
     // A run that a model call ended is continued in another.
     let id = events.run_id().cloned().unwrap_or_default();

@@ -3,10 +3,16 @@
 use futures_util::{Stream, StreamExt as _, stream};
 use mynah::{
     CancelHandle, ChatResult, Event, EventStream, RecordedTools, Result as MynahResult, Resume,
-    RunId,
+    RunId, log::Queue,
 };
 
-use crate::{App, Room, actions::in_time, agents::Agent, problem::Result, runs};
+use crate::{
+    App, Room,
+    actions::{QUEUE, in_time},
+    agents::Agent,
+    problem::Result,
+    runs,
+};
 
 /// Performs such a run until it ends, or asks a person what the other run does not answer.
 pub(crate) async fn perform(
@@ -35,7 +41,7 @@ struct Trial {
 
 impl Trial {
     fn watched(&self, resume: Resume) -> Resume {
-        let resume = resume.tool_executor(self.recorded.clone());
+        let resume = resume.tool_executor(self.recorded.clone()).queue(Queue::new(QUEUE));
         resume.in_flight(&self.app.live.in_flight).cancel_handle(&self.cancel)
     }
 

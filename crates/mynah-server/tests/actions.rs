@@ -323,7 +323,15 @@ async fn requests_that_do_not_fit_are_refused() {
     assert_eq!(send("application/json", "{".to_owned()).await, 400);
     assert_eq!(send("application/json; charset=utf-8", "\u{0}".to_owned()).await, 400);
     let large = format!("{{\"input\": \"{}\"}}", "x".repeat(5 << 20));
-    assert_eq!(send("application/json", large).await, 413);
+    assert_eq!(send("application/json", large.clone()).await, 413);
+    for (body, said) in [
+        (large, "body: it has more than 4194304 bytes, which `--max-body` allows"),
+        (String::new(), "body: it is empty; give a JSON object"),
+    ] {
+        let request = server.request(Method::POST, "/v1/runs").header("mynah-request", "1");
+        let request = request.header("content-type", "application/json").body(body);
+        assert_eq!(json_of(request.send().await.unwrap()).await["detail"], said);
+    }
     // Nothing was started or changed by any of them.
     assert_eq!(server.json("/v1/runs").await["runs"].as_array().unwrap().len(), 6);
     assert_eq!(server.json("/v1/runs/pays").await["status"], "suspended");

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::{
     actions::serving,
-    common::{Running, engine, json_of, problem_of, says},
+    common::{Running, engine, json_of, paced, problem_of, says},
 };
 
 #[tokio::test]
@@ -211,6 +211,9 @@ async fn a_fork_that_was_not_continued_has_not_started_and_is_not_running() {
     };
     assert_eq!(ids("status=running").await, [""; 0]);
     assert_eq!(ids("status=abandoned").await, ["copy"]);
+    let counts = server.json("/v1/log").await["counts"].clone();
+    assert_eq!((&counts["running"], &counts["abandoned"]), (&json!(0), &json!(1)), "{counts}");
+    assert_eq!(server.json("/v1/runs?prefix=copy").await["runs"][0]["not_started"], true);
     assert_eq!(
         server.json("/v1/runs?input=true&prefix=copy").await["runs"][0]["not_started"],
         true
@@ -278,6 +281,90 @@ async fn another_model_is_one_of_the_agents_provider_and_recorded_with_it() {
         assert_eq!((&run["model"], &run["status"]), (&json!(recorded), &json!("completed")));
         assert_eq!(facts(&server, key).await[1]["about"]["model"], recorded);
     }
+}
+
+#[tokio::test]
+async fn an_agent_whose_model_has_no_provider_calls_no_model_of_one() {
+    let log = Arc::new(MemoryLog::new());
+    let scripted = || Engine::new(Scripted::new([says("Hello.")]).unwrap());
+    let server = Server::new(Arc::clone(&log)).agent(Agent::new("none", scripted()));
+    let server = server.agent(Agent::new("own", scripted().model("m")));
+    let server = Running::start(server).await;
+    for (agent, model) in [("none", "gpt-4o"), ("none", "openai:gpt-4o"), ("own", "openai:gpt-4o")]
+    {
+        let start = json!({"agent": agent, "input": "Hi", "key": agent});
+        server.post("/v1/runs?wait=30", &start).await;
+        let body = json!({"at": 1, "key": "no", "resume": true, "agent": agent, "model": model});
+        let refused = server.post(&format!("/v1/runs/{agent}/fork"), &body).await;
+        assert_eq!(problem_of(refused).await, (400, "http_error/bad_request".to_owned()));
+    }
+    assert!(log.run("no").await.unwrap().is_none(), "nothing was forked");
+}
+
+#[tokio::test]
+async fn a_fork_whose_server_is_gone_is_continued_by_another() {
+    let log = Arc::new(MemoryLog::new());
+    let (slow, permits) = paced(3);
+    let serve = async || {
+        let server = Server::new(Arc::clone(&log)).drain(Duration::from_millis(50));
+        let other = Agent::new("other", engine([says("Hi.")]));
+        Running::start(server.agent(other).agent(Agent::new("slow", slow.clone().model("m")))).await
+    };
+    let mut first = serve().await;
+    permits.add_permits(100);
+    let start = json!({"agent": "slow", "input": "Hi", "key": "one"});
+    first.post("/v1/runs?wait=30", &start).await;
+    permits.forget_permits(100);
+    for (key, more) in [
+        ("plain", json!({})),
+        ("said", json!({"message": "And?"})),
+        ("model", json!({"model": "m-2"})),
+        ("tried", json!({"recorded_tools": true})),
+    ] {
+        let mut body = json!({"at": 1, "key": key, "resume": true});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        assert_eq!(first.post("/v1/runs/one/fork", &body).await.status(), StatusCode::CREATED);
+        while log.head(key).await.unwrap().unwrap().seq < 3 {
+            log.wait(key, 2).await.unwrap();
+        }
+    }
+    first.stop();
+    first.stopped().await.unwrap();
+    let second = serve().await;
+    permits.add_permits(100);
+    for key in ["plain", "said", "model", "tried"] {
+        let stopped = tokio::time::timeout(Duration::from_secs(20), stopped(&log, key)).await;
+        let run = second.json(&format!("/v1/runs/{key}")).await;
+        assert!(stopped.is_ok(), "{run}");
+        assert_eq!(run["status"], "completed", "{run}");
+    }
+}
+
+#[tokio::test]
+async fn a_fork_that_is_refused_leaves_nothing_behind() {
+    let log = Arc::new(MemoryLog::new());
+    let other = Engine::new(Scripted::new([says("Hello.")]).unwrap()).model("other");
+    let server = Server::new(Arc::clone(&log));
+    let server = server.agent(Agent::new("first", engine([says("Hi."), says("Hi.")])));
+    let server = Running::start(server.agent(Agent::new("other", other))).await;
+    for key in ["one", "two"] {
+        let start = json!({"agent": "first", "input": "Hi", "key": key});
+        server.post("/v1/runs?wait=30", &start).await;
+    }
+    let fork = async |body: Value| problem_of(server.post("/v1/runs/one/fork", &body).await).await;
+    let (status, code) =
+        fork(json!({"at": 1, "key": "no", "resume": true, "agent": "other"})).await;
+    assert_eq!((status, &*code), (422, "replay_mismatch/payload"));
+    assert!(log.run("no").await.unwrap().is_none());
+    // The id of another run is not free, also if that has ended.
+    let exists = (409, "log_error/run_exists".to_owned());
+    assert_eq!(fork(json!({"at": 1, "key": "two"})).await, exists);
+    let (status, code) = fork(json!({"at": 1, "key": "last"})).await;
+    assert_eq!((status, &*code), (422, "validation_error/invalid_options"));
+    // A fork with the id of a continuation is none.
+    server.post("/v1/runs/one/fork", &json!({"at": 1, "key": "two~2"})).await;
+    let cancel = server.post("/v1/runs/two/signals", &json!({"cancel": true})).await;
+    assert_eq!(problem_of(cancel).await, (409, "log_error/sealed".to_owned()));
 }
 
 #[tokio::test]

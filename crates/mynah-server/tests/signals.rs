@@ -76,6 +76,80 @@ async fn a_signal_with_a_key_counts_once() {
     }
 }
 
+/// Sends a signal three times, to one server and to another, and returns the run that each answer has.
+async fn thrice(servers: &[Running; 2], run: &str, signal: Value) -> (Value, Value) {
+    let path = format!("/v1/runs/{run}/signals?wait=30");
+    let mut answers = Vec::new();
+    for server in [&servers[0], &servers[0], &servers[1]] {
+        let response = server.post(&path, &signal).await;
+        assert_eq!(response.status(), StatusCode::OK, "{signal}");
+        let run = json_of(response).await;
+        answers.push((run["run_id"].clone(), run["status"].clone()));
+    }
+    assert!(answers.iter().all(|answer| *answer == answers[0]), "{signal}: {answers:?}");
+    // Another signal is another one, and the run has ended.
+    let other = servers[0].post(&path, &json!({"cancel": true, "key": "other"})).await;
+    assert_eq!(problem_of(other).await, (409, "log_error/sealed".to_owned()));
+    answers.remove(0)
+}
+
+#[tokio::test]
+async fn a_cancel_and_a_resume_with_a_key_count_once() {
+    let log = Arc::new(MemoryLog::new());
+    let down = Agent::new(
+        "down",
+        engine([json!([{"error": "rate_limited"}]), says("Back."), says("Again.")]),
+    );
+    let (slow, permits) = paced(3);
+    let serve = async || {
+        let server = Server::new(Arc::clone(&log)).agent(cashier()).agent(down.clone());
+        Running::start(server.agent(Agent::new("slow", slow.clone()))).await
+    };
+    let servers = [serve().await, serve().await];
+    let start = async |server: &Running, query: &str, agent: &str, key: &str| {
+        let body = json!({"input": "pay", "key": key, "agent": agent});
+        server.post(&format!("/v1/runs{query}"), &body).await;
+    };
+
+    start(&servers[0], "?wait=30", "cashier", "waits").await;
+    let cancel = json!({"cancel": true, "key": "c"});
+    assert_eq!(
+        thrice(&servers, "waits", cancel.clone()).await,
+        (json!("waits"), json!("cancelled"))
+    );
+    permits.add_permits(2);
+    for (server, run) in servers.iter().zip(["here", "elsewhere"]) {
+        start(server, "", "slow", run).await;
+        let ended = thrice(&servers, run, cancel.clone()).await;
+        assert_eq!(ended, (json!(run), json!("cancelled")));
+    }
+
+    let resume = json!({"resume": true, "key": "r"});
+    start(&servers[0], "?wait=30", "down", "failed").await;
+    let ended = thrice(&servers, "failed", resume.clone()).await;
+    assert_eq!(ended, (json!("failed~2"), json!("completed")));
+    assert!(log.run("failed~3").await.unwrap().is_none());
+    let queue = async |run: &str| log.run(run).await.unwrap().unwrap().queue.unwrap();
+    assert_eq!(queue("failed~2").await.name, "default/down", "it is in the queue of the first");
+
+    let fork = json!({"at": 1, "key": "fork"});
+    servers[0].post("/v1/runs/failed~2/fork", &fork).await;
+    let ended =
+        thrice(&servers, "fork", json!({"resume": true, "key": "r", "agent": "down"})).await;
+    assert_eq!(ended, (json!("fork"), json!("completed")));
+}
+
+#[tokio::test]
+async fn a_signal_that_its_server_did_not_finish_is_finished_by_its_repetition() {
+    let log = Arc::new(MemoryLog::new());
+    let server = Running::start(Server::new(Arc::clone(&log)).agent(cashier())).await;
+    engine([calls("pay")]).chat("pay").record(&log).run_id("r").await.unwrap();
+    assert!(deliver(&log, "r", "c.0", &Signal::Cancel).await.unwrap());
+    let cancel = json!({"cancel": true, "key": "c"});
+    let ended = json_of(server.post("/v1/runs/r/signals?wait=30", &cancel).await).await;
+    assert_eq!(ended["status"], "cancelled");
+}
+
 /// A log where another process takes what was delivered just before this one does.
 #[derive(Clone)]
 struct Overtaken(MemoryLog);

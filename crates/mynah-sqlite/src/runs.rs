@@ -233,6 +233,15 @@ pub(crate) fn update<'e>(
         let model = new.summary.model.as_deref();
         connection.prepare_cached(update)?.execute(params![key, model])?;
     }
+    if old.summary.queue.is_none()
+        && let Some(queue) = &new.summary.queue
+    {
+        let update =
+            "UPDATE runs SET queue = ?2, priority = ?3, shared = ?4, at_most = ?5 WHERE key = ?1";
+        let Queue { name, priority, key: shared, limit, .. } = &**queue;
+        let values = params![key, name, priority, shared, limit];
+        connection.prepare_cached(update)?.execute(values)?;
+    }
     let owner = |entry: &'e IndexEntry| entry.holder.as_ref().map(|hold| &*hold.owner);
     if (old.token, owner(old)) != (new.token, owner(new)) {
         let update = "UPDATE runs SET token = ?2, owner = ?3 WHERE key = ?1";

@@ -72,7 +72,7 @@ pub struct Recorder {
     metrics: Option<Arc<dyn MetricsSink>>,
     /// When the records were made that are being written or wait, if that is measured.
     made: Vec<Instant>,
-    /// The queue of a new run.
+    /// The queue of a run that has none.
     queue: Option<Queue>,
     /// The messages that are consumed, each with the record that it became.
     consumed: Vec<(u64, String)>,
@@ -153,7 +153,7 @@ impl Recorder {
         self
     }
 
-    /// The same for a new run that workers may claim from this queue.
+    /// The same for a run that has no queue: workers may claim it from this one.
     pub fn with_queue(mut self, queue: Option<Queue>) -> Self {
         self.queue = queue;
         self

@@ -8,10 +8,12 @@ use mynah_step::{Recorder, SystemWorld, World, take_over};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::{
+    Signal,
     call::awaited,
     linked::after_end,
     loaded::VerifiedRun,
     run::{RunState, interrupted},
+    worker::deliver,
 };
 
 /// Ends runs from elsewhere: another task, a signal handler, a button.
@@ -147,7 +149,7 @@ pub(crate) fn released(run: &RunId) -> Error {
 /// [continues](crate::Engine::resume) this one, that run is ended.
 pub fn cancel_run<L: Log + Clone>(log: &L, run: impl AsRef<str>) -> Cancel {
     let (log, run) = (Arc::new(log.clone()), run.as_ref().to_owned());
-    Cancel { log, run: run.into(), world: Arc::new(SystemWorld) }
+    Cancel { log, run: run.into(), world: Arc::new(SystemWorld), message_id: None }
 }
 
 /// The error for a run whose records changed since they were read: its process may have released it
@@ -160,13 +162,21 @@ pub struct Cancel {
     log: Arc<dyn Log>,
     run: RunId,
     world: Arc<dyn World>,
+    message_id: Option<String>,
 }
 
 mynah_data::partial_debug! { Cancel { run } }
 
 impl Cancel {
     pub(crate) fn of(log: Arc<dyn Log>, run: &RunId, world: &Arc<dyn World>) -> Self {
-        Self { log, run: run.clone(), world: Arc::clone(world) }
+        Self { log, run: run.clone(), world: Arc::clone(world), message_id: None }
+    }
+
+    /// Counts as the [message](crate::deliver) with this id. It is delivered when the run can be ended, so no worker takes it.
+    #[doc(hidden)]
+    pub fn message_id(mut self, id: impl Into<String>) -> Self {
+        self.message_id = Some(id.into());
+        self
     }
 
     /// Takes the time of its end from a world of the caller's own.
@@ -190,7 +200,7 @@ impl Cancel {
     }
 
     async fn end_as_read(&self) -> Result<RunStatus> {
-        let Self { log, run, world } = self;
+        let Self { log, run, world, message_id } = self;
         let (mut state, mut is_whole) = (RunState::default(), true);
         let look = |record: &Record| {
             match record.fact() {
@@ -220,6 +230,9 @@ impl Cancel {
         }
         let (chain, _) = verifier.into_chain();
         let lease = take_over(log, &**world, run, chain.head()).await?;
+        if let Some(id) = message_id {
+            deliver(&**log, run, id, &Signal::Cancel).await?;
+        }
         let (log, world) = (Arc::clone(log), Arc::clone(world));
         let mut recorder = Recorder::after(log, world, chain, found.totals).with_lease(lease);
         if status.is_ended() {

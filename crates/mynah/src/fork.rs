@@ -2,7 +2,9 @@
 
 use std::{future::poll_fn, sync::Arc, time::Duration};
 
-use mynah_data::{Error, Message, ModelRef, Part, Result, Role, RunId, Thread};
+use mynah_data::{
+    Error, ErrorKind, LogReason, Message, ModelRef, Part, Result, Role, RunId, Thread,
+};
 use mynah_log::{About, Continues, Fact, Log, Parent, Record, RunSummary, SessionLink};
 use mynah_step::{RecordedFact, Recorder, SystemWorld, World, active, was_redacted};
 use serde::{Serialize, Serializer, ser::SerializeStruct as _};
@@ -46,6 +48,7 @@ pub fn fork_run<L: Log + Clone>(log: &L, run: impl AsRef<str>, at: u64) -> Fork 
         system: None,
         said: None,
         model: None,
+        agent: None,
     }
 }
 
@@ -64,6 +67,7 @@ pub struct Fork {
     system: Option<String>,
     said: Option<String>,
     model: Option<String>,
+    agent: Option<String>,
 }
 
 mynah_data::partial_debug! { Fork { run, at, id } }
@@ -88,6 +92,13 @@ fn place<S: Serializer>(parent: &Parent, serializer: S) -> std::result::Result<S
 }
 
 impl Fork {
+    /// Names the agent that the branch is continued with, for [workers](crate::Worker).
+    #[doc(hidden)]
+    pub fn agent(mut self, name: impl Into<String>) -> Self {
+        self.agent = Some(name.into());
+        self
+    }
+
     /// The id of the new run, instead of a fresh one.
     pub fn run_id(mut self, id: impl Into<RunId>) -> Self {
         self.id = Some(id.into());
@@ -181,7 +192,7 @@ impl Fork {
 
     async fn copy(mut self) -> Result<Forked> {
         let beginning = self.beginning().await?;
-        let Self { log, run, at, world, id, link, model, .. } = self;
+        let Self { log, run, at, world, id, link, model, agent, .. } = self;
         id.as_deref().map_or(Ok(()), check_run_id)?;
         let mut records = Vec::new();
         // The whole run is verified, and what follows may have been removed.
@@ -218,7 +229,9 @@ impl Fork {
         for kept in records {
             let fact = match kept.into_fact() {
                 Fact::RunStarted { thread, extent, about } => {
-                    let about = about.map_or_else(About::default, |about| *about);
+                    let mut about = about.map_or_else(About::default, |about| *about);
+                    let agent = agent.clone().map(|agent| ("agent".to_owned(), agent.into()));
+                    about.options.extend(agent);
                     let (thread, session) = beginning.clone().unwrap_or((thread, about.session));
                     let model = model.clone().or(about.model);
                     let about = About { parent: Some(parent.clone()), session, model, ..about };
@@ -228,10 +241,25 @@ impl Fork {
             };
             recorder.push(&fact)?;
         }
-        poll_fn(|cx| recorder.poll_flush(cx)).await?;
-        Ok(Forked { run_id: recorder.run_id().clone(), parent })
+        let run_id = recorder.run_id().clone();
+        match poll_fn(|cx| recorder.poll_flush(cx)).await {
+            Err(error) if IS_TAKEN.contains(&error.kind()) => {
+                let message = format!(
+                    "log error: run_exists: run {run_id} exists; a fork needs another run id"
+                );
+                Err(Error::log(LogReason::RunExists).with_message(message).with("run_id", &*run_id))
+            }
+            flushed => flushed.map(|()| Forked { run_id, parent }),
+        }
     }
 }
+
+/// The errors of a log that has a run with the id of a new one.
+const IS_TAKEN: [ErrorKind; 3] = [
+    ErrorKind::Log(LogReason::Sealed),
+    ErrorKind::Log(LogReason::HeadMismatch),
+    ErrorKind::Log(LogReason::Leased),
+];
 
 /// A user message with another text. Its images stay.
 fn with_text(message: &Message, text: &str) -> Message {

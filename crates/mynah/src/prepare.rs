@@ -60,8 +60,13 @@ pub(crate) struct Origin {
     pub(crate) run_id: Option<RunId>,
 }
 
-/// Refuses an id of a new run that cannot be read or typed.
+/// Refuses an id of a new run that cannot be read or typed, or that names another run on the command line.
 pub(crate) fn check_run_id(run: &str) -> Result<()> {
+    if run == "last" {
+        let why =
+            "validation failed: run_id: last is the newest run on the command line; use another id";
+        return Err(Error::invalid_option("run_id", "reserved").with_message(why));
+    }
     let control = run.chars().find(|c| c.is_control());
     let (code, why) = match control {
         Some(c) => {

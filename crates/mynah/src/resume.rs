@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mynah_data::{ChatResult, Message, Result, RunId, Session};
-use mynah_log::{Extent, Hash, Log};
+use mynah_log::{Extent, Hash, Log, Queue};
 use mynah_step::{KeptLease, OnUncertain};
 use serde_json::Value;
 
@@ -65,6 +65,8 @@ pub struct Resume {
     /// Whether the run takes the messages of its inbox, and those that it took.
     takes_inbox: bool,
     consumed: Vec<String>,
+    /// The id of the message that it counts as.
+    message_id: Option<String>,
     options: Options,
 }
 
@@ -133,6 +135,7 @@ impl Resume {
             woken: false,
             takes_inbox: false,
             consumed: Vec::new(),
+            message_id: None,
             options: Options::new(),
         }
     }
@@ -303,6 +306,20 @@ impl Resume {
     /// records answer.
     pub fn allow_changed_engine(mut self) -> Self {
         self.options.allow_changed = true;
+        self
+    }
+
+    /// Counts as the [message](crate::deliver) with this id, which is consumed in the commit of the first record that follows.
+    #[doc(hidden)]
+    pub fn message_id(mut self, id: impl Into<String>) -> Self {
+        self.message_id = Some(id.into());
+        self
+    }
+
+    /// The queue from which workers claim the run from the first record on that follows, if it names its agent and has no queue.
+    #[doc(hidden)]
+    pub fn queue(mut self, queue: Queue) -> Self {
+        self.options.queue = Some(queue);
         self
     }
 

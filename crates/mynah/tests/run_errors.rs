@@ -231,6 +231,8 @@ async fn ids_of_new_runs_follow_one_rule() -> Result<()> {
     }
     let error = start("inv~2".to_owned()).await.unwrap_err();
     assert!(error.to_string().contains("belong to runs that continue others"), "{error}");
+    let error = start("last".to_owned()).await.unwrap_err();
+    assert!(error.to_string().contains("the newest run on the command line"), "{error}");
     start("inv~two".to_owned()).await?;
     start("x".repeat(244)).await?;
     Ok(())

@@ -80,6 +80,7 @@ pub async fn run(fresh: impl AsyncFn() -> Arc<dyn Log>) {
     queue::a_release_takes_effect_before_what_is_asked_next(&*fresh().await).await;
     queue::runs_of_a_queue_are_claimed_once_by_priority_and_age(&*fresh().await).await;
     queue::a_claim_whose_answer_is_lost_keeps_no_run_from_others(&*fresh().await).await;
+    queue::a_run_without_a_queue_gets_one_later(&*fresh().await).await;
     queue::runs_that_wait_are_claimed_when_they_can_continue(&*fresh().await).await;
     queue::a_concurrency_key_limits_how_many_are_held(&*fresh().await).await;
     queue::a_message_is_delivered_once_and_consumed_with_a_fact(&*fresh().await).await;

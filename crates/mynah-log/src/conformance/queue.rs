@@ -175,6 +175,22 @@ pub(super) async fn a_claim_whose_answer_is_lost_keeps_no_run_from_others(log: &
     }
 }
 
+pub(super) async fn a_run_without_a_queue_gets_one_later(log: &dyn Log) {
+    let mut run = Sample::new("run", 0);
+    log.append(run.batch()).await.expect("a new run");
+    assert_eq!(log.deliver("run", "m1", b"yes".to_vec()).await, Ok(true));
+    assert_eq!(claimed(log, "ann", &["q", "r"], 9).await, [""; 0]);
+    run = run.user("one");
+    let batch = run.batch().queue(Queue::new("q").priority(3).concurrency("key", 2));
+    log.append(batch).await.expect("the next records");
+    run = run.user("two").stopped(HaltReason::AskUser);
+    log.append(run.batch().queue(Queue::new("r"))).await.expect("the next records");
+    let found = log.run("run").await.expect("an index").expect("a run").queue;
+    let queue = Queue::new("q").priority(3).concurrency("key", 2);
+    assert_eq!(found.as_deref(), Some(&queue), "a run keeps its queue");
+    assert_eq!(claimed(log, "ann", &["q", "r"], 9).await, ["run"], "a message waits");
+}
+
 pub(super) async fn runs_that_wait_are_claimed_when_they_can_continue(log: &dyn Log) {
     let mut run = Sample::new("run", 0);
     log.append(run.batch().queue(Queue::new("q"))).await.expect("a new run");

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use mynah_data::{Error, LogReason, Result, RunId};
-use mynah_log::{About, Fact, Head};
+use mynah_log::{About, Fact, Head, Queue};
 use mynah_step::{Recorder, World, active, is_fresh_branch, take_over};
+use serde_json::Value;
 
 use super::{Claimed, Resume, TurnCall, fit::Fitting};
 use crate::{
@@ -16,6 +17,7 @@ use crate::{
     options::Options,
     prepare::{CallOrigin, CallPlan, Part, joined},
     run::{Driver, Resumption},
+    worker::queue_of,
 };
 
 impl Resume {
@@ -49,10 +51,11 @@ impl Resume {
             setup.set_request_id(&id);
         }
         let (run, head) = (loaded.run.clone(), loaded.chain.head());
+        let queue = self.queue_of(&loaded).await?;
         let Claimed { lease, consumed, mailbox } = match self.claimed.take() {
             Some(claimed) if self.log.head(&run).await? == head => claimed,
             Some(_) => return Err(Error::log(LogReason::HeadMismatch)),
-            None => self.claim(world.as_ref(), &run, head).await?,
+            None => self.claim(world.as_ref(), &run, head, queue.is_some()).await?,
         };
         // A run whose end is recorded lacks nothing but its seal.
         let ended = loaded.has_ended();
@@ -72,7 +75,8 @@ impl Resume {
             .with_durability(self.options.durability)
             .with_emit_timeout(self.options.log_timeout(&self.engine.0.options))
             .metered(self.engine.0.metrics.clone())
-            .with_lease(lease);
+            .with_lease(lease)
+            .with_queue(queue);
         consumed.into_iter().for_each(|message| recorder.consume(message));
         if ended {
             recorder.seal()?;
@@ -84,18 +88,39 @@ impl Resume {
         Ok(driver)
     }
 
+    /// The queue of a run that has none: that of the run which it continues, or the one that was asked for.
+    async fn queue_of(&self, loaded: &Loaded) -> Result<Option<Queue>> {
+        if let Some(link) = loaded.link()
+            && let Some(queue) = self.log.run(&link.root).await?.and_then(|run| run.queue)
+        {
+            return Ok(Some((*queue).clone()));
+        }
+        let agent = loaded.about.options.get("agent").and_then(Value::as_str);
+        let Some((mut queue, agent)) = self.options.queue.clone().zip(agent) else {
+            return Ok(None);
+        };
+        queue.name = queue_of(&queue.name, agent);
+        Ok(Some(queue))
+    }
+
     /// Takes the run as a worker does that claims it.
     async fn claim(
         &mut self,
         world: &dyn World,
         run: &RunId,
         head: Option<Head>,
+        gets_queue: bool,
     ) -> Result<Claimed> {
         let indexed = self.log.run(run).await?;
         let lease = take_over(&self.log, world, run, head).await?;
-        let consumed = self.consumed.clone();
+        let mut consumed = self.consumed.clone();
+        if let Some(id) = self.message_id.take() {
+            // What it says is not in it, so nothing else can take it as it was meant.
+            self.log.deliver(run, &id, b"null".to_vec()).await?;
+            consumed.push(id);
+        }
         // Runs that no worker may continue get no messages.
-        let has_queue = indexed.is_some_and(|run| run.queue.is_some());
+        let has_queue = gets_queue || indexed.is_some_and(|run| run.queue.is_some());
         let mailbox = has_queue.then(|| {
             let mailbox =
                 Mailbox::new(Arc::clone(&self.log), run.clone(), self.options.own_cancel());
