@@ -225,7 +225,7 @@ fn perform(task: Task<'_>) -> Result<(), String> {
         Task::Browser => browser(),
         Task::Cast => run_with("MYNAH_CAST", "1", "cargo test -p mynah-cli cast::"),
         Task::Nightly => {
-            let line = "cargo test --workspace --release -- properties:: record:: session_runs:: handover:: outside:: effects::";
+            let line = "cargo test --workspace --profile bench -- properties:: record:: session_runs:: handover:: outside:: effects::";
             run_with("PROPTEST_CASES", "10000", line)?;
             run_with("MYNAH_KILLS", "5000", "cargo test -p mynah-cli crash::")?;
             let all = [
