@@ -99,7 +99,14 @@ fn check_log(place: &LogLocation, url: &str, is_default: bool, json: bool) -> Re
             return tell(json, "log", &none, json!({"log": url, "schema": null}));
         }
     }
-    let log = place.open_to_read().inspect_err(|failure| {
+    let log = place.open_to_read().and_then(|log| {
+        // A file is open by now. A server is asked for the first time, whatever run it is asked for.
+        if !matches!(place, LogLocation::Sqlite(_) | LogLocation::Memory) {
+            runtime()?.block_on(log.head("none"))?;
+        }
+        Ok(log)
+    });
+    let log = log.inspect_err(|failure| {
         let why = failure.err();
         // A failed check does not hide the next ones.
         let _ = tell(json, "log", &format!("{url}: not usable"), json!({"log": url, "err": why}));

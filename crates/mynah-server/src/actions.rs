@@ -11,7 +11,7 @@ use axum::{
 use mynah::{
     CancelHandle, Error, ErrorKind, EventId, LogReason, Message, ModelRef, RecordedTools,
     Result as MynahResult, Resume, RunEvent, RunId, Session, SessionReason, Status, SystemWorld,
-    Thread, World as _, fork_run,
+    Thread, World as _, check_own_id, fork_run,
     log::{Fact, Log, Queue, RunStatus},
     replay_run, restore_session,
 };
@@ -437,6 +437,7 @@ pub(crate) async fn fork(
     Query::of(&uri).end()?;
     allowed(&app)?;
     fork.check()?;
+    fork.key.as_ref().map_or(Ok(()), check_own_id)?;
     let run = runs::found(&app, &id).await?;
     let log = runs::log(&app);
     // A fork that waits for a person is left to that person, unless the request answers its question.

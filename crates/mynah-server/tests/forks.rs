@@ -47,6 +47,7 @@ async fn a_run_is_forked_and_the_fork_continued() {
         (json!({"at": 99}), 422),
         (json!({"at": 9}), 422),
         (json!({"at": 2, "message": "x"}), 400),
+        (json!({"at": 2, "key": "done~2"}), 422),
         (json!({"at": 2, "resume": true, "agent": "none"}), 404),
     ] {
         let refused = server.post("/v1/runs/done/fork", &body).await;

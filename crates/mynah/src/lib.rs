@@ -47,7 +47,7 @@ pub use fork::{Fork, Forked, fork_run};
 pub use handle::{Decision, Run, Waiting};
 pub use in_flight::InFlight;
 #[doc(hidden)]
-pub use linked::next_id;
+pub use linked::{check_own_id, next_id};
 #[doc(inline)]
 pub use mynah_adapters as adapters;
 #[doc(hidden)]

@@ -237,9 +237,14 @@ pub(crate) fn root(run: &RunId) -> &str {
     counted(run).map_or(run, |(id, _)| id)
 }
 
-/// Whether a run with this id continues another.
-pub(crate) fn is_linked(run: &RunId) -> bool {
-    counted(run).is_some()
+/// Refuses an id that belongs to a run which continues another.
+#[doc(hidden)]
+pub fn check_own_id(run: &RunId) -> Result<()> {
+    if counted(run).is_none() {
+        return Ok(());
+    }
+    let why = "validation failed: run_id: ids that end in ~ and a number belong to runs that continue others";
+    Err(Error::invalid_option("run_id", "reserved").with_message(why))
 }
 
 fn counted(run: &RunId) -> Option<(&str, u32)> {

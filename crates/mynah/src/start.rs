@@ -12,7 +12,7 @@ use crate::{
     code::{code_of, is_code},
     engine::Engine,
     handle::unnamed,
-    linked::{continued, is_final, is_linked},
+    linked::{check_own_id, continued, is_final},
     loaded::Loaded,
     options::Options,
     prepare::{Input, Origin, first_record, prepare},
@@ -99,10 +99,7 @@ impl Start {
         if log.head(run).await?.is_some() {
             return Ok(None);
         }
-        if is_linked(run) {
-            let why = "ids that end in ~ and a number belong to runs that continue others";
-            return Err(refused("reserved", why));
-        }
+        check_own_id(run)?;
         let mut driver = self.prepare(run, Some(log))?;
         // Only the log can decide whether the id is free, so no model is called before the log
         // has the first record.
