@@ -100,7 +100,7 @@ fn check_log(place: &LogLocation, url: &str, is_default: bool, json: bool) -> Re
         }
     }
     let log = place.open_to_read().and_then(|log| {
-        // A file is open by now. A server is asked for the first time, whatever run it is asked for.
+        // A file is open by now. A server is first contacted here, with a question about any run.
         if !matches!(place, LogLocation::Sqlite(_) | LogLocation::Memory) {
             runtime()?.block_on(log.head("none"))?;
         }

@@ -2,7 +2,7 @@
 //!
 //! Jobs that arrive during a commit share the next one. A run that is alone has nothing to share, and to hand a commit to the thread and
 //! back takes two switches between threads, each about as long as a small commit without a sync. So the caller does it, if it is
-//! little, the last one was quick, and nothing is in the way. The caller is a task that also has other work, so whatever may take longer is the thread's.
+//! little, the last one was quick, and nothing is in the way. The caller is a task that also has other work, so work that may take longer is the thread's.
 
 use std::{
     collections::VecDeque,
